@@ -1,0 +1,133 @@
+//! What can go wrong when talking to a coordination store, and what a caller may conclude from it.
+//!
+//! Not here: the refusal of a guarded transaction. That is an answer of the store
+//! ([`Attempt`](crate::election::Attempt), [`CommitReply`](crate::store::CommitReply)), not an error.
+
+use std::borrow::Cow;
+
+/// What a caller may conclude from an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The request was not applied and never will be: it may be given up or tried again.
+    Transient,
+    /// The request may have been applied, or may still be. The *same* request is sent again until the store gives a
+    /// definite answer; reading back proves nothing.
+    Ambiguous,
+    /// A younger term exists: this term is over.
+    Fenced,
+    /// Trying again changes nothing: configuration, credentials, a request that is too large, foreign data.
+    Fatal,
+}
+
+/// An error of a coordination store.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// No endpoint of the store could be reached; the request was never sent.
+    #[error("{store} at {endpoints} can't be reached: {reason}")]
+    Unreachable {
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
+        store: &'static str,
+        /// The endpoints that were tried, separated by commas.
+        endpoints: String,
+        /// What the last attempt said.
+        reason: String,
+    },
+    /// The request was sent and its answer was lost, or did not come in time.
+    #[error("the answer of {store} was lost: {reason}")]
+    NoAnswer {
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
+        store: &'static str,
+        /// What the client library said.
+        reason: String,
+    },
+    /// The store refused for a reason that may pass (busy, leader changing, out of space); nothing was applied.
+    #[error("{store} refused for the moment: {reason}")]
+    Unavailable {
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
+        store: &'static str,
+        /// What the store said.
+        reason: String,
+    },
+    /// The lease or session that the request relied on is gone; nothing was applied.
+    #[error("the lease or session is gone")]
+    SessionLost,
+    /// The store does not accept the credentials, or they lack a right.
+    #[error("{store} denies access: {reason}")]
+    Denied {
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
+        store: &'static str,
+        /// What the store said.
+        reason: String,
+    },
+    /// The request is larger than the store takes; it was not sent.
+    #[error("{what} of {size} bytes is more than the {limit} bytes that {store} takes")]
+    TooLarge {
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
+        store: &'static str,
+        /// What was too large.
+        what: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// What is stored can't be read.
+    #[error("{key} holds something unreadable: {reason}")]
+    Corrupt {
+        /// The key's path below the namespace.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// What is stored was written by a newer version.
+    #[error("{key} has format {found}, and this version reads up to {supported}")]
+    TooNew {
+        /// The key's path below the namespace.
+        key: String,
+        /// The format found.
+        found: u16,
+        /// The newest format that this version reads.
+        supported: u16,
+    },
+    /// The store belongs to another incarnation of the cluster: it was wiped or restored meanwhile.
+    #[error(
+        "the store is another incarnation of the cluster ({found}, expected {expected}): it was wiped, or restored from a backup"
+    )]
+    OtherIncarnation {
+        /// The incarnation that this process knows.
+        expected: String,
+        /// The incarnation found in the store.
+        found: String,
+    },
+    /// A younger term exists.
+    #[error("a younger term exists: epoch {epoch}")]
+    Fenced {
+        /// The epoch of the younger term.
+        epoch: crate::election::Epoch,
+    },
+    /// Configuration or environment that can't work.
+    #[error("{0}")]
+    Misconfigured(Cow<'static, str>),
+}
+
+impl Error {
+    /// What the caller may conclude.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Error::Unreachable { .. } | Error::Unavailable { .. } | Error::SessionLost => {
+                Outcome::Transient
+            }
+            Error::NoAnswer { .. } => Outcome::Ambiguous,
+            Error::Fenced { .. } => Outcome::Fenced,
+            Error::Denied { .. }
+            | Error::TooLarge { .. }
+            | Error::Corrupt { .. }
+            | Error::TooNew { .. }
+            | Error::OtherIncarnation { .. }
+            | Error::Misconfigured(_) => Outcome::Fatal,
+        }
+    }
+}
+
+/// The result of talking to a coordination store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,81 @@
+//! Named places in the code where a test can kill or hold the process. Compiled to nothing without the feature
+//! `failpoints`, which no release has.
+//!
+//! A process reads `TANIST_FAILPOINTS` once, a list like `submit.persisted=kill;job.result-written=hold`:
+//!
+//! - `kill` ends the process at once by SIGKILL, as the kernel's out-of-memory killer would;
+//! - `hold` waits for ever at that place, so that a test can act on a process that is provably there;
+//! - `hold-once` does so the first time only.
+//!
+//! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line.
+
+/// Acts as `TANIST_FAILPOINTS` says for the place `name`.
+#[cfg(feature = "failpoints")]
+pub async fn failpoint(name: &'static str) {
+    imp::hit(name).await;
+}
+
+/// Does nothing: failpoints are not compiled in.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub async fn failpoint(_name: &'static str) {}
+
+#[cfg(feature = "failpoints")]
+mod imp {
+    use std::collections::HashMap;
+    use std::sync::{Mutex, OnceLock};
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Action {
+        Kill,
+        Hold,
+        HoldOnce,
+        Spent,
+    }
+
+    fn armed() -> &'static Mutex<HashMap<String, Action>> {
+        static ARMED: OnceLock<Mutex<HashMap<String, Action>>> = OnceLock::new();
+        ARMED.get_or_init(|| {
+            let text = std::env::var("TANIST_FAILPOINTS").unwrap_or_default();
+            Mutex::new(text.split(';').filter(|entry| !entry.is_empty()).map(parse).collect())
+        })
+    }
+
+    fn parse(entry: &str) -> (String, Action) {
+        let (name, action) = entry.split_once('=').unwrap_or((entry, ""));
+        let action = match action {
+            "kill" => Action::Kill,
+            "hold" => Action::Hold,
+            "hold-once" => Action::HoldOnce,
+            other => panic!("TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold or hold-once"),
+        };
+        (name.to_owned(), action)
+    }
+
+    pub(super) async fn hit(name: &'static str) {
+        let action = {
+            let mut armed = armed().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match armed.get_mut(name) {
+                None | Some(Action::Spent) => return,
+                Some(slot) => {
+                    let action = *slot;
+                    if action == Action::HoldOnce {
+                        *slot = Action::Spent;
+                    }
+                    action
+                }
+            }
+        };
+        eprintln!("failpoint {name} reached");
+        match action {
+            Action::Kill => {
+                let me = rustix::process::getpid();
+                // The signal can't be refused by its own process; what follows is never reached.
+                let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+                std::future::pending::<()>().await;
+            }
+            Action::Hold | Action::HoldOnce => std::future::pending::<()>().await,
+            Action::Spent => {}
+        }
+    }
+}

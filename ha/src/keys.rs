@@ -1,0 +1,146 @@
+//! Every key that this crate keeps in a coordination store: its path below the namespace, lifetime and value.
+//!
+//! Kinds are flat (all graphs under `graphs/`, not a tree by job): on ZooKeeper a flat kind is one listing and some
+//! multi-reads, a tree by job is four requests a job.
+//!
+//! ```text
+//! epoch             persistent   the epoch and the cluster's incarnation: the token that fences every write
+//! leader            lease        epoch, process id, nonce of the session; written once a term
+//! leader-info       persistent   addresses of the confirmed leader, valid for the epoch that it names
+//! members/<process> lease        every process that contends
+//! changes           persistent   number and epoch of the last committed transaction
+//! changes/<n>       persistent   the names that transaction number n (modulo 1024) touched
+//! graphs/<job>      persistent   the job's graph; immutable
+//! states/<job>      persistent   what must not be lost about a running job
+//! checkpoints/<job>.<id>         completed checkpoints
+//! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
+//! doomed/<object>   persistent   blobs that are about to be deleted
+//! history/<epoch>   persistent   one record a term
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How many transactions the ring of touched names remembers.
+pub const CHANGES_RING: u64 = 1024;
+
+/// The name of an item within its kind: 1 to 200 of `A-Z a-z 0-9 . _ -`, not starting with a dot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+/// A text that is no [`Name`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no name: use 1 to 200 of A-Z a-z 0-9 . _ - and no leading dot")]
+pub struct InvalidName(String);
+
+impl Name {
+    /// Checks `text`.
+    pub fn new(text: impl Into<String>) -> Result<Name, InvalidName> {
+        let text = text.into();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if text.is_empty() || text.len() > 200 || text.starts_with('.') || !text.chars().all(allowed) {
+            return Err(InvalidName(text));
+        }
+        Ok(Name(text))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Name {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Name, InvalidName> {
+        Name::new(text)
+    }
+}
+
+/// The kinds of items that transactions write and that can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Job graphs.
+    Graphs,
+    /// States of running jobs.
+    States,
+    /// Completed checkpoints.
+    Checkpoints,
+    /// Terminal results.
+    Results,
+    /// Blobs about to be deleted.
+    Doomed,
+    /// One record a term.
+    History,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 6] =
+        [Kind::Graphs, Kind::States, Kind::Checkpoints, Kind::Results, Kind::Doomed, Kind::History];
+
+    /// The directory below the namespace, without slashes.
+    pub fn directory(self) -> &'static str {
+        match self {
+            Kind::Graphs => "graphs",
+            Kind::States => "states",
+            Kind::Checkpoints => "checkpoints",
+            Kind::Results => "results",
+            Kind::Doomed => "doomed",
+            Kind::History => "history",
+        }
+    }
+}
+
+/// An item that transactions write: `<kind>/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name within the kind.
+    pub name: Name,
+}
+
+impl Key {
+    /// The item `name` of `kind`.
+    pub fn new(kind: Kind, name: Name) -> Key {
+        Key { kind, name }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.directory(), self.name)
+    }
+}
+
+impl FromStr for Key {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Key, InvalidName> {
+        let invalid = || InvalidName(text.to_owned());
+        let (directory, name) = text.split_once('/').ok_or_else(invalid)?;
+        let kind =
+            Kind::ALL.into_iter().find(|kind| kind.directory() == directory).ok_or_else(invalid)?;
+        Ok(Key { kind, name: Name::new(name)? })
+    }
+}
+
+/// The fixed keys, below the namespace.
+pub mod path {
+    /// The epoch and the cluster's incarnation.
+    pub const EPOCH: &str = "epoch";
+    /// The leader's lease key.
+    pub const LEADER: &str = "leader";
+    /// What the confirmed leader publishes.
+    pub const LEADER_INFO: &str = "leader-info";
+    /// The directory of members.
+    pub const MEMBERS: &str = "members";
+    /// The change number, and the directory of the ring.
+    pub const CHANGES: &str = "changes";
+}

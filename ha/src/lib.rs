@@ -1,0 +1,10 @@
+//! Leader election with fencing tokens, and fenced record stores, on etcd, ZooKeeper or SQLite.
+pub mod clock;
+pub mod election;
+pub mod error;
+pub mod failpoint;
+pub mod keys;
+pub mod retry;
+pub mod store;
+
+pub use error::{Error, Outcome, Result};

@@ -1,0 +1,1 @@
+//! Follows the transactions of a store.
