@@ -1,1 +1,2 @@
-//! x
+//! A cluster runtime for job graphs whose control plane does not go down.
+pub mod job;

@@ -1,0 +1,119 @@
+//! What an operator does: its specification as it stands in the job graph (JSON, tagged by `type`). What it runs as is
+//! [`crate::dataflow`]'s; how a job file spells it is [`super::yaml`]'s.
+
+use serde::{Deserialize, Serialize};
+
+/// The specification of one operator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum OperatorSpec {
+    /// Reads text files line by line. Emits `line: string`. Bounded.
+    FileSource {
+        /// Paths or globs. Matching files are sorted, cut into byte ranges and shared out among the subtasks.
+        paths: Vec<String>,
+    },
+    /// Makes records. Emits `seq: int64, key: int64, value: int64`. Bounded if `count` is given.
+    Datagen {
+        /// Records a second over all subtasks; absent: as fast as taken.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate: Option<u64>,
+        /// Records over all subtasks; absent: unbounded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+        /// The same seed, the same records.
+        seed: u64,
+        /// `key` is drawn from `0..keys`.
+        keys: u64,
+    },
+    /// Cuts a text column into words at anything but ASCII letters and digits. Emits `word: string`.
+    SplitWords {
+        /// The column to cut.
+        column: String,
+    },
+    /// Passes records on for which the comparison holds.
+    Filter {
+        /// The column that is compared.
+        column: String,
+        /// How.
+        op: Comparison,
+        /// With what, in the column's type.
+        value: serde_json::Value,
+    },
+    /// Counts records by key. Emits the key columns and `count: int64`.
+    Count {
+        /// The key columns; the edge before is partitioned by them.
+        keys: Vec<String>,
+        /// When results are emitted.
+        emit: Emit,
+    },
+    /// Adds a numeric column up by key. Emits the key columns and `sum` in the column's type.
+    Sum {
+        /// The key columns; the edge before is partitioned by them.
+        keys: Vec<String>,
+        /// The column that is added up.
+        column: String,
+        /// When results are emitted.
+        emit: Emit,
+    },
+    /// Writes each record as a line to the TaskManager's standard output.
+    Print {
+        /// Put before each line.
+        #[serde(default)]
+        prefix: String,
+    },
+    /// Writes records as lines (columns separated by a space) into part files of a directory. The parts become visible
+    /// when the whole job has finished.
+    FileSink {
+        /// The directory: reachable from TaskManagers and JobManagers under this path.
+        path: String,
+    },
+    /// Counts and drops records.
+    Discard {},
+}
+
+/// How a filter compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Comparison {
+    /// Equal.
+    Eq,
+    /// Not equal.
+    Ne,
+    /// Less.
+    Lt,
+    /// Less or equal.
+    Le,
+    /// Greater.
+    Gt,
+    /// Greater or equal.
+    Ge,
+    /// The text contains the value.
+    Contains,
+    /// The text starts with the value.
+    StartsWith,
+}
+
+/// When an aggregation emits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Emit {
+    /// Each key's result once, at the end of the input: what bounded jobs get.
+    Final,
+    /// The new result after each record: what unbounded jobs get.
+    Updates,
+}
+
+impl OperatorSpec {
+    /// Whether it has no input.
+    pub fn is_source(&self) -> bool {
+        matches!(self, OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. })
+    }
+
+    /// Whether it has no output.
+    pub fn is_sink(&self) -> bool {
+        matches!(
+            self,
+            OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {}
+        )
+    }
+}
