@@ -1,0 +1,21 @@
+//! How a component gets the gateway of another one, given its address.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tanist_proto::id::JobId;
+
+use super::{DispatcherGateway, JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway};
+
+/// Gives gateways by address. Over the wire it opens connections lazily, so that these calls neither wait nor fail: an
+/// address that leads nowhere shows when the gateway is used.
+pub trait Connector: Send + Sync + fmt::Debug + 'static {
+    /// The Dispatcher of the JobManager at `address` (`host:port`).
+    fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway>;
+    /// The ResourceManager of the JobManager at `address`.
+    fn resource_manager(&self, address: &str) -> Arc<dyn ResourceManagerGateway>;
+    /// The JobMaster of `job` in the JobManager at `address`.
+    fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway>;
+    /// The TaskExecutor at `address`.
+    fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway>;
+}

@@ -1,0 +1,228 @@
+//! The typed gateways through which components meet: what one may ask of another, whether it runs in this process (its
+//! `Handle`) or in another one (its `Client` over the wire).
+//!
+//! Both implementations take the same message structs and make the same checks; in one process nothing is encoded.
+//! Every message names its term ([`tanist_proto::v1::Sender`]); the receiver's [`fencing`] refuses outdated ones.
+
+mod connector;
+pub mod fencing;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tanist_proto::v1 as pb;
+
+pub use connector::Connector;
+
+/// Why a gateway gave no answer, or none that helps.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GatewayError {
+    /// The other side could not be reached, or its actor has ended; the message was not handled.
+    #[error("{target} can't be reached: {reason}")]
+    Unreachable {
+        /// What was called.
+        target: String,
+        /// Why.
+        reason: String,
+    },
+    /// The answer did not come in time or was lost; the message may have been handled.
+    #[error("no answer from {target}: {reason}")]
+    NoAnswer {
+        /// What was called.
+        target: String,
+        /// Why.
+        reason: String,
+    },
+    /// The other side belongs to a younger term or refuses this one: the epoch it named, if it did.
+    #[error("outdated: {reason}")]
+    Outdated {
+        /// The epoch that the receiver has heard of.
+        epoch: u64,
+        /// What did not match.
+        reason: String,
+    },
+    /// The other side does not lead, or its leader is still recovering: ask again later.
+    #[error("not yet: {0}")]
+    NotYet(String),
+    /// What was named does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// It exists already, with other content, or is in a state that does not allow this.
+    #[error("{0}")]
+    Conflict(String),
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// It is not known whether it took effect: try again with the same id.
+    #[error("it is not known whether this took effect, try again with the same id: {0}")]
+    Unknown(String),
+    /// Anything else.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl GatewayError {
+    /// The other side's actor has ended or was never there.
+    pub fn gone(target: impl fmt::Display) -> GatewayError {
+        GatewayError::Unreachable { target: target.to_string(), reason: "it has stopped".to_owned() }
+    }
+
+    /// Whether the same request may simply be sent again, later or elsewhere.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            GatewayError::Unreachable { .. }
+            | GatewayError::NoAnswer { .. }
+            | GatewayError::Outdated { .. }
+            | GatewayError::NotYet(_)
+            | GatewayError::Unknown(_) => true,
+            GatewayError::NotFound(_)
+            | GatewayError::Conflict(_)
+            | GatewayError::Invalid(_)
+            | GatewayError::Internal(_) => false,
+        }
+    }
+}
+
+/// The result of asking through a gateway.
+pub type GatewayResult<T> = Result<T, GatewayError>;
+
+/// What clients and REST ask of the leading JobManager.
+#[async_trait]
+pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
+    /// Persists a job and starts it. Acknowledged is durable; repeated with the same id and token it takes effect once.
+    async fn submit_job(&self, request: pb::SubmitJobRequest) -> GatewayResult<pb::SubmitJobResponse>;
+    /// Persists that the job is to be canceled.
+    async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack>;
+    /// Every job, running and ended.
+    async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse>;
+    /// One job in full.
+    async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails>;
+    /// Counts of TaskManagers, slots and jobs.
+    async fn describe_cluster(
+        &self,
+        request: pb::DescribeClusterRequest,
+    ) -> GatewayResult<pb::ClusterOverview>;
+    /// The registered TaskManagers.
+    async fn list_task_managers(
+        &self,
+        request: pb::ListTaskManagersRequest,
+    ) -> GatewayResult<pb::ListTaskManagersResponse>;
+}
+
+/// What TaskExecutors ask of the leading ResourceManager.
+#[async_trait]
+pub trait ResourceManagerGateway: Send + Sync + fmt::Debug + 'static {
+    /// Registers a TaskExecutor with its slots, or answers why not.
+    async fn register_task_executor(
+        &self,
+        request: pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<pb::RegistrationResponse>;
+    /// Slots became free or changed hands.
+    async fn notify_slots_available(
+        &self,
+        request: pb::NotifySlotsAvailableRequest,
+    ) -> GatewayResult<pb::Ack>;
+    /// A TaskExecutor says goodbye.
+    async fn disconnect_task_executor(
+        &self,
+        request: pb::DisconnectTaskExecutorRequest,
+    ) -> GatewayResult<pb::Ack>;
+}
+
+/// What JobMasters ask of the ResourceManager. Both live in the leading JobManager, in one term.
+#[async_trait]
+pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
+    /// States all that a job needs, replacing what was stated before. Empty: nothing any more.
+    async fn declare_required_resources(&self, requirements: ResourceRequirements)
+    -> GatewayResult<()>;
+    /// Registered TaskManagers and their slots.
+    async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
+}
+
+/// All that a job needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceRequirements {
+    /// Whose.
+    pub job: tanist_proto::id::JobId,
+    /// Where its JobMaster is reached: `host:port`.
+    pub job_master_address: String,
+    /// What it needs, by profile.
+    pub resources: Vec<ResourceRequirement>,
+}
+
+/// A number of slots of one profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceRequirement {
+    /// `None`: the TaskManagers' default slot.
+    pub profile: Option<pb::ResourceProfile>,
+    /// With fewer the job can't run.
+    pub minimum: u32,
+    /// More are of no use.
+    pub maximum: u32,
+}
+
+/// The ResourceManager's TaskManagers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ResourceOverview {
+    /// Each with its slots.
+    pub task_managers: Vec<pb::TaskManagerInfo>,
+}
+
+/// What TaskExecutors ask of the JobMaster of one job.
+#[async_trait]
+pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
+    /// Registers a TaskManager with what it runs and holds for the job. Idempotent by incarnation.
+    async fn register_task_manager(
+        &self,
+        request: pb::RegisterTaskManagerRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagerResponse>;
+    /// Offers slots that the ResourceManager allocated to the job.
+    async fn offer_slots(&self, request: pb::OfferSlotsRequest) -> GatewayResult<pb::OfferSlotsResponse>;
+    /// Reports changed executions.
+    async fn update_task_execution_states(
+        &self,
+        request: pb::UpdateTaskExecutionStatesRequest,
+    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse>;
+    /// A slot is lost.
+    async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack>;
+    /// A TaskManager says goodbye.
+    async fn disconnect_task_manager(
+        &self,
+        request: pb::DisconnectTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack>;
+}
+
+/// What the leading JobManager asks of a TaskExecutor.
+#[async_trait]
+pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
+    /// Allocates a slot to a job. Idempotent for the same slot, job and allocation.
+    async fn request_slot(&self, request: pb::RequestSlotRequest) -> GatewayResult<pb::RequestSlotResponse>;
+    /// Frees allocations, cancelling what runs in them.
+    async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack>;
+    /// Deploys tasks. Each (subtask, generation) starts at most once.
+    async fn submit_tasks(&self, request: pb::SubmitTasksRequest) -> GatewayResult<pb::SubmitTasksResponse>;
+    /// Cancels tasks up to a generation; they are never started afterwards.
+    async fn cancel_tasks(&self, request: pb::CancelTasksRequest) -> GatewayResult<pb::Ack>;
+    /// These terminal executions are persisted: they need not be reported again.
+    async fn acknowledge_executions(
+        &self,
+        request: pb::AcknowledgeExecutionsRequest,
+    ) -> GatewayResult<pb::Ack>;
+    /// The ResourceManager's heartbeat.
+    async fn heartbeat_from_resource_manager(
+        &self,
+        request: pb::HeartbeatFromResourceManagerRequest,
+    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse>;
+    /// A JobMaster's heartbeat.
+    async fn heartbeat_from_job_master(
+        &self,
+        request: pb::HeartbeatFromJobMasterRequest,
+    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse>;
+    /// The JobMaster lets go: the job ended, or this TaskExecutor is given up.
+    async fn disconnect_job_master(&self, request: pb::DisconnectJobMasterRequest) -> GatewayResult<pb::Ack>;
+    /// The ResourceManager lets go: register again.
+    async fn disconnect_resource_manager(
+        &self,
+        request: pb::DisconnectResourceManagerRequest,
+    ) -> GatewayResult<pb::Ack>;
+}
