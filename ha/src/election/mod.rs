@@ -1,3 +1,15 @@
 //! Leader election with fencing: who leads, in which epoch, and how another process ends that.
+//!
+//! - [`driver`]: what an election needs from a store; each backend implements it.
+//! - [`core`]: the decisions, pure.
+//! - [`service`]: the actor that runs the core on a driver: [`LeaderElection`].
+//! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
+
+pub mod core;
 pub mod driver;
+pub mod service;
+pub mod session;
+
 pub use driver::*;
+pub use service::{ElectionOptions, LeaderElection};
+pub use session::{LeaderSession, Leadership, NotLeading};

@@ -1,1 +1,85 @@
-//! Follows the transactions of a store.
+//! Follows the transactions of a store one by one, as long as the ring remembers them.
+
+use std::str::FromStr as _;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::error::Result;
+use crate::keys::{CHANGES_RING, Key};
+use crate::store::{Change, CoordinationStore};
+
+/// How many ring entries are read at once.
+const STRIDE: u64 = 128;
+
+/// A piece of what happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fed {
+    /// The next transaction, and the keys that it touched.
+    Transaction(Change, Vec<Key>),
+    /// Transactions were missed for good (the ring has gone on): everything may have changed up to this one.
+    Gap(Change),
+}
+
+/// Every transaction after a known one, in order, across reconnects of the store.
+#[derive(Debug)]
+pub struct ChangeFeed {
+    store: Arc<dyn CoordinationStore>,
+    changes: watch::Receiver<Option<Change>>,
+    seen: u64,
+    pending: std::collections::VecDeque<Fed>,
+}
+
+impl ChangeFeed {
+    /// Follows what comes after transaction number `seen`.
+    pub fn after(store: Arc<dyn CoordinationStore>, seen: u64) -> ChangeFeed {
+        let changes = store.changes();
+        ChangeFeed { store, changes, seen, pending: std::collections::VecDeque::new() }
+    }
+
+    /// The next piece. Waits for it; an error of the store loses nothing, call again. Cancelling loses nothing.
+    pub async fn next(&mut self) -> Result<Fed> {
+        loop {
+            if let Some(fed) = self.pending.pop_front() {
+                return Ok(fed);
+            }
+            let seen = self.seen;
+            let newest = self
+                .changes
+                .wait_for(|change| change.is_some_and(|change| change.number > seen))
+                .await
+                .ok()
+                .and_then(|change| *change);
+            match newest {
+                Some(newest) => self.read_up_to(newest).await?,
+                // The store's own task has ended with the process: nothing more will come.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn read_up_to(&mut self, newest: Change) -> Result<()> {
+        if newest.number - self.seen > CHANGES_RING {
+            self.skip_to(newest);
+            return Ok(());
+        }
+        let first = self.seen + 1;
+        let last = newest.number.min(self.seen + STRIDE);
+        for entry in self.store.touched(first, last).await? {
+            let Some(touched) = entry.filter(|touched| touched.change.number == self.seen + 1)
+            else {
+                self.skip_to(newest);
+                return Ok(());
+            };
+            let keys = touched.keys.iter().filter_map(|key| Key::from_str(key).ok()).collect();
+            self.seen += 1;
+            self.pending.push_back(Fed::Transaction(touched.change, keys));
+        }
+        Ok(())
+    }
+
+    fn skip_to(&mut self, newest: Change) {
+        self.seen = newest.number;
+        self.pending.push_back(Fed::Gap(newest));
+    }
+}

@@ -1,1 +1,338 @@
-//! The commit pipeline.
+//! The commit pipeline of a term: orders all that the term writes, and settles what became of each transaction.
+//!
+//! At most one transaction is in flight; what arrives meanwhile is the next batch. Each one follows the last by its
+//! change number. A transaction whose answer was lost is sent again, unchanged, until the answer is definite: accepted,
+//! or refused while the store carries its own number (an earlier copy had been applied). A late copy of it can't match
+//! any more. "Not applied" is said only when it was never sent or the store refused it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{debug, error, warn};
+
+use crate::election::{Epoch, LeaderSession, NotLeading};
+use crate::error::{Error, Outcome, Result};
+use crate::keys::Key;
+use crate::retry::Backoff;
+use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Limits, Verdict, Write};
+
+const MAILBOX: usize = 1024;
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+const SLOWEST_RETRY: Duration = Duration::from_secs(1);
+
+/// Why a commit did not succeed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CommitError {
+    /// It is larger than the store takes; nothing was sent.
+    #[error(transparent)]
+    TooLarge(Error),
+    /// The term is over, and this was not applied.
+    #[error("not applied: the term is over")]
+    NotApplied,
+    /// The term is over, and this may have been applied: the next term knows.
+    #[error("the term is over, and whether this was applied is known to the next term only")]
+    Unknown,
+}
+
+/// A cheap handle to a term's pipeline. The pipeline ends with the term or with the last handle.
+#[derive(Debug, Clone)]
+pub struct CommitPipeline {
+    commits: mpsc::Sender<Commit>,
+    last: watch::Receiver<Change>,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Commit {
+    writes: Vec<Write>,
+    reply: oneshot::Sender<Result<Change, CommitError>>,
+}
+
+impl CommitPipeline {
+    /// Starts the pipeline of a term on the present runtime, from the number that the store carries. Waits for the
+    /// store as long as the term lasts; `Fenced` if it is over.
+    pub async fn start(
+        store: Arc<dyn CoordinationStore>,
+        session: LeaderSession,
+    ) -> Result<CommitPipeline> {
+        let last = read_last(&*store, &session).await?;
+        let limits = store.limits();
+        let (commits, mailbox) = mpsc::channel(MAILBOX);
+        let (last_out, last) = watch::channel(last);
+        let actor = PipelineActor { store, session, mailbox, last: last_out, held_back: None };
+        tokio::spawn(actor.run());
+        Ok(CommitPipeline { commits, last, limits })
+    }
+
+    /// Commits all writes, or none. Returns when that is definite or the term is over, however long the store is away.
+    pub async fn commit(&self, writes: Vec<Write>) -> Result<Change, CommitError> {
+        let size = writes.iter().map(Write::size).sum();
+        let over = |what, size, limit| {
+            CommitError::TooLarge(Error::TooLarge { store: "the store", what, size, limit })
+        };
+        if writes.len() > self.limits.writes {
+            return Err(over("a transaction by its writes", writes.len(), self.limits.writes));
+        }
+        if size > self.limits.bytes {
+            return Err(over("a transaction", size, self.limits.bytes));
+        }
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commits.send(Commit { writes, reply }).await;
+        sent.map_err(|_| CommitError::NotApplied)?;
+        answer.await.unwrap_or(Err(CommitError::Unknown))
+    }
+
+    /// The last transaction known to be committed.
+    pub fn last(&self) -> Change {
+        *self.last.borrow()
+    }
+
+    /// What one commit takes.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+/// The number that the term's first transaction follows, read while the fence holds.
+async fn read_last(store: &dyn CoordinationStore, session: &LeaderSession) -> Result<Change> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match store.guard().await {
+            Ok(guard) => {
+                let youngest = guard.epoch.as_ref().map_or(Epoch::ZERO, |(epoch, _, _)| *epoch);
+                if youngest > session.epoch() {
+                    return Err(Error::Fenced { epoch: youngest });
+                }
+                if youngest == session.epoch() {
+                    return Ok(guard.change);
+                }
+                // A read from before the term began proves nothing: again.
+            }
+            Err(error) => warn!(%error, "the store's change number can't be read"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+struct PipelineActor {
+    store: Arc<dyn CoordinationStore>,
+    session: LeaderSession,
+    mailbox: mpsc::Receiver<Commit>,
+    last: watch::Sender<Change>,
+    /// Taken from the mailbox, but too large for the batch before it.
+    held_back: Option<Commit>,
+}
+
+/// What became of a batch.
+enum Settled {
+    Applied,
+    TooLarge(Error),
+    NotApplied,
+    Unknown,
+}
+
+impl PipelineActor {
+    async fn run(mut self) {
+        while let Some(first) = self.next_commit().await {
+            let batch = self.fill_batch(first);
+            if !self.commit_batch(batch).await {
+                break;
+            }
+        }
+        self.refuse_the_rest();
+    }
+
+    async fn next_commit(&mut self) -> Option<Commit> {
+        if let Some(commit) = self.held_back.take() {
+            return Some(commit);
+        }
+        tokio::select! {
+            () = self.session.over() => None,
+            commit = self.mailbox.recv() => commit,
+        }
+    }
+
+    /// Adds what already waits, up to the store's limits.
+    fn fill_batch(&mut self, first: Commit) -> Vec<Commit> {
+        let limits = self.store.limits();
+        let mut writes = first.writes.len();
+        let mut bytes: usize = first.writes.iter().map(Write::size).sum();
+        let mut batch = vec![first];
+        while let Ok(commit) = self.mailbox.try_recv() {
+            writes += commit.writes.len();
+            bytes += commit.writes.iter().map(Write::size).sum::<usize>();
+            if writes > limits.writes || bytes > limits.bytes {
+                self.held_back = Some(commit);
+                break;
+            }
+            batch.push(commit);
+        }
+        batch
+    }
+
+    /// Commits a batch and answers its callers. False: the term is over.
+    async fn commit_batch(&mut self, batch: Vec<Commit>) -> bool {
+        if self.wait_until_leading().await.is_err() {
+            answer(batch, || Err(CommitError::NotApplied));
+            return false;
+        }
+        let request = CommitRequest {
+            fence: self.session.fence().clone(),
+            after: *self.last.borrow(),
+            writes: merge(batch.iter().flat_map(|commit| commit.writes.iter().cloned())),
+        };
+        match self.settle(&request).await {
+            Settled::Applied => {
+                self.last.send_replace(request.change());
+                answer(batch, || Ok(request.change()));
+                true
+            }
+            Settled::TooLarge(error) if batch.len() == 1 => {
+                answer(batch, || Err(CommitError::TooLarge(error.clone())));
+                true
+            }
+            Settled::TooLarge(_) => {
+                // Together they are too large: one by one, each in its own transaction.
+                for commit in batch {
+                    if !Box::pin(self.commit_batch(vec![commit])).await {
+                        return false;
+                    }
+                }
+                true
+            }
+            Settled::NotApplied => {
+                answer(batch, || Err(CommitError::NotApplied));
+                false
+            }
+            Settled::Unknown => {
+                answer(batch, || Err(CommitError::Unknown));
+                false
+            }
+        }
+    }
+
+    /// Sends the same transaction until the store's answer is definite or the term is over.
+    async fn settle(&mut self, request: &CommitRequest) -> Settled {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let mut may_be_applied = false;
+        loop {
+            match self.store.commit(request).await {
+                Ok(CommitReply::Applied) => return Settled::Applied,
+                Ok(CommitReply::Refused(guard)) => match guard.verdict(request) {
+                    Verdict::AlreadyApplied => return Settled::Applied,
+                    Verdict::Fenced(epoch) => {
+                        debug!(%epoch, "a transaction was refused: a younger term exists");
+                        // A younger term may have gone on from this very transaction.
+                        let gone_past = guard.change.number >= request.change().number;
+                        return unsettled(may_be_applied && gone_past);
+                    }
+                    Verdict::OtherIncarnation(found) => {
+                        error!(?found, "a transaction was refused: another incarnation of the cluster");
+                        return unsettled(may_be_applied);
+                    }
+                    Verdict::Detached => {
+                        debug!("a transaction waits until the term is attached again");
+                    }
+                    Verdict::Overtaken(change) => {
+                        error!(
+                            number = change.number,
+                            epoch = %change.epoch,
+                            "somebody else wrote in this term: its data can't be relied on"
+                        );
+                        return unsettled(may_be_applied);
+                    }
+                },
+                Err(error) => match error.outcome() {
+                    Outcome::Ambiguous => {
+                        may_be_applied = true;
+                        debug!(%error, "a transaction is sent again");
+                    }
+                    Outcome::Fatal if matches!(error, Error::TooLarge { .. }) => {
+                        return Settled::TooLarge(error);
+                    }
+                    Outcome::Transient | Outcome::Fenced | Outcome::Fatal => {
+                        warn!(%error, "a transaction is sent again");
+                    }
+                },
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = self.session.over() => return unsettled(may_be_applied),
+            }
+        }
+    }
+
+    /// Suspended, nothing new is decided.
+    async fn wait_until_leading(&self) -> Result<(), NotLeading> {
+        let mut backoff = Backoff::new(FIRST_RETRY, FIRST_RETRY * 10);
+        loop {
+            match self.session.check() {
+                Ok(()) => return Ok(()),
+                Err(NotLeading::Over) => return Err(NotLeading::Over),
+                Err(NotLeading::Suspended) => tokio::select! {
+                    () = tokio::time::sleep(backoff.next_delay()) => {}
+                    () = self.session.over() => return Err(NotLeading::Over),
+                },
+            }
+        }
+    }
+
+    fn refuse_the_rest(&mut self) {
+        self.mailbox.close();
+        answer(self.held_back.take().into_iter().collect(), || Err(CommitError::NotApplied));
+        while let Ok(commit) = self.mailbox.try_recv() {
+            answer(vec![commit], || Err(CommitError::NotApplied));
+        }
+    }
+}
+
+fn unsettled(may_be_applied: bool) -> Settled {
+    if may_be_applied { Settled::Unknown } else { Settled::NotApplied }
+}
+
+fn answer(batch: Vec<Commit>, result: impl Fn() -> Result<Change, CommitError>) {
+    for commit in batch {
+        let _ = commit.reply.send(result());
+    }
+}
+
+/// One write a key: of several, the last.
+fn merge(writes: impl Iterator<Item = Write>) -> Vec<Write> {
+    let mut merged: Vec<Write> = Vec::new();
+    let mut places: HashMap<Key, usize> = HashMap::new();
+    for write in writes {
+        match places.get(write.key()) {
+            Some(place) => merged[*place] = write,
+            None => {
+                places.insert(write.key().clone(), merged.len());
+                merged.push(write);
+            }
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::keys::{Kind, Name};
+
+    #[test]
+    fn of_several_writes_to_a_key_only_the_last_is_sent() {
+        let key = |name: &str| Key::new(Kind::States, Name::new(name).expect("a name"));
+        let put = |name: &str, value: &'static str| Write::Put {
+            key: key(name),
+            value: Bytes::from_static(value.as_bytes()),
+        };
+        let merged =
+            merge([put("a", "1"), put("b", "1"), Write::Delete { key: key("a") }].into_iter());
+        assert_eq!(merged, vec![Write::Delete { key: key("a") }, put("b", "1")]);
+    }
+}

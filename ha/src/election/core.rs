@@ -1,0 +1,549 @@
+//! The decisions of an election, without I/O, clock or randomness: events in, effects out.
+//!
+//! ```text
+//!              leader absent, or deposing          applied
+//!   Standby ------------------------------> Taking -------> Leading <--------.
+//!      ^ ^                                    |                | deadline     | the store says: epoch
+//!      | '---- refused: somebody else led ----'                v passed       | unchanged (attached again
+//!      |                                                   Suspended ---------' if the session is another)
+//!      |       epoch moved on, or heard of a higher one        |
+//!      '---- Resigning <---------------------------------------+------ (Leading, too)
+//! ```
+//!
+//! Invariants:
+//! - A term is over only when the store says that `epoch` moved on, when a higher epoch was heard of, or by resigning.
+//!   Never because of a clock, a lost session or an unreachable store.
+//! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they name this
+//!   session (its request was applied) or a moved epoch (it never will be).
+//! - Views are compared by epoch: one of an older epoch than this process knows says nothing.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::election::driver::{
+    Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey,
+    ProcessId, SessionState,
+};
+use crate::error::{Outcome, Result};
+
+/// What an election is told.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The lease or session changed or was renewed.
+    Session(SessionState),
+    /// The keys, as watched or as read.
+    View(ElectionView),
+    /// The answer to [`Effect::Read`].
+    ReadReply(Result<ElectionView>),
+    /// The answer to [`Effect::Advance`].
+    AdvanceReply(Result<Attempt>),
+    /// The answer to [`Effect::Attach`].
+    AttachReply(Result<Attempt>),
+    /// The answer to [`Effect::Resign`].
+    ResignReply(Result<Attempt>),
+    /// Somebody has reason to end the term of this epoch and to lead instead.
+    Depose(Epoch),
+    /// End the own term and let another process lead.
+    Resign,
+    /// A message of this epoch arrived.
+    Heard(Epoch),
+    /// The moment of [`Effect::WakeAt`] has come.
+    Wake,
+}
+
+/// What an election does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Read the keys.
+    Read,
+    /// Take or depose.
+    Advance {
+        /// The guard.
+        seen: ElectionView,
+        /// The new value of `epoch`.
+        next: EpochRecord,
+        /// The new value of `leader`.
+        leader: LeaderKey,
+    },
+    /// Put `leader` again in the same term.
+    Attach {
+        /// The guard.
+        token: EpochToken,
+        /// The value of `leader`.
+        leader: LeaderKey,
+    },
+    /// Give the term up.
+    Resign {
+        /// The guard.
+        token: EpochToken,
+    },
+    /// Tell the process of its standing.
+    Publish(Standing),
+    /// Feed [`Event::Wake`] at this moment; replaces an earlier one.
+    WakeAt(Moment),
+}
+
+/// A term of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The guard of its writes.
+    pub token: EpochToken,
+}
+
+/// How this process stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It does not lead.
+    Standby,
+    /// It leads.
+    Leading(Term),
+    /// It may still lead, but the store has not said so for too long: it decides nothing.
+    Suspended(Term),
+    /// Its term of this epoch has ended; it stands by.
+    Over(Epoch),
+    /// The store is another incarnation of the cluster: this process must not go on.
+    Refused {
+        /// The incarnation that this process belongs to.
+        expected: ClusterIncarnation,
+        /// The incarnation of the store; `None`: it is empty.
+        found: Option<ClusterIncarnation>,
+    },
+}
+
+/// How the core waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Between tries at a store that gives no answer.
+    pub retry_interval: Duration,
+    /// After resigning, before this process takes free leadership again.
+    pub resign_holdoff: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            retry_interval: Duration::from_millis(200),
+            resign_holdoff: Duration::from_secs(2),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    Standby,
+    /// The request is sent with exactly these guards, again and again until the answer is definite.
+    Taking(Taking),
+    Leading(Term),
+    Suspended {
+        term: Term,
+        attaching: bool,
+    },
+    Resigning {
+        term: Term,
+        in_flight: bool,
+    },
+    Refused,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Taking {
+    seen: ElectionView,
+    next: EpochRecord,
+    leader: LeaderKey,
+    in_flight: bool,
+}
+
+/// The state of one process's election.
+#[derive(Debug)]
+pub struct ElectionCore {
+    process: ProcessId,
+    timing: Timing,
+    /// What an empty store's first epoch gets.
+    fresh: ClusterIncarnation,
+    phase: Phase,
+    session: SessionState,
+    view: Option<ElectionView>,
+    incarnation: Option<ClusterIncarnation>,
+    highest: Epoch,
+    depose: Option<Epoch>,
+    /// A read is under way.
+    reading: bool,
+    /// The last request got no answer that helps: nothing is sent before this moment.
+    paused_until: Option<Moment>,
+    hold_off_until: Option<Moment>,
+}
+
+impl ElectionCore {
+    /// The election of `process`. `fresh` becomes the cluster's incarnation if the store is empty.
+    pub fn new(process: ProcessId, fresh: ClusterIncarnation, timing: Timing) -> ElectionCore {
+        ElectionCore {
+            process,
+            timing,
+            fresh,
+            phase: Phase::Standby,
+            session: SessionState::None,
+            view: None,
+            incarnation: None,
+            highest: Epoch::ZERO,
+            depose: None,
+            reading: false,
+            paused_until: None,
+            hold_off_until: None,
+        }
+    }
+
+    /// The term that this process leads or may still lead.
+    pub fn term(&self) -> Option<&Term> {
+        match &self.phase {
+            Phase::Leading(term) | Phase::Suspended { term, .. } => Some(term),
+            Phase::Standby | Phase::Taking(_) | Phase::Resigning { .. } | Phase::Refused => None,
+        }
+    }
+
+    /// The incarnation of the cluster, once known.
+    pub fn incarnation(&self) -> Option<&ClusterIncarnation> {
+        self.incarnation.as_ref()
+    }
+
+    /// Whether the own term is being given up and the store has not taken note yet.
+    pub fn is_resigning(&self) -> bool {
+        matches!(self.phase, Phase::Resigning { .. })
+    }
+
+    /// The youngest epoch heard of.
+    pub fn highest(&self) -> Epoch {
+        self.highest
+    }
+
+    /// Takes an event at `now`; says what to do.
+    pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Session(session) => self.session = session,
+            Event::View(view) => self.see(view, &mut effects),
+            Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
+            Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
+            Event::AttachReply(reply) => self.on_attach(reply, &mut effects),
+            Event::ResignReply(reply) => self.on_resign(now, reply),
+            Event::Depose(epoch) => self.depose = Some(epoch),
+            Event::Resign => self.start_resigning(&mut effects),
+            Event::Heard(epoch) => self.hear(epoch, &mut effects),
+            Event::Wake => {}
+        }
+        self.progress(now, &mut effects);
+        effects
+    }
+
+    /// What follows from the state, whichever event led to it.
+    fn progress(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        self.hold_off_until = self.hold_off_until.filter(|until| now < *until);
+        self.paused_until = self.paused_until.filter(|until| now < *until);
+        self.suspend_if_unsure(now, effects);
+        if self.paused_until.is_none() {
+            self.send_what_is_due(effects);
+        }
+        effects.extend(self.next_wake(now).map(Effect::WakeAt));
+    }
+
+    fn suspend_if_unsure(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Phase::Leading(term) = &self.phase else { return };
+        if self.session.is_believed_at(now) && self.holds_leader_key(term) {
+            return;
+        }
+        let term = term.clone();
+        effects.push(Effect::Publish(Standing::Suspended(term.clone())));
+        self.phase = Phase::Suspended { term, attaching: false };
+    }
+
+    fn send_what_is_due(&mut self, effects: &mut Vec<Effect>) {
+        match &mut self.phase {
+            Phase::Standby if self.view.is_none() => self.read(effects),
+            Phase::Standby => self.consider_taking(effects),
+            Phase::Taking(taking) if !taking.in_flight && !self.reading => {
+                taking.in_flight = true;
+                effects.push(taking.request());
+            }
+            Phase::Suspended { attaching: false, .. } => self.read(effects),
+            Phase::Resigning { term, in_flight } if !*in_flight => {
+                *in_flight = true;
+                effects.push(Effect::Resign { token: term.token });
+            }
+            Phase::Taking(_)
+            | Phase::Leading(_)
+            | Phase::Suspended { attaching: true, .. }
+            | Phase::Resigning { .. }
+            | Phase::Refused => {}
+        }
+    }
+
+    fn next_wake(&self, now: Moment) -> Option<Moment> {
+        let deadline = match (&self.phase, &self.session) {
+            (Phase::Leading(_), SessionState::Alive { deadline, .. }) => *deadline,
+            _ => None,
+        };
+        [self.paused_until, self.hold_off_until, deadline]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    fn pause(&mut self, now: Moment) {
+        self.paused_until = Some(now.after(self.timing.retry_interval));
+    }
+
+    fn read(&mut self, effects: &mut Vec<Effect>) {
+        if !self.reading {
+            self.reading = true;
+            effects.push(Effect::Read);
+        }
+    }
+
+    /// Takes free leadership, deposes when asked to, and takes up a term that it holds without knowing.
+    fn consider_taking(&mut self, effects: &mut Vec<Effect>) {
+        let (Some(view), Some(nonce)) = (self.view.clone(), self.session.nonce().cloned()) else {
+            return;
+        };
+        let youngest = view.youngest();
+        if youngest < self.highest {
+            // A younger term was heard of: this view says nothing.
+            return;
+        }
+        let wanted = match &view.leader {
+            None => self.hold_off_until.is_none(),
+            Some(leader) if leader.process == self.process && leader.nonce == nonce => {
+                // A request that was given up long ago was applied after all: whoever holds the key leads.
+                if let Some((record, token)) = &view.epoch
+                    && record.epoch == leader.epoch
+                {
+                    self.grant(Term { epoch: leader.epoch, token: *token }, effects);
+                }
+                return;
+            }
+            // Left by an earlier start of this very process, or by a session of it that is gone.
+            Some(leader) if leader.process == self.process => true,
+            Some(leader) => self.depose == Some(leader.epoch),
+        };
+        self.depose = self.depose.filter(|epoch| *epoch > youngest);
+        if !wanted {
+            return;
+        }
+        let incarnation = match &view.epoch {
+            Some((record, _)) => record.incarnation.clone(),
+            None => self.fresh.clone(),
+        };
+        let next = EpochRecord { epoch: youngest.next(), incarnation };
+        let leader = LeaderKey { epoch: next.epoch, process: self.process.clone(), nonce };
+        let taking = Taking { seen: view, next, leader, in_flight: true };
+        effects.push(taking.request());
+        self.phase = Phase::Taking(taking);
+    }
+
+    /// Takes note of what the keys hold.
+    fn see(&mut self, view: ElectionView, effects: &mut Vec<Effect>) {
+        let found = view.epoch.as_ref().map(|(record, _)| record.incarnation.clone());
+        match &self.incarnation {
+            None => self.incarnation = found,
+            Some(expected) if found.as_ref() != Some(expected) => {
+                if self.phase != Phase::Refused {
+                    let expected = expected.clone();
+                    effects.push(Effect::Publish(Standing::Refused { expected, found }));
+                    self.phase = Phase::Refused;
+                }
+                return;
+            }
+            Some(_) => {}
+        }
+        if self.view.as_ref().is_some_and(|known| view.youngest() < known.youngest()) {
+            return;
+        }
+        self.hear(view.youngest(), effects);
+        let moved = |term: &Term| {
+            view.epoch.as_ref().is_some_and(|(record, token)| {
+                record.epoch == term.epoch && *token != term.token
+            })
+        };
+        if self.term().is_some_and(moved) {
+            // The same number rewritten: the term was resigned.
+            self.end_term(effects);
+        }
+        self.view = Some(view);
+    }
+
+    fn hear(&mut self, epoch: Epoch, effects: &mut Vec<Effect>) {
+        self.highest = self.highest.max(epoch);
+        if self.term().is_some_and(|term| epoch > term.epoch) {
+            self.end_term(effects);
+        }
+    }
+
+    fn end_term(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(term) = self.term() {
+            effects.push(Effect::Publish(Standing::Over(term.epoch)));
+            self.phase = Phase::Standby;
+            self.view = None;
+        }
+    }
+
+    fn grant(&mut self, term: Term, effects: &mut Vec<Effect>) {
+        self.highest = self.highest.max(term.epoch);
+        effects.push(Effect::Publish(Standing::Leading(term.clone())));
+        self.phase = Phase::Leading(term);
+    }
+
+    /// Whether, as far as is known, `leader` is this process's key under its living session.
+    fn holds_leader_key(&self, term: &Term) -> bool {
+        match &self.view {
+            Some(view) if view.youngest() == term.epoch => {
+                view.leader.as_ref().is_some_and(|leader| {
+                    leader.epoch == term.epoch && Some(&leader.nonce) == self.session.nonce()
+                })
+            }
+            // Nothing is known from within the term yet.
+            Some(_) | None => true,
+        }
+    }
+
+    fn on_read(&mut self, now: Moment, reply: Result<ElectionView>, effects: &mut Vec<Effect>) {
+        self.reading = false;
+        let Ok(view) = reply else {
+            self.pause(now);
+            return;
+        };
+        self.see(view.clone(), effects);
+        match self.phase.clone() {
+            Phase::Taking(taking) => self.resolve_taking(&view, &taking, effects),
+            Phase::Suspended { term, attaching: false } => self.reattach(now, &view, term, effects),
+            Phase::Suspended { attaching: true, .. }
+            | Phase::Standby
+            | Phase::Leading(_)
+            | Phase::Resigning { .. }
+            | Phase::Refused => {}
+        }
+    }
+
+    /// Suspended, and the store says that the epoch is unchanged: leads again, attached to the living session.
+    fn reattach(
+        &mut self,
+        now: Moment,
+        view: &ElectionView,
+        term: Term,
+        effects: &mut Vec<Effect>,
+    ) {
+        let nonce = match self.session.nonce() {
+            Some(nonce) if self.session.is_believed_at(now) => nonce.clone(),
+            Some(_) | None => {
+                self.pause(now);
+                return;
+            }
+        };
+        let mine = LeaderKey { epoch: term.epoch, process: self.process.clone(), nonce };
+        if view.leader.as_ref() == Some(&mine) {
+            self.grant(term, effects);
+        } else {
+            effects.push(Effect::Attach { token: term.token, leader: mine });
+            self.phase = Phase::Suspended { term, attaching: true };
+        }
+    }
+
+    fn resolve_taking(
+        &mut self,
+        view: &ElectionView,
+        taking: &Taking,
+        effects: &mut Vec<Effect>,
+    ) {
+        if view.leader.as_ref() == Some(&taking.leader)
+            && let Some((record, token)) = &view.epoch
+            && record.epoch == taking.leader.epoch
+        {
+            self.grant(Term { epoch: record.epoch, token: *token }, effects);
+        } else if view.epoch != taking.seen.epoch
+            || self.session.nonce() != Some(&taking.leader.nonce)
+        {
+            // The guard can't hold any more, or the session that the key needs is gone.
+            self.phase = Phase::Standby;
+        }
+    }
+
+    fn on_advance(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
+        let Phase::Taking(taking) = self.phase.clone() else { return };
+        match reply {
+            Ok(Attempt::Applied(_)) if self.highest > taking.leader.epoch => {
+                // Events have overtaken the reply: this grants nothing.
+                self.phase = Phase::Standby;
+                self.view = None;
+            }
+            Ok(Attempt::Applied(token)) => {
+                self.incarnation.get_or_insert_with(|| taking.next.incarnation.clone());
+                let epoch = taking.next.epoch;
+                self.view = Some(ElectionView {
+                    epoch: Some((taking.next, token)),
+                    leader: Some(taking.leader),
+                    info: taking.seen.info,
+                });
+                self.grant(Term { epoch, token }, effects);
+            }
+            Ok(Attempt::Refused(view)) => {
+                // Somebody else was faster, or an earlier copy of this request was applied.
+                self.see(view.clone(), effects);
+                self.phase = Phase::Standby;
+                self.resolve_taking(&view, &taking, effects);
+            }
+            Err(error) if error.outcome() == Outcome::Ambiguous => {
+                self.phase = Phase::Taking(Taking { in_flight: false, ..taking });
+                self.pause(now);
+                self.read(effects);
+            }
+            Err(_) => {
+                self.phase = Phase::Standby;
+                self.view = None;
+                self.pause(now);
+            }
+        }
+    }
+
+    fn on_attach(&mut self, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
+        if let Phase::Suspended { attaching, .. } = &mut self.phase {
+            *attaching = false;
+        }
+        // Applied or unknown: the next read says which, and what to do follows from it.
+        if let Ok(Attempt::Refused(view)) = reply {
+            self.see(view, effects);
+        }
+    }
+
+    fn start_resigning(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(term) = self.term().cloned() {
+            effects.push(Effect::Publish(Standing::Over(term.epoch)));
+            self.phase = Phase::Resigning { term, in_flight: false };
+        }
+    }
+
+    fn on_resign(&mut self, now: Moment, reply: Result<Attempt>) {
+        let Phase::Resigning { in_flight, .. } = &mut self.phase else { return };
+        match reply {
+            Ok(_) => {
+                self.phase = Phase::Standby;
+                self.view = None;
+                self.hold_off_until = Some(now.after(self.timing.resign_holdoff));
+            }
+            // The same request again, until the answer is definite.
+            Err(_) => {
+                *in_flight = false;
+                self.pause(now);
+            }
+        }
+    }
+}
+
+impl Taking {
+    fn request(&self) -> Effect {
+        Effect::Advance {
+            seen: self.seen.clone(),
+            next: self.next.clone(),
+            leader: self.leader.clone(),
+        }
+    }
+}

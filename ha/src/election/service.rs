@@ -1,0 +1,402 @@
+//! The election of one process as an actor: feeds the [`core`](super::core), runs its effects on a driver, and hands
+//! out leadership as a value.
+//!
+//! On real stores it runs on a thread of its own ([`LeaderElection::start_on_thread`]), so that nothing the process
+//! does can delay the lease. One request is in flight at a time for each of read, advance, attach and resign.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{debug, error, info, warn};
+
+use crate::clock::{Clock, Moment};
+use crate::election::core::{Effect, ElectionCore, Event, Standing, Term, Timing};
+use crate::election::driver::{
+    Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, LeaderInformation, Member,
+    ProcessId, SessionState,
+};
+use crate::election::session::{LeaderSession, Leadership};
+use crate::error::{Error, Result};
+use crate::store::Fence;
+
+const MAILBOX: usize = 64;
+
+/// What an election needs to know.
+#[derive(Debug, Clone)]
+pub struct ElectionOptions {
+    /// The stable id of this process.
+    pub process: ProcessId,
+    /// How long it waits between tries.
+    pub timing: Timing,
+    /// The clock that bounds what this process believes.
+    pub clock: Clock,
+}
+
+/// A handle to the election of this process. When the last one is dropped, the election ends without resigning.
+#[derive(Debug, Clone)]
+pub struct LeaderElection {
+    commands: mpsc::Sender<Command>,
+    leadership: watch::Receiver<Leadership>,
+    observed: watch::Receiver<Option<ElectionView>>,
+    driver: Arc<dyn ElectionDriver>,
+    _stop: Arc<DropGuard>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Depose { epoch: Epoch, reply: oneshot::Sender<Result<Epoch>> },
+    Resign { reply: oneshot::Sender<()> },
+    Heard(Epoch),
+}
+
+/// The election has ended, so nothing can be asked of it.
+fn ended() -> Error {
+    Error::Misconfigured("the election of this process has ended".into())
+}
+
+impl LeaderElection {
+    /// Starts the election on the present runtime.
+    pub fn start(driver: Arc<dyn ElectionDriver>, options: ElectionOptions) -> LeaderElection {
+        let (handle, actor) = LeaderElection::build(driver, options);
+        tokio::spawn(actor.run());
+        handle
+    }
+
+    /// Opens a driver and runs the election on a thread and runtime of its own, so that no work of the process delays
+    /// the lease. `open` runs there too: connections belong to that runtime.
+    pub async fn start_on_thread<F, D>(options: ElectionOptions, open: F) -> Result<LeaderElection>
+    where
+        F: FnOnce() -> D + Send + 'static,
+        D: Future<Output = Result<Arc<dyn ElectionDriver>>>,
+    {
+        let (reply, started) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("election".to_owned());
+        let body = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    let reason = format!("no runtime for the election: {error}");
+                    let _ = reply.send(Err(Error::Misconfigured(reason.into())));
+                    return;
+                }
+            };
+            runtime.block_on(async move {
+                match open().await {
+                    Ok(driver) => {
+                        let (handle, actor) = LeaderElection::build(driver, options);
+                        if reply.send(Ok(handle)).is_ok() {
+                            actor.run().await;
+                        }
+                    }
+                    Err(error) => {
+                        let _ = reply.send(Err(error));
+                    }
+                }
+            });
+        };
+        thread.spawn(body).map_err(|error| {
+            Error::Misconfigured(format!("no thread for the election: {error}").into())
+        })?;
+        started.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    fn build(
+        driver: Arc<dyn ElectionDriver>,
+        options: ElectionOptions,
+    ) -> (LeaderElection, ElectionActor) {
+        let (commands, mailbox) = mpsc::channel(MAILBOX);
+        let (leadership_out, leadership) = watch::channel(Leadership::Standby);
+        let stop = CancellationToken::new();
+        let core = ElectionCore::new(
+            options.process.clone(),
+            ClusterIncarnation::generate(),
+            options.timing,
+        );
+        let actor = ElectionActor {
+            observed: driver.observed(),
+            session: driver.session(),
+            driver: driver.clone(),
+            core,
+            options,
+            mailbox,
+            requests: JoinSet::new(),
+            standing: watch::Sender::new(Standing::Standby),
+            leadership: leadership_out,
+            over: CancellationToken::new(),
+            deposing: Vec::new(),
+            resigning: Vec::new(),
+            stop: stop.clone(),
+        };
+        let observed = driver.observed();
+        let stop = Arc::new(stop.drop_guard());
+        (LeaderElection { commands, leadership, observed, driver, _stop: stop }, actor)
+    }
+
+    /// How this process stands.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    /// What the election's keys hold, as watched.
+    pub fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
+        self.observed.clone()
+    }
+
+    /// Ends the term of `epoch` through the store and leads instead. Returns the youngest epoch once that term is over,
+    /// whoever ended it; an error if it could not be tried.
+    pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Depose { epoch, reply }).await.map_err(|_| ended())?;
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Ends the own term, if there is one, and lets another process lead. Returns when the store has taken note.
+    pub async fn resign(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::Resign { reply }).await.is_ok() {
+            let _ = answer.await;
+        }
+    }
+
+    /// A message of this epoch arrived: if it is younger than the own term, that is over.
+    pub fn heard(&self, epoch: Epoch) {
+        // A full mailbox loses nothing: the epoch also comes from the store.
+        let _ = self.commands.try_send(Command::Heard(epoch));
+    }
+
+    /// Publishes where the leader of this term is reached: the term is confirmed. Repeats until the answer is definite.
+    /// `Fenced` if the term is over.
+    pub async fn confirm(
+        &self,
+        session: &LeaderSession,
+        addresses: BTreeMap<String, String>,
+        retry_interval: Duration,
+    ) -> Result<()> {
+        let since_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let information = LeaderInformation {
+            epoch: session.epoch(),
+            process: session.process().clone(),
+            addresses,
+            since_ms: u64::try_from(since_ms).unwrap_or(u64::MAX),
+        };
+        loop {
+            match self.driver.publish(session.fence().token, &information).await {
+                Ok(Attempt::Applied(_)) => return Ok(()),
+                Ok(Attempt::Refused(view)) if view.youngest() > session.epoch() => {
+                    self.heard(view.youngest());
+                    return Err(Error::Fenced { epoch: view.youngest() });
+                }
+                // `leader` is gone for the moment; the election attaches again.
+                Ok(Attempt::Refused(_)) => {}
+                Err(error) => debug!(%error, "publishing the leader's addresses is repeated"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(retry_interval) => {}
+                () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+            }
+        }
+    }
+
+    /// Keeps this process listed among the members.
+    pub async fn announce(&self, member: &Member) -> Result<()> {
+        self.driver.announce(member).await
+    }
+
+    /// Every process that contends.
+    pub async fn members(&self) -> Result<Vec<Member>> {
+        self.driver.members().await
+    }
+
+    /// A linearizable read of the election's keys.
+    pub async fn read(&self) -> Result<ElectionView> {
+        self.driver.read().await
+    }
+
+    /// Gives the lease or session back at the end of the process. Resign first.
+    pub async fn close(&self) {
+        self.driver.close().await;
+    }
+}
+
+struct ElectionActor {
+    driver: Arc<dyn ElectionDriver>,
+    observed: watch::Receiver<Option<ElectionView>>,
+    session: watch::Receiver<SessionState>,
+    core: ElectionCore,
+    options: ElectionOptions,
+    mailbox: mpsc::Receiver<Command>,
+    requests: JoinSet<Event>,
+    standing: watch::Sender<Standing>,
+    leadership: watch::Sender<Leadership>,
+    /// Ends with the present term.
+    over: CancellationToken,
+    deposing: Vec<(Epoch, oneshot::Sender<Result<Epoch>>)>,
+    resigning: Vec<oneshot::Sender<()>>,
+    stop: CancellationToken,
+}
+
+impl ElectionActor {
+    async fn run(mut self) {
+        let mut wake: Option<Moment> = None;
+        self.session.mark_changed();
+        self.observed.mark_changed();
+        loop {
+            let clock = self.options.clock;
+            let sleep = wake.map(|at| at.since(clock.now()));
+            let event = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                Some(done) = self.requests.join_next(), if !self.requests.is_empty() => match done {
+                    Ok(event) => event,
+                    Err(failure) => {
+                        error!(%failure, "a request of the election panicked");
+                        Event::Wake
+                    }
+                },
+                Ok(()) = self.session.changed() => {
+                    Event::Session(self.session.borrow_and_update().clone())
+                }
+                Ok(()) = self.observed.changed() => {
+                    match self.observed.borrow_and_update().clone() {
+                        Some(view) => Event::View(view),
+                        None => continue,
+                    }
+                }
+                Some(command) = self.mailbox.recv() => self.take_command(command),
+                () = sleep_for(sleep) => Event::Wake,
+                else => break,
+            };
+            wake = None;
+            for effect in self.core.handle(clock.now(), event) {
+                match effect {
+                    Effect::WakeAt(at) => wake = Some(at),
+                    other => self.run_effect(other),
+                }
+            }
+            self.answer_waiting();
+        }
+        self.over.cancel();
+    }
+
+    fn take_command(&mut self, command: Command) -> Event {
+        match command {
+            Command::Depose { epoch, reply } => {
+                info!(%epoch, "deposing the leader");
+                self.deposing.push((epoch, reply));
+                Event::Depose(epoch)
+            }
+            Command::Resign { reply } => {
+                self.resigning.push(reply);
+                Event::Resign
+            }
+            Command::Heard(epoch) => Event::Heard(epoch),
+        }
+    }
+
+    fn run_effect(&mut self, effect: Effect) {
+        let driver = self.driver.clone();
+        match effect {
+            Effect::Read => {
+                self.requests.spawn(async move { Event::ReadReply(driver.read().await) });
+            }
+            Effect::Advance { seen, next, leader } => {
+                debug!(epoch = %next.epoch, "taking leadership");
+                self.requests.spawn(async move {
+                    Event::AdvanceReply(driver.advance(&seen, &next, &leader).await)
+                });
+            }
+            Effect::Attach { token, leader } => {
+                info!(epoch = %leader.epoch, "attaching the term to a new lease or session");
+                self.requests
+                    .spawn(async move { Event::AttachReply(driver.attach(token, &leader).await) });
+            }
+            Effect::Resign { token } => {
+                self.requests.spawn(async move { Event::ResignReply(driver.resign(token).await) });
+            }
+            Effect::Publish(standing) => self.publish(standing),
+            Effect::WakeAt(_) => {}
+        }
+    }
+
+    fn publish(&mut self, standing: Standing) {
+        self.standing.send_replace(standing.clone());
+        let leadership = match standing {
+            Standing::Standby => Leadership::Standby,
+            Standing::Leading(term) => match self.present_session(&term) {
+                Some(session) => {
+                    info!(epoch = %term.epoch, "leading again, the store confirmed the term");
+                    Leadership::Granted(session)
+                }
+                None => {
+                    info!(epoch = %term.epoch, "leadership granted");
+                    Leadership::Granted(self.begin_session(&term))
+                }
+            },
+            Standing::Suspended(term) => {
+                warn!(epoch = %term.epoch, "leadership suspended: the store does not confirm it");
+                let session = self.present_session(&term);
+                Leadership::Suspended(session.unwrap_or_else(|| self.begin_session(&term)))
+            }
+            Standing::Over(epoch) => {
+                info!(%epoch, "the term is over");
+                self.over.cancel();
+                Leadership::Over(epoch)
+            }
+            Standing::Refused { expected, found } => {
+                self.over.cancel();
+                let expected = expected.to_string();
+                let found = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
+                let refusal = Error::OtherIncarnation { expected, found };
+                error!(%refusal, "this process stops taking part");
+                Leadership::Refused(refusal.to_string())
+            }
+        };
+        self.leadership.send_replace(leadership);
+    }
+
+    fn present_session(&self, term: &Term) -> Option<LeaderSession> {
+        let leadership = self.leadership.borrow();
+        leadership.session().filter(|session| session.epoch() == term.epoch).cloned()
+    }
+
+    fn begin_session(&mut self, term: &Term) -> LeaderSession {
+        self.over = CancellationToken::new();
+        let incarnation =
+            self.core.incarnation().cloned().unwrap_or_else(|| ClusterIncarnation::new(""));
+        LeaderSession::new(
+            self.options.process.clone(),
+            Fence { epoch: term.epoch, token: term.token, incarnation },
+            self.options.clock,
+            self.driver.session(),
+            self.standing.subscribe(),
+            self.over.clone(),
+        )
+    }
+
+    fn answer_waiting(&mut self) {
+        let highest = self.core.highest();
+        let (over, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.deposing).into_iter().partition(|(epoch, _)| highest > *epoch);
+        self.deposing = waiting;
+        for (_, reply) in over {
+            let _ = reply.send(Ok(highest));
+        }
+        if !self.core.is_resigning() {
+            for reply in self.resigning.drain(..) {
+                let _ = reply.send(());
+            }
+        }
+    }
+}
+
+async fn sleep_for(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}

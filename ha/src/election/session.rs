@@ -1,0 +1,140 @@
+//! The proof of leadership that a term carries, and how a process stands, as a value.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::election::core::Standing;
+use crate::election::driver::{ClusterIncarnation, Epoch, ProcessId, SessionState};
+use crate::store::Fence;
+
+/// How this process stands. A level: states in between may be skipped, so compare epochs.
+#[derive(Debug, Clone)]
+pub enum Leadership {
+    /// It does not lead and has not led.
+    Standby,
+    /// It leads.
+    Granted(LeaderSession),
+    /// It may still lead, but decides nothing until the store says that the epoch is unchanged.
+    Suspended(LeaderSession),
+    /// Its term of this epoch has ended; it stands by.
+    Over(Epoch),
+    /// The store is another incarnation of the cluster. This process must not go on; the text says what to do.
+    Refused(String),
+}
+
+impl Leadership {
+    /// The session of the present term, suspended or not.
+    pub fn session(&self) -> Option<&LeaderSession> {
+        match self {
+            Leadership::Granted(session) | Leadership::Suspended(session) => Some(session),
+            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => None,
+        }
+    }
+}
+
+/// One term of this process. Cheap to clone; stays what it is after the term ended, and then says so.
+#[derive(Clone)]
+pub struct LeaderSession {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    process: ProcessId,
+    fence: Fence,
+    clock: Clock,
+    lease: watch::Receiver<SessionState>,
+    standing: watch::Receiver<Standing>,
+    over: CancellationToken,
+}
+
+/// Why a term may not decide anything at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotLeading {
+    /// The term may still be the youngest one, but the store has not said so for too long.
+    #[error("leadership is suspended: the store has not confirmed it for too long")]
+    Suspended,
+    /// The term has ended.
+    #[error("the term is over")]
+    Over,
+}
+
+impl LeaderSession {
+    pub(super) fn new(
+        process: ProcessId,
+        fence: Fence,
+        clock: Clock,
+        lease: watch::Receiver<SessionState>,
+        standing: watch::Receiver<Standing>,
+        over: CancellationToken,
+    ) -> LeaderSession {
+        let inner = Inner { process, fence, clock, lease, standing, over };
+        LeaderSession { inner: Arc::new(inner) }
+    }
+
+    /// The term's epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.inner.fence.epoch
+    }
+
+    /// The leading process: this one.
+    pub fn process(&self) -> &ProcessId {
+        &self.inner.process
+    }
+
+    /// The cluster's incarnation.
+    pub fn incarnation(&self) -> &ClusterIncarnation {
+        &self.inner.fence.incarnation
+    }
+
+    /// What guards the term's writes.
+    pub fn fence(&self) -> &Fence {
+        &self.inner.fence
+    }
+
+    /// Whether the term may decide something now. Reads the clock: ask right before acting. Only bounds waste: what
+    /// makes a decision safe is the fence of the write that records it.
+    pub fn check(&self) -> Result<(), NotLeading> {
+        if self.inner.over.is_cancelled() {
+            return Err(NotLeading::Over);
+        }
+        let leads = match &*self.inner.standing.borrow() {
+            Standing::Leading(term) => term.epoch == self.epoch(),
+            Standing::Standby
+            | Standing::Suspended(_)
+            | Standing::Over(_)
+            | Standing::Refused { .. } => false,
+        };
+        let believed = self.inner.lease.borrow().is_believed_at(self.inner.clock.now());
+        if leads && believed { Ok(()) } else { Err(NotLeading::Suspended) }
+    }
+
+    /// Completes when the term has ended.
+    pub async fn over(&self) {
+        self.inner.over.cancelled().await;
+    }
+
+    /// Whether the term has ended.
+    pub fn is_over(&self) -> bool {
+        self.inner.over.is_cancelled()
+    }
+}
+
+impl fmt::Debug for LeaderSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderSession")
+            .field("process", &self.inner.process)
+            .field("epoch", &self.inner.fence.epoch)
+            .field("over", &self.is_over())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for LeaderSession {
+    fn eq(&self, other: &LeaderSession) -> bool {
+        self.inner.fence == other.inner.fence && self.inner.process == other.inner.process
+    }
+}
