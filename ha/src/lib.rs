@@ -4,6 +4,7 @@ pub mod election;
 pub mod error;
 pub mod failpoint;
 pub mod keys;
+pub mod memory;
 pub mod retry;
 pub mod store;
 

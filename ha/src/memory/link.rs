@@ -1,0 +1,313 @@
+//! The way from one handle to the memory "server", and what tests let go wrong on it.
+//!
+//! Not here: what a request does ([`super::state`]). Faults of a handle meet guarded writes only (`advance`, `attach`,
+//! `resign`, `publish`, `commit`), so that a test's fault is not used up by somebody's background read; delay,
+//! partition and loss of quorum meet every request.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::MemoryOptions;
+use super::state::State;
+use crate::election::{ElectionView, ProcessId};
+use crate::error::{Error, Result};
+use crate::store::Change;
+
+const STORE: &str = "the memory store";
+
+/// Locks what can't be left half changed by a panic: every change of it is one assignment.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who can't reach the server.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Outage {
+    pub(super) partitioned: HashSet<ProcessId>,
+    pub(super) quorum_lost: bool,
+}
+
+/// The "server": shared by all handles of a cluster.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) options: MemoryOptions,
+    state: Mutex<State>,
+    pub(super) outage: watch::Sender<Outage>,
+    pub(super) view: watch::Sender<ElectionView>,
+    pub(super) change: watch::Sender<Change>,
+}
+
+impl Server {
+    pub(super) fn new(options: MemoryOptions) -> Server {
+        Server {
+            options,
+            state: Mutex::default(),
+            outage: watch::Sender::default(),
+            view: watch::Sender::default(),
+            change: watch::Sender::default(),
+        }
+    }
+
+    /// Runs one transaction, then tells the watches what it changed, in order.
+    pub(super) fn apply<T>(&self, transaction: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let result = transaction(&mut state);
+        let view = state.view();
+        self.view
+            .send_if_modified(|seen| replace_if_other(seen, view));
+        let change = state.change();
+        self.change
+            .send_if_modified(|seen| replace_if_other(seen, change));
+        result
+    }
+}
+
+fn replace_if_other<T: PartialEq>(place: &mut T, value: T) -> bool {
+    let other = *place != value;
+    if other {
+        *place = value;
+    }
+    other
+}
+
+type Request = Box<dyn FnOnce(&mut State) + Send>;
+
+#[derive(Default)]
+struct Injected {
+    delay: Duration,
+    watch_lag: Duration,
+    replies_to_lose: usize,
+    holds: VecDeque<watch::Sender<HeldState>>,
+}
+
+#[derive(Default)]
+enum HeldState {
+    #[default]
+    Waiting,
+    Holding(Mutex<Option<Request>>),
+}
+
+/// What goes wrong between one handle and the server. A cheap clone of the handle's own.
+#[derive(Clone)]
+pub struct Faults {
+    link: Arc<Link>,
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults").finish_non_exhaustive()
+    }
+}
+
+impl Faults {
+    pub(super) fn of(link: &Arc<Link>) -> Faults {
+        Faults {
+            link: Arc::clone(link),
+        }
+    }
+
+    /// Every request reaches the server this much later.
+    pub fn delay(&self, delay: Duration) {
+        lock(&self.link.injected).delay = delay;
+    }
+
+    /// Watches tell every change this much later.
+    pub fn watch_lag(&self, lag: Duration) {
+        lock(&self.link.injected).watch_lag = lag;
+    }
+
+    /// The next `n` guarded writes are applied and answered with `NoAnswer`.
+    pub fn lose_replies(&self, n: usize) {
+        lock(&self.link.injected).replies_to_lose = n;
+    }
+
+    /// The next guarded write that no earlier hold takes is answered with `NoAnswer` and kept back: a late twin.
+    pub fn hold_next(&self) -> Held {
+        let (sender, receiver) = watch::channel(HeldState::Waiting);
+        lock(&self.link.injected).holds.push_back(sender.clone());
+        Held {
+            link: Arc::clone(&self.link),
+            _sender: sender,
+            receiver,
+        }
+    }
+}
+
+/// A guarded write that is kept back until the test lets it through.
+pub struct Held {
+    link: Arc<Link>,
+    receiver: watch::Receiver<HeldState>,
+    /// Keeps the channel open until a write comes.
+    _sender: watch::Sender<HeldState>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").finish_non_exhaustive()
+    }
+}
+
+impl Held {
+    /// Waits until a write was sent, and so is held.
+    pub async fn reached(&mut self) {
+        let holding = |state: &HeldState| matches!(state, HeldState::Holding(_));
+        // The sender is this very value's: it can't be gone.
+        let _ = self.receiver.wait_for(holding).await;
+    }
+
+    /// Lets the write through: it is judged by what the server holds now. False if no write was ever held.
+    pub fn release(self) -> bool {
+        let request = match &*self.receiver.borrow() {
+            HeldState::Waiting => None,
+            HeldState::Holding(request) => lock(request).take(),
+        };
+        let Some(request) = request else { return false };
+        self.link.server.apply(request);
+        true
+    }
+}
+
+/// A handle's way to the server.
+pub(super) struct Link {
+    pub(super) server: Arc<Server>,
+    process: Option<ProcessId>,
+    injected: Mutex<Injected>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(super) fn new(server: Arc<Server>, process: Option<ProcessId>) -> Arc<Link> {
+        Arc::new(Link {
+            server,
+            process,
+            injected: Mutex::default(),
+        })
+    }
+
+    fn is_cut(&self, outage: &Outage) -> bool {
+        outage.quorum_lost
+            || self
+                .process
+                .as_ref()
+                .is_some_and(|process| outage.partitioned.contains(process))
+    }
+
+    /// Waits until the server can be reached.
+    pub(super) async fn reachable(&self) {
+        // The sender is the server's, which this link keeps.
+        let _ = self
+            .server
+            .outage
+            .subscribe()
+            .wait_for(|outage| !self.is_cut(outage))
+            .await;
+    }
+
+    async fn travel(&self) -> Result<()> {
+        let delay = lock(&self.injected).delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let timeout = self.server.options.request_timeout;
+        if tokio::time::timeout(timeout, self.reachable())
+            .await
+            .is_ok()
+        {
+            return Ok(());
+        }
+        let reason = format!("no answer within {timeout:?}");
+        Err(if self.server.outage.borrow().quorum_lost {
+            Error::Unavailable {
+                store: STORE,
+                reason,
+            }
+        } else {
+            Error::Unreachable {
+                store: STORE,
+                endpoints: "memory".to_owned(),
+                reason,
+            }
+        })
+    }
+
+    /// Sends a request that no test loses or holds.
+    pub(super) async fn read<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
+        self.travel().await?;
+        Ok(self.server.apply(request))
+    }
+
+    /// Sends a guarded write.
+    pub(super) async fn write<T: 'static>(
+        &self,
+        request: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.travel().await?;
+        let hold = lock(&self.injected).holds.pop_front();
+        if let Some(hold) = hold {
+            let request: Request = Box::new(move |state| drop(request(state)));
+            hold.send_replace(HeldState::Holding(Mutex::new(Some(request))));
+            let reason = "the request is held".to_owned();
+            return Err(Error::NoAnswer {
+                store: STORE,
+                reason,
+            });
+        }
+        let reply = self.server.apply(request);
+        let mut injected = lock(&self.injected);
+        if injected.replies_to_lose > 0 {
+            injected.replies_to_lose -= 1;
+            let reason = "the reply was dropped".to_owned();
+            return Err(Error::NoAnswer {
+                store: STORE,
+                reason,
+            });
+        }
+        Ok(reply)
+    }
+
+    /// Renews or asks for a lease: reaches the server or fails at once.
+    pub(super) fn reach_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Option<T> {
+        if self.is_cut(&self.server.outage.borrow()) {
+            return None;
+        }
+        Some(self.server.apply(request))
+    }
+
+    /// Copies a watch of the server to a handle's: as late as `watch_lag` says, not at all while cut off.
+    pub(super) async fn follow<T: Clone + PartialEq>(
+        self: Arc<Self>,
+        mut from: watch::Receiver<T>,
+        to: watch::Sender<Option<T>>,
+    ) {
+        loop {
+            self.reachable().await;
+            let value = from.borrow_and_update().clone();
+            let lag = lock(&self.injected).watch_lag;
+            if !lag.is_zero() {
+                tokio::time::sleep(lag).await;
+                self.reachable().await;
+            }
+            to.send_if_modified(|seen| replace_if_other(seen, Some(value)));
+            if from.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// When a lease that is renewed now ends.
+pub(super) fn deadline(options: &MemoryOptions) -> Instant {
+    Instant::now() + options.ttl
+}

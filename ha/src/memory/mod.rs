@@ -1,0 +1,136 @@
+//! A coordination store inside the process: for tests on paused time and simulations, with faults to inject.
+//!
+//! Not for production: it lives as long as its [`MemoryCluster`]. Deterministic: no threads, no clock but tokio's, no
+//! randomness. Handles spawn tasks, so they are made inside a tokio runtime. A dropped [`MemoryElection`] is a process
+//! that died: its lease ends by itself.
+
+mod election;
+mod link;
+mod state;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::election::MemoryElection;
+pub use self::link::{Faults, Held};
+use self::link::{Link, Server};
+pub use self::store::MemoryStore;
+use crate::clock::Clock;
+use crate::election::ProcessId;
+use crate::store::Limits;
+
+/// How the memory "server" behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// How long a lease lives without renewal. It is renewed three times as often.
+    pub ttl: Duration,
+    /// How long a request waits for a server that can't be reached.
+    pub request_timeout: Duration,
+    /// What one transaction takes.
+    pub limits: Limits,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> MemoryOptions {
+        MemoryOptions {
+            ttl: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(1),
+            limits: Limits {
+                writes: 120,
+                bytes: 1_000_000,
+            },
+        }
+    }
+}
+
+/// The "server": what all handles share. A cheap clone.
+#[derive(Debug, Clone)]
+pub struct MemoryCluster {
+    server: Arc<Server>,
+}
+
+impl Default for MemoryCluster {
+    fn default() -> MemoryCluster {
+        MemoryCluster::new(MemoryOptions::default())
+    }
+}
+
+impl MemoryCluster {
+    /// An empty one.
+    pub fn new(options: MemoryOptions) -> MemoryCluster {
+        MemoryCluster {
+            server: Arc::new(Server::new(options)),
+        }
+    }
+
+    /// A process that contends.
+    pub fn election(&self, process: ProcessId, clock: Clock) -> MemoryElection {
+        MemoryElection::contender(self.link(Some(process.clone())), process, clock)
+    }
+
+    /// A process that only watches.
+    pub fn observer(&self) -> MemoryElection {
+        MemoryElection::observer(self.link(None))
+    }
+
+    /// The records, by a connection that no partition of a process cuts.
+    pub fn store(&self) -> MemoryStore {
+        MemoryStore::new(self.link(None))
+    }
+
+    /// The records, by a connection of `process`, cut by its partition.
+    pub fn store_of(&self, process: ProcessId) -> MemoryStore {
+        MemoryStore::new(self.link(Some(process)))
+    }
+
+    /// Ends the leases of a process, as if they had not been renewed.
+    pub fn expire(&self, process: &ProcessId) {
+        self.server.apply(|state| {
+            for nonce in state.leases_of(process) {
+                state.revoke(&nonce);
+            }
+        });
+    }
+
+    /// Cuts a process off: it reaches nothing, its lease is not renewed, its watches tell nothing.
+    pub fn partition(&self, process: &ProcessId) {
+        self.server.outage.send_modify(|outage| {
+            outage.partitioned.insert(process.clone());
+        });
+    }
+
+    /// Ends the partition of a process.
+    pub fn heal(&self, process: &ProcessId) {
+        self.server.outage.send_modify(|outage| {
+            outage.partitioned.remove(process);
+        });
+    }
+
+    /// Takes the quorum away, or gives it back. Without it nothing is served and no lease ends; when it is back each
+    /// lease starts again, as after a change of etcd's raft leader.
+    pub fn unavailable(&self, unavailable: bool) {
+        if !unavailable {
+            let deadline = link::deadline(&self.server.options);
+            self.server.apply(|state| {
+                for lease in state.leases_mut() {
+                    lease.deadline = deadline;
+                }
+            });
+        }
+        self.server
+            .outage
+            .send_modify(|outage| outage.quorum_lost = unavailable);
+    }
+
+    /// Loses everything, leases too: what comes next is another incarnation.
+    pub fn wipe(&self) {
+        self.server.apply(state::State::wipe);
+    }
+
+    fn link(&self, process: Option<ProcessId>) -> Arc<Link> {
+        Link::new(Arc::clone(&self.server), process)
+    }
+}

@@ -1,0 +1,262 @@
+//! What the memory backend's "server" holds, and the guarded transactions on it. No time, no faults, no tasks: those are
+//! the links' ([`super::link`]).
+//!
+//! Invariants: a token is a revision and only grows, as in etcd; after a wipe revisions start again, so a token may
+//! repeat in another incarnation. Nonces never repeat. `leader` and a member are there only while their lease is.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::election::{
+    Attempt, ClusterIncarnation, ElectionView, EpochRecord, EpochToken, LeaderInformation,
+    LeaderKey, Member, Nonce, ProcessId,
+};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, Key, Kind, Name};
+use crate::store::{Change, CommitReply, CommitRequest, Guard, Page, PageToken, Touched, Write};
+
+/// A granted lease.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) process: ProcessId,
+    pub(super) deadline: Instant,
+}
+
+/// The data of one cluster.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    revision: u64,
+    epoch: Option<(EpochRecord, EpochToken)>,
+    leader: Option<LeaderKey>,
+    info: Option<LeaderInformation>,
+    members: BTreeMap<ProcessId, (Nonce, Member)>,
+    change: Change,
+    ring: HashMap<u64, Touched>,
+    items: BTreeMap<Kind, BTreeMap<Name, Bytes>>,
+    leases: HashMap<Nonce, Lease>,
+    granted: u64,
+}
+
+impl State {
+    pub(super) fn view(&self) -> ElectionView {
+        ElectionView {
+            epoch: self.epoch.clone(),
+            leader: self.leader.clone(),
+            info: self.info.clone(),
+        }
+    }
+
+    pub(super) fn change(&self) -> Change {
+        self.change
+    }
+
+    /// Another incarnation: everything is gone but the counter that keeps nonces unique.
+    pub(super) fn wipe(&mut self) {
+        *self = State {
+            granted: self.granted,
+            ..State::default()
+        };
+    }
+
+    pub(super) fn grant(&mut self, process: &ProcessId, deadline: Instant) -> Nonce {
+        self.granted += 1;
+        let nonce = Nonce::new(format!("{process}#{}", self.granted));
+        self.leases.insert(
+            nonce.clone(),
+            Lease {
+                process: process.clone(),
+                deadline,
+            },
+        );
+        nonce
+    }
+
+    /// Whether the lease was there to be renewed.
+    pub(super) fn renew(&mut self, nonce: &Nonce, deadline: Instant) -> bool {
+        match self.leases.get_mut(nonce) {
+            Some(lease) => {
+                lease.deadline = deadline;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn lease(&self, nonce: &Nonce) -> Option<&Lease> {
+        self.leases.get(nonce)
+    }
+
+    pub(super) fn leases_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
+        self.leases.values_mut()
+    }
+
+    pub(super) fn leases_of(&self, process: &ProcessId) -> Vec<Nonce> {
+        let own = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.process == *process);
+        own.map(|(nonce, _)| nonce.clone()).collect()
+    }
+
+    /// Ends a lease, and with it what was kept under it.
+    pub(super) fn revoke(&mut self, nonce: &Nonce) {
+        if self.leases.remove(nonce).is_none() {
+            return;
+        }
+        self.leader.take_if(|leader| leader.nonce == *nonce);
+        self.members.retain(|_, (lease, _)| lease != nonce);
+    }
+
+    pub(super) fn put_member(&mut self, nonce: &Nonce, member: &Member) {
+        if self.leases.contains_key(nonce) {
+            self.members
+                .insert(member.process.clone(), (nonce.clone(), member.clone()));
+        }
+    }
+
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.members
+            .values()
+            .map(|(_, member)| member.clone())
+            .collect()
+    }
+
+    fn next_token(&mut self) -> EpochToken {
+        self.revision += 1;
+        EpochToken(self.revision)
+    }
+
+    fn is_at(&self, token: EpochToken, incarnation: Option<&ClusterIncarnation>) -> bool {
+        self.epoch.as_ref().is_some_and(|(record, at)| {
+            *at == token && incarnation.is_none_or(|known| *known == record.incarnation)
+        })
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        seen: &ElectionView,
+        next: &EpochRecord,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        if !self.leases.contains_key(&leader.nonce) {
+            return Err(Error::SessionLost);
+        }
+        if self.epoch != seen.epoch {
+            return Ok(Attempt::Refused(self.view()));
+        }
+        let token = self.next_token();
+        self.epoch = Some((next.clone(), token));
+        self.leader = Some(leader.clone());
+        Ok(Attempt::Applied(token))
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        if !self.leases.contains_key(&leader.nonce) {
+            return Err(Error::SessionLost);
+        }
+        if !self.is_at(token, incarnation) {
+            return Ok(Attempt::Refused(self.view()));
+        }
+        self.leader = Some(leader.clone());
+        Ok(Attempt::Applied(token))
+    }
+
+    pub(super) fn resign(
+        &mut self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+    ) -> Attempt {
+        if !self.is_at(token, incarnation) {
+            return Attempt::Refused(self.view());
+        }
+        let moved = self.next_token();
+        if let Some((_, at)) = &mut self.epoch {
+            *at = moved;
+        }
+        self.leader = None;
+        Attempt::Applied(moved)
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+        info: &LeaderInformation,
+    ) -> Attempt {
+        if !self.is_at(token, incarnation) || self.leader.is_none() {
+            return Attempt::Refused(self.view());
+        }
+        self.info = Some(info.clone());
+        Attempt::Applied(token)
+    }
+
+    pub(super) fn guard(&self) -> Guard {
+        let epoch = self.epoch.as_ref();
+        Guard {
+            epoch: epoch.map(|(record, token)| (record.epoch, *token, record.incarnation.clone())),
+            leader_present: self.leader.is_some(),
+            change: self.change,
+        }
+    }
+
+    pub(super) fn commit(&mut self, request: &CommitRequest) -> CommitReply {
+        let fenced = self.is_at(request.fence.token, Some(&request.fence.incarnation));
+        if !fenced || self.leader.is_none() || self.change != request.after {
+            return CommitReply::Refused(self.guard());
+        }
+        for write in &request.writes {
+            let key = write.key();
+            let items = self.items.entry(key.kind).or_default();
+            match write {
+                Write::Put { value, .. } => items.insert(key.name.clone(), value.clone()),
+                Write::Delete { .. } => items.remove(&key.name),
+            };
+        }
+        self.revision += 1;
+        self.change = request.change();
+        self.ring
+            .insert(self.change.number % CHANGES_RING, request.touched());
+        CommitReply::Applied
+    }
+
+    pub(super) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
+        let value = |key: &Key| self.items.get(&key.kind)?.get(&key.name).cloned();
+        keys.iter().map(value).collect()
+    }
+
+    pub(super) fn list(&self, kind: Kind, after: Option<&Name>, limit: usize) -> Page {
+        let mut page = Page::default();
+        let Some(items) = self.items.get(&kind) else {
+            return page;
+        };
+        let mut rest = items
+            .iter()
+            .skip_while(|(name, _)| after.is_some_and(|after| *name <= after));
+        let listed = rest.by_ref().take(limit.max(1));
+        page.items = listed
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        if rest.next().is_some() {
+            page.next = page.items.last().map(|(name, _)| PageToken {
+                after: name.clone(),
+                revision: None,
+            });
+        }
+        page
+    }
+
+    pub(super) fn touched(&self, first: u64, last: u64) -> Vec<Option<Touched>> {
+        let entry = |number: u64| {
+            let entry = self.ring.get(&(number % CHANGES_RING))?;
+            (entry.change.number == number).then(|| entry.clone())
+        };
+        (first..=last).map(entry).collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! The records' half of the memory backend.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::link::{Faults, Link};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::store::{
+    Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
+    Write,
+};
+
+/// The records on a [`MemoryCluster`](super::MemoryCluster).
+#[derive(Debug)]
+pub struct MemoryStore {
+    link: Arc<Link>,
+    changes: watch::Receiver<Option<Change>>,
+    /// Ends the task when dropped.
+    _tasks: JoinSet<()>,
+}
+
+impl MemoryStore {
+    pub(super) fn new(link: Arc<Link>) -> MemoryStore {
+        let (sender, changes) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&link).follow(link.server.change.subscribe(), sender));
+        MemoryStore {
+            link,
+            changes,
+            _tasks: tasks,
+        }
+    }
+
+    /// What can go wrong with this handle's requests.
+    pub fn faults(&self) -> Faults {
+        Faults::of(&self.link)
+    }
+}
+
+#[async_trait]
+impl CoordinationStore for MemoryStore {
+    fn limits(&self) -> Limits {
+        self.link.server.options.limits
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        self.link.read(|state| state.get(keys)).await
+    }
+
+    async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        let after = page.map(|page| page.after);
+        self.link
+            .read(|state| state.list(kind, after.as_ref(), limit))
+            .await
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        self.link.read(|state| state.guard()).await
+    }
+
+    fn changes(&self) -> watch::Receiver<Option<Change>> {
+        self.changes.clone()
+    }
+
+    async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        let last = last.min(first.saturating_add(CHANGES_RING - 1));
+        self.link.read(|state| state.touched(first, last)).await
+    }
+
+    async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let limits = self.limits();
+        let too_large = |what, size, limit| Error::TooLarge {
+            store: "the memory store",
+            what,
+            size,
+            limit,
+        };
+        if request.writes.len() > limits.writes {
+            let size = request.writes.iter().map(Write::size).sum();
+            return Err(too_large(
+                "a transaction with too many writes",
+                size,
+                limits.bytes,
+            ));
+        }
+        let size: usize = request.writes.iter().map(Write::size).sum();
+        if size > limits.bytes {
+            return Err(too_large("a transaction", size, limits.bytes));
+        }
+        let request = request.clone();
+        self.link.write(move |state| state.commit(&request)).await
+    }
+}
