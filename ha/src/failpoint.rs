@@ -37,7 +37,12 @@ mod imp {
         static ARMED: OnceLock<Mutex<HashMap<String, Action>>> = OnceLock::new();
         ARMED.get_or_init(|| {
             let text = std::env::var("TANIST_FAILPOINTS").unwrap_or_default();
-            Mutex::new(text.split(';').filter(|entry| !entry.is_empty()).map(parse).collect())
+            Mutex::new(
+                text.split(';')
+                    .filter(|entry| !entry.is_empty())
+                    .map(parse)
+                    .collect(),
+            )
         })
     }
 
@@ -47,14 +52,18 @@ mod imp {
             "kill" => Action::Kill,
             "hold" => Action::Hold,
             "hold-once" => Action::HoldOnce,
-            other => panic!("TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold or hold-once"),
+            other => panic!(
+                "TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold or hold-once"
+            ),
         };
         (name.to_owned(), action)
     }
 
     pub(super) async fn hit(name: &'static str) {
         let action = {
-            let mut armed = armed().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut armed = armed()
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             match armed.get_mut(name) {
                 None | Some(Action::Spent) => return,
                 Some(slot) => {

@@ -38,7 +38,11 @@ impl Name {
     pub fn new(text: impl Into<String>) -> Result<Name, InvalidName> {
         let text = text.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if text.is_empty() || text.len() > 200 || text.starts_with('.') || !text.chars().all(allowed) {
+        if text.is_empty()
+            || text.len() > 200
+            || text.starts_with('.')
+            || !text.chars().all(allowed)
+        {
             return Err(InvalidName(text));
         }
         Ok(Name(text))
@@ -82,8 +86,14 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 6] =
-        [Kind::Graphs, Kind::States, Kind::Checkpoints, Kind::Results, Kind::Doomed, Kind::History];
+    pub const ALL: [Kind; 6] = [
+        Kind::Graphs,
+        Kind::States,
+        Kind::Checkpoints,
+        Kind::Results,
+        Kind::Doomed,
+        Kind::History,
+    ];
 
     /// The directory below the namespace, without slashes.
     pub fn directory(self) -> &'static str {
@@ -125,9 +135,14 @@ impl FromStr for Key {
     fn from_str(text: &str) -> Result<Key, InvalidName> {
         let invalid = || InvalidName(text.to_owned());
         let (directory, name) = text.split_once('/').ok_or_else(invalid)?;
-        let kind =
-            Kind::ALL.into_iter().find(|kind| kind.directory() == directory).ok_or_else(invalid)?;
-        Ok(Key { kind, name: Name::new(name)? })
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|kind| kind.directory() == directory)
+            .ok_or_else(invalid)?;
+        Ok(Key {
+            kind,
+            name: Name::new(name)?,
+        })
     }
 }
 

@@ -47,8 +47,14 @@ mod tests {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
         let first = backoff.next_delay();
         assert!(first <= Duration::from_millis(120), "{first:?}");
-        let last = (0..20).map(|_| backoff.next_delay()).last().expect("20 delays");
-        assert!(last >= Duration::from_millis(800) && last <= Duration::from_millis(1200), "{last:?}");
+        let last = (0..20)
+            .map(|_| backoff.next_delay())
+            .last()
+            .expect("20 delays");
+        assert!(
+            last >= Duration::from_millis(800) && last <= Duration::from_millis(1200),
+            "{last:?}"
+        );
         backoff.reset();
         assert!(backoff.next_delay() <= Duration::from_millis(120));
     }

@@ -248,13 +248,18 @@ impl ElectionCore {
     }
 
     fn suspend_if_unsure(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        let Phase::Leading(term) = &self.phase else { return };
+        let Phase::Leading(term) = &self.phase else {
+            return;
+        };
         if self.session.is_believed_at(now) && self.holds_leader_key(term) {
             return;
         }
         let term = term.clone();
         effects.push(Effect::Publish(Standing::Suspended(term.clone())));
-        self.phase = Phase::Suspended { term, attaching: false };
+        self.phase = Phase::Suspended {
+            term,
+            attaching: false,
+        };
     }
 
     fn send_what_is_due(&mut self, effects: &mut Vec<Effect>) {
@@ -265,14 +270,18 @@ impl ElectionCore {
                 taking.in_flight = true;
                 effects.push(taking.request());
             }
-            Phase::Suspended { attaching: false, .. } => self.read(effects),
+            Phase::Suspended {
+                attaching: false, ..
+            } => self.read(effects),
             Phase::Resigning { term, in_flight } if !*in_flight => {
                 *in_flight = true;
                 effects.push(Effect::Resign { token: term.token });
             }
             Phase::Taking(_)
             | Phase::Leading(_)
-            | Phase::Suspended { attaching: true, .. }
+            | Phase::Suspended {
+                attaching: true, ..
+            }
             | Phase::Resigning { .. }
             | Phase::Refused => {}
         }
@@ -318,7 +327,13 @@ impl ElectionCore {
                 if let Some((record, token)) = &view.epoch
                     && record.epoch == leader.epoch
                 {
-                    self.grant(Term { epoch: leader.epoch, token: *token }, effects);
+                    self.grant(
+                        Term {
+                            epoch: leader.epoch,
+                            token: *token,
+                        },
+                        effects,
+                    );
                 }
                 return;
             }
@@ -334,16 +349,31 @@ impl ElectionCore {
             Some((record, _)) => record.incarnation.clone(),
             None => self.fresh.clone(),
         };
-        let next = EpochRecord { epoch: youngest.next(), incarnation };
-        let leader = LeaderKey { epoch: next.epoch, process: self.process.clone(), nonce };
-        let taking = Taking { seen: view, next, leader, in_flight: true };
+        let next = EpochRecord {
+            epoch: youngest.next(),
+            incarnation,
+        };
+        let leader = LeaderKey {
+            epoch: next.epoch,
+            process: self.process.clone(),
+            nonce,
+        };
+        let taking = Taking {
+            seen: view,
+            next,
+            leader,
+            in_flight: true,
+        };
         effects.push(taking.request());
         self.phase = Phase::Taking(taking);
     }
 
     /// Takes note of what the keys hold.
     fn see(&mut self, view: ElectionView, effects: &mut Vec<Effect>) {
-        let found = view.epoch.as_ref().map(|(record, _)| record.incarnation.clone());
+        let found = view
+            .epoch
+            .as_ref()
+            .map(|(record, _)| record.incarnation.clone());
         match &self.incarnation {
             None => self.incarnation = found,
             Some(expected) if found.as_ref() != Some(expected) => {
@@ -356,14 +386,18 @@ impl ElectionCore {
             }
             Some(_) => {}
         }
-        if self.view.as_ref().is_some_and(|known| view.youngest() < known.youngest()) {
+        if self
+            .view
+            .as_ref()
+            .is_some_and(|known| view.youngest() < known.youngest())
+        {
             return;
         }
         self.hear(view.youngest(), effects);
         let moved = |term: &Term| {
-            view.epoch.as_ref().is_some_and(|(record, token)| {
-                record.epoch == term.epoch && *token != term.token
-            })
+            view.epoch
+                .as_ref()
+                .is_some_and(|(record, token)| record.epoch == term.epoch && *token != term.token)
         };
         if self.term().is_some_and(moved) {
             // The same number rewritten: the term was resigned.
@@ -415,8 +449,13 @@ impl ElectionCore {
         self.see(view.clone(), effects);
         match self.phase.clone() {
             Phase::Taking(taking) => self.resolve_taking(&view, &taking, effects),
-            Phase::Suspended { term, attaching: false } => self.reattach(now, &view, term, effects),
-            Phase::Suspended { attaching: true, .. }
+            Phase::Suspended {
+                term,
+                attaching: false,
+            } => self.reattach(now, &view, term, effects),
+            Phase::Suspended {
+                attaching: true, ..
+            }
             | Phase::Standby
             | Phase::Leading(_)
             | Phase::Resigning { .. }
@@ -439,26 +478,37 @@ impl ElectionCore {
                 return;
             }
         };
-        let mine = LeaderKey { epoch: term.epoch, process: self.process.clone(), nonce };
+        let mine = LeaderKey {
+            epoch: term.epoch,
+            process: self.process.clone(),
+            nonce,
+        };
         if view.leader.as_ref() == Some(&mine) {
             self.grant(term, effects);
         } else {
-            effects.push(Effect::Attach { token: term.token, leader: mine });
-            self.phase = Phase::Suspended { term, attaching: true };
+            effects.push(Effect::Attach {
+                token: term.token,
+                leader: mine,
+            });
+            self.phase = Phase::Suspended {
+                term,
+                attaching: true,
+            };
         }
     }
 
-    fn resolve_taking(
-        &mut self,
-        view: &ElectionView,
-        taking: &Taking,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn resolve_taking(&mut self, view: &ElectionView, taking: &Taking, effects: &mut Vec<Effect>) {
         if view.leader.as_ref() == Some(&taking.leader)
             && let Some((record, token)) = &view.epoch
             && record.epoch == taking.leader.epoch
         {
-            self.grant(Term { epoch: record.epoch, token: *token }, effects);
+            self.grant(
+                Term {
+                    epoch: record.epoch,
+                    token: *token,
+                },
+                effects,
+            );
         } else if view.epoch != taking.seen.epoch
             || self.session.nonce() != Some(&taking.leader.nonce)
         {
@@ -468,7 +518,9 @@ impl ElectionCore {
     }
 
     fn on_advance(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
-        let Phase::Taking(taking) = self.phase.clone() else { return };
+        let Phase::Taking(taking) = self.phase.clone() else {
+            return;
+        };
         match reply {
             Ok(Attempt::Applied(_)) if self.highest > taking.leader.epoch => {
                 // Events have overtaken the reply: this grants nothing.
@@ -476,7 +528,8 @@ impl ElectionCore {
                 self.view = None;
             }
             Ok(Attempt::Applied(token)) => {
-                self.incarnation.get_or_insert_with(|| taking.next.incarnation.clone());
+                self.incarnation
+                    .get_or_insert_with(|| taking.next.incarnation.clone());
                 let epoch = taking.next.epoch;
                 self.view = Some(ElectionView {
                     epoch: Some((taking.next, token)),
@@ -492,7 +545,10 @@ impl ElectionCore {
                 self.resolve_taking(&view, &taking, effects);
             }
             Err(error) if error.outcome() == Outcome::Ambiguous => {
-                self.phase = Phase::Taking(Taking { in_flight: false, ..taking });
+                self.phase = Phase::Taking(Taking {
+                    in_flight: false,
+                    ..taking
+                });
                 self.pause(now);
                 self.read(effects);
             }
@@ -517,12 +573,17 @@ impl ElectionCore {
     fn start_resigning(&mut self, effects: &mut Vec<Effect>) {
         if let Some(term) = self.term().cloned() {
             effects.push(Effect::Publish(Standing::Over(term.epoch)));
-            self.phase = Phase::Resigning { term, in_flight: false };
+            self.phase = Phase::Resigning {
+                term,
+                in_flight: false,
+            };
         }
     }
 
     fn on_resign(&mut self, now: Moment, reply: Result<Attempt>) {
-        let Phase::Resigning { in_flight, .. } = &mut self.phase else { return };
+        let Phase::Resigning { in_flight, .. } = &mut self.phase else {
+            return;
+        };
         match reply {
             Ok(_) => {
                 self.phase = Phase::Standby;

@@ -177,14 +177,21 @@ pub struct ElectionView {
 impl ElectionView {
     /// The youngest epoch, zero if there is none.
     pub fn youngest(&self) -> Epoch {
-        self.epoch.as_ref().map_or(Epoch::ZERO, |(record, _)| record.epoch)
+        self.epoch
+            .as_ref()
+            .map_or(Epoch::ZERO, |(record, _)| record.epoch)
     }
 
     /// The confirmed leader: information of the youngest epoch, while that term's `leader` is there.
     pub fn confirmed(&self) -> Option<&LeaderInformation> {
         let youngest = self.youngest();
-        let leads = self.leader.as_ref().is_some_and(|leader| leader.epoch == youngest);
-        self.info.as_ref().filter(|info| leads && info.epoch == youngest)
+        let leads = self
+            .leader
+            .as_ref()
+            .is_some_and(|leader| leader.epoch == youngest);
+        self.info
+            .as_ref()
+            .filter(|info| leads && info.epoch == youngest)
     }
 }
 

@@ -9,6 +9,8 @@ pub mod core;
 pub mod driver;
 pub mod service;
 pub mod session;
+#[cfg(test)]
+mod tests;
 
 pub use driver::*;
 pub use service::{ElectionOptions, LeaderElection};

@@ -49,8 +49,13 @@ pub struct LeaderElection {
 
 #[derive(Debug)]
 enum Command {
-    Depose { epoch: Epoch, reply: oneshot::Sender<Result<Epoch>> },
-    Resign { reply: oneshot::Sender<()> },
+    Depose {
+        epoch: Epoch,
+        reply: oneshot::Sender<Result<Epoch>>,
+    },
+    Resign {
+        reply: oneshot::Sender<()>,
+    },
     Heard(Epoch),
 }
 
@@ -77,7 +82,10 @@ impl LeaderElection {
         let (reply, started) = oneshot::channel();
         let thread = std::thread::Builder::new().name("election".to_owned());
         let body = move || {
-            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            let runtime = match tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+            {
                 Ok(runtime) => runtime,
                 Err(error) => {
                     let reason = format!("no runtime for the election: {error}");
@@ -134,7 +142,16 @@ impl LeaderElection {
         };
         let observed = driver.observed();
         let stop = Arc::new(stop.drop_guard());
-        (LeaderElection { commands, leadership, observed, driver, _stop: stop }, actor)
+        (
+            LeaderElection {
+                commands,
+                leadership,
+                observed,
+                driver,
+                _stop: stop,
+            },
+            actor,
+        )
     }
 
     /// How this process stands.
@@ -151,7 +168,10 @@ impl LeaderElection {
     /// whoever ended it; an error if it could not be tried.
     pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Depose { epoch, reply }).await.map_err(|_| ended())?;
+        self.commands
+            .send(Command::Depose { epoch, reply })
+            .await
+            .map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
@@ -177,7 +197,10 @@ impl LeaderElection {
         addresses: BTreeMap<String, String>,
         retry_interval: Duration,
     ) -> Result<()> {
-        let since_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let since_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_millis();
         let information = LeaderInformation {
             epoch: session.epoch(),
             process: session.process().clone(),
@@ -185,11 +208,17 @@ impl LeaderElection {
             since_ms: u64::try_from(since_ms).unwrap_or(u64::MAX),
         };
         loop {
-            match self.driver.publish(session.fence().token, &information).await {
+            match self
+                .driver
+                .publish(session.fence().token, &information)
+                .await
+            {
                 Ok(Attempt::Applied(_)) => return Ok(()),
                 Ok(Attempt::Refused(view)) if view.youngest() > session.epoch() => {
                     self.heard(view.youngest());
-                    return Err(Error::Fenced { epoch: view.youngest() });
+                    return Err(Error::Fenced {
+                        epoch: view.youngest(),
+                    });
                 }
                 // `leader` is gone for the moment; the election attaches again.
                 Ok(Attempt::Refused(_)) => {}
@@ -302,7 +331,8 @@ impl ElectionActor {
         let driver = self.driver.clone();
         match effect {
             Effect::Read => {
-                self.requests.spawn(async move { Event::ReadReply(driver.read().await) });
+                self.requests
+                    .spawn(async move { Event::ReadReply(driver.read().await) });
             }
             Effect::Advance { seen, next, leader } => {
                 debug!(epoch = %next.epoch, "taking leadership");
@@ -316,7 +346,8 @@ impl ElectionActor {
                     .spawn(async move { Event::AttachReply(driver.attach(token, &leader).await) });
             }
             Effect::Resign { token } => {
-                self.requests.spawn(async move { Event::ResignReply(driver.resign(token).await) });
+                self.requests
+                    .spawn(async move { Event::ResignReply(driver.resign(token).await) });
             }
             Effect::Publish(standing) => self.publish(standing),
             Effect::WakeAt(_) => {}
@@ -361,16 +392,26 @@ impl ElectionActor {
 
     fn present_session(&self, term: &Term) -> Option<LeaderSession> {
         let leadership = self.leadership.borrow();
-        leadership.session().filter(|session| session.epoch() == term.epoch).cloned()
+        leadership
+            .session()
+            .filter(|session| session.epoch() == term.epoch)
+            .cloned()
     }
 
     fn begin_session(&mut self, term: &Term) -> LeaderSession {
         self.over = CancellationToken::new();
-        let incarnation =
-            self.core.incarnation().cloned().unwrap_or_else(|| ClusterIncarnation::new(""));
+        let incarnation = self
+            .core
+            .incarnation()
+            .cloned()
+            .unwrap_or_else(|| ClusterIncarnation::new(""));
         LeaderSession::new(
             self.options.process.clone(),
-            Fence { epoch: term.epoch, token: term.token, incarnation },
+            Fence {
+                epoch: term.epoch,
+                token: term.token,
+                incarnation,
+            },
             self.options.clock,
             self.driver.session(),
             self.standing.subscribe(),
@@ -380,8 +421,9 @@ impl ElectionActor {
 
     fn answer_waiting(&mut self) {
         let highest = self.core.highest();
-        let (over, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.deposing).into_iter().partition(|(epoch, _)| highest > *epoch);
+        let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.deposing)
+            .into_iter()
+            .partition(|(epoch, _)| highest > *epoch);
         self.deposing = waiting;
         for (_, reply) in over {
             let _ = reply.send(Ok(highest));

@@ -71,8 +71,17 @@ impl LeaderSession {
         standing: watch::Receiver<Standing>,
         over: CancellationToken,
     ) -> LeaderSession {
-        let inner = Inner { process, fence, clock, lease, standing, over };
-        LeaderSession { inner: Arc::new(inner) }
+        let inner = Inner {
+            process,
+            fence,
+            clock,
+            lease,
+            standing,
+            over,
+        };
+        LeaderSession {
+            inner: Arc::new(inner),
+        }
     }
 
     /// The term's epoch.
@@ -108,8 +117,16 @@ impl LeaderSession {
             | Standing::Over(_)
             | Standing::Refused { .. } => false,
         };
-        let believed = self.inner.lease.borrow().is_believed_at(self.inner.clock.now());
-        if leads && believed { Ok(()) } else { Err(NotLeading::Suspended) }
+        let believed = self
+            .inner
+            .lease
+            .borrow()
+            .is_believed_at(self.inner.clock.now());
+        if leads && believed {
+            Ok(())
+        } else {
+            Err(NotLeading::Suspended)
+        }
     }
 
     /// Completes when the term has ended.

@@ -34,7 +34,12 @@ impl ChangeFeed {
     /// Follows what comes after transaction number `seen`.
     pub fn after(store: Arc<dyn CoordinationStore>, seen: u64) -> ChangeFeed {
         let changes = store.changes();
-        ChangeFeed { store, changes, seen, pending: std::collections::VecDeque::new() }
+        ChangeFeed {
+            store,
+            changes,
+            seen,
+            pending: std::collections::VecDeque::new(),
+        }
     }
 
     /// The next piece. Waits for it; an error of the store loses nothing, call again. Cancelling loses nothing.
@@ -71,9 +76,14 @@ impl ChangeFeed {
                 self.skip_to(newest);
                 return Ok(());
             };
-            let keys = touched.keys.iter().filter_map(|key| Key::from_str(key).ok()).collect();
+            let keys = touched
+                .keys
+                .iter()
+                .filter_map(|key| Key::from_str(key).ok())
+                .collect();
             self.seen += 1;
-            self.pending.push_back(Fed::Transaction(touched.change, keys));
+            self.pending
+                .push_back(Fed::Transaction(touched.change, keys));
         }
         Ok(())
     }

@@ -101,13 +101,23 @@ pub struct CommitRequest {
 impl CommitRequest {
     /// The value that `changes` gets.
     pub fn change(&self) -> Change {
-        Change { number: self.after.number + 1, epoch: self.fence.epoch }
+        Change {
+            number: self.after.number + 1,
+            epoch: self.fence.epoch,
+        }
     }
 
     /// The value that the ring gets.
     pub fn touched(&self) -> Touched {
-        let keys = self.writes.iter().map(|write| write.key().to_string()).collect();
-        Touched { change: self.change(), keys }
+        let keys = self
+            .writes
+            .iter()
+            .map(|write| write.key().to_string())
+            .collect();
+        Touched {
+            change: self.change(),
+            keys,
+        }
     }
 }
 

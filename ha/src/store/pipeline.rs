@@ -61,19 +61,38 @@ impl CommitPipeline {
         let limits = store.limits();
         let (commits, mailbox) = mpsc::channel(MAILBOX);
         let (last_out, last) = watch::channel(last);
-        let actor = PipelineActor { store, session, mailbox, last: last_out, held_back: None };
+        let actor = PipelineActor {
+            store,
+            session,
+            mailbox,
+            last: last_out,
+            held_back: None,
+        };
         tokio::spawn(actor.run());
-        Ok(CommitPipeline { commits, last, limits })
+        Ok(CommitPipeline {
+            commits,
+            last,
+            limits,
+        })
     }
 
     /// Commits all writes, or none. Returns when that is definite or the term is over, however long the store is away.
     pub async fn commit(&self, writes: Vec<Write>) -> Result<Change, CommitError> {
         let size = writes.iter().map(Write::size).sum();
         let over = |what, size, limit| {
-            CommitError::TooLarge(Error::TooLarge { store: "the store", what, size, limit })
+            CommitError::TooLarge(Error::TooLarge {
+                store: "the store",
+                what,
+                size,
+                limit,
+            })
         };
         if writes.len() > self.limits.writes {
-            return Err(over("a transaction by its writes", writes.len(), self.limits.writes));
+            return Err(over(
+                "a transaction by its writes",
+                writes.len(),
+                self.limits.writes,
+            ));
         }
         if size > self.limits.bytes {
             return Err(over("a transaction", size, self.limits.bytes));
@@ -101,7 +120,10 @@ async fn read_last(store: &dyn CoordinationStore, session: &LeaderSession) -> Re
     loop {
         match store.guard().await {
             Ok(guard) => {
-                let youngest = guard.epoch.as_ref().map_or(Epoch::ZERO, |(epoch, _, _)| *epoch);
+                let youngest = guard
+                    .epoch
+                    .as_ref()
+                    .map_or(Epoch::ZERO, |(epoch, _, _)| *epoch);
                 if youngest > session.epoch() {
                     return Err(Error::Fenced { epoch: youngest });
                 }
@@ -184,7 +206,11 @@ impl PipelineActor {
         let request = CommitRequest {
             fence: self.session.fence().clone(),
             after: *self.last.borrow(),
-            writes: merge(batch.iter().flat_map(|commit| commit.writes.iter().cloned())),
+            writes: merge(
+                batch
+                    .iter()
+                    .flat_map(|commit| commit.writes.iter().cloned()),
+            ),
         };
         match self.settle(&request).await {
             Settled::Applied => {
@@ -232,7 +258,10 @@ impl PipelineActor {
                         return unsettled(may_be_applied && gone_past);
                     }
                     Verdict::OtherIncarnation(found) => {
-                        error!(?found, "a transaction was refused: another incarnation of the cluster");
+                        error!(
+                            ?found,
+                            "a transaction was refused: another incarnation of the cluster"
+                        );
                         return unsettled(may_be_applied);
                     }
                     Verdict::Detached => {
@@ -284,7 +313,9 @@ impl PipelineActor {
 
     fn refuse_the_rest(&mut self) {
         self.mailbox.close();
-        answer(self.held_back.take().into_iter().collect(), || Err(CommitError::NotApplied));
+        answer(self.held_back.take().into_iter().collect(), || {
+            Err(CommitError::NotApplied)
+        });
         while let Ok(commit) = self.mailbox.try_recv() {
             answer(vec![commit], || Err(CommitError::NotApplied));
         }
@@ -292,7 +323,11 @@ impl PipelineActor {
 }
 
 fn unsettled(may_be_applied: bool) -> Settled {
-    if may_be_applied { Settled::Unknown } else { Settled::NotApplied }
+    if may_be_applied {
+        Settled::Unknown
+    } else {
+        Settled::NotApplied
+    }
 }
 
 fn answer(batch: Vec<Commit>, result: impl Fn() -> Result<Change, CommitError>) {
@@ -331,8 +366,14 @@ mod tests {
             key: key(name),
             value: Bytes::from_static(value.as_bytes()),
         };
-        let merged =
-            merge([put("a", "1"), put("b", "1"), Write::Delete { key: key("a") }].into_iter());
+        let merged = merge(
+            [
+                put("a", "1"),
+                put("b", "1"),
+                Write::Delete { key: key("a") },
+            ]
+            .into_iter(),
+        );
         assert_eq!(merged, vec![Write::Delete { key: key("a") }, put("b", "1")]);
     }
 }
