@@ -181,7 +181,10 @@ mod tests {
     #[test]
     fn what_is_no_id_is_refused_with_what_was_expected() {
         let error = "xyz".parse::<JobId>().expect_err("no id");
-        assert_eq!(error.to_string(), "\"xyz\" is no job id: 32 hexadecimal digits are expected");
+        assert_eq!(
+            error.to_string(),
+            "\"xyz\" is no job id: 32 hexadecimal digits are expected"
+        );
         assert!("+0000000000000000000000000000000".parse::<JobId>().is_err());
         assert!("a/b".parse::<ResourceId>().is_err());
     }

@@ -7,7 +7,10 @@ pub mod id;
 
 /// Version 1 of the protocol and of the records.
 pub mod v1 {
-    #![allow(missing_docs, reason = "generated; the .proto files are the documentation")]
+    #![allow(
+        missing_docs,
+        reason = "generated; the .proto files are the documentation"
+    )]
     #![allow(clippy::all, reason = "generated")]
     tonic::include_proto!("tanist.v1");
 }

@@ -28,7 +28,9 @@ pub struct Heard {
 
 impl Default for HighestEpoch {
     fn default() -> HighestEpoch {
-        HighestEpoch { heard: Arc::new(watch::Sender::new(Heard::default())) }
+        HighestEpoch {
+            heard: Arc::new(watch::Sender::new(Heard::default())),
+        }
     }
 }
 
@@ -41,7 +43,11 @@ impl HighestEpoch {
     ) -> Result<(), GatewayError> {
         let mut refusal = None;
         self.heard.send_if_modified(|heard| {
-            if heard.incarnation.as_ref().is_some_and(|known| known != incarnation) {
+            if heard
+                .incarnation
+                .as_ref()
+                .is_some_and(|known| known != incarnation)
+            {
                 let known = heard.incarnation.as_ref().map(ClusterIncarnation::as_str);
                 refusal = Some(GatewayError::Outdated {
                     epoch: heard.epoch.get(),
@@ -69,9 +75,13 @@ impl HighestEpoch {
 
     /// Checks the sender of a message, taking note of its term.
     pub fn admit(&self, sender: Option<&pb::Sender>) -> Result<Epoch, GatewayError> {
-        let sender = sender.ok_or_else(|| GatewayError::Invalid("the message names no sender".to_owned()))?;
+        let sender = sender
+            .ok_or_else(|| GatewayError::Invalid("the message names no sender".to_owned()))?;
         let epoch = Epoch::new(sender.epoch);
-        self.observe(&ClusterIncarnation::new(sender.cluster_incarnation.as_str()), epoch)?;
+        self.observe(
+            &ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
+            epoch,
+        )?;
         Ok(epoch)
     }
 
@@ -96,15 +106,25 @@ mod tests {
         let cluster = ClusterIncarnation::new("c1");
         assert_eq!(highest.observe(&cluster, Epoch::new(3)), Ok(()));
         let refusal = highest.observe(&cluster, Epoch::new(2)).expect_err("older");
-        assert_eq!(refusal.to_string(), "outdated: epoch 2 is over, epoch 3 was heard of");
+        assert_eq!(
+            refusal.to_string(),
+            "outdated: epoch 2 is over, epoch 3 was heard of"
+        );
         assert_eq!(highest.observe(&cluster, Epoch::new(3)), Ok(()));
     }
 
     #[test]
     fn another_incarnation_of_the_cluster_is_refused_whatever_its_epoch() {
         let highest = HighestEpoch::default();
-        assert_eq!(highest.observe(&ClusterIncarnation::new("c1"), Epoch::new(3)), Ok(()));
-        assert!(highest.observe(&ClusterIncarnation::new("c2"), Epoch::new(9)).is_err());
+        assert_eq!(
+            highest.observe(&ClusterIncarnation::new("c1"), Epoch::new(3)),
+            Ok(())
+        );
+        assert!(
+            highest
+                .observe(&ClusterIncarnation::new("c2"), Epoch::new(9))
+                .is_err()
+        );
         assert_eq!(highest.heard().epoch, Epoch::new(3));
     }
 }

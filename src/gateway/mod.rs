@@ -64,7 +64,10 @@ pub enum GatewayError {
 impl GatewayError {
     /// The other side's actor has ended or was never there.
     pub fn gone(target: impl fmt::Display) -> GatewayError {
-        GatewayError::Unreachable { target: target.to_string(), reason: "it has stopped".to_owned() }
+        GatewayError::Unreachable {
+            target: target.to_string(),
+            reason: "it has stopped".to_owned(),
+        }
     }
 
     /// Whether the same request may simply be sent again, later or elsewhere.
@@ -90,7 +93,10 @@ pub type GatewayResult<T> = Result<T, GatewayError>;
 #[async_trait]
 pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
     /// Persists a job and starts it. Acknowledged is durable; repeated with the same id and token it takes effect once.
-    async fn submit_job(&self, request: pb::SubmitJobRequest) -> GatewayResult<pb::SubmitJobResponse>;
+    async fn submit_job(
+        &self,
+        request: pb::SubmitJobRequest,
+    ) -> GatewayResult<pb::SubmitJobResponse>;
     /// Persists that the job is to be canceled.
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack>;
     /// Every job, running and ended.
@@ -133,8 +139,10 @@ pub trait ResourceManagerGateway: Send + Sync + fmt::Debug + 'static {
 #[async_trait]
 pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
     /// States all that a job needs, replacing what was stated before. Empty: nothing any more.
-    async fn declare_required_resources(&self, requirements: ResourceRequirements)
-    -> GatewayResult<()>;
+    async fn declare_required_resources(
+        &self,
+        requirements: ResourceRequirements,
+    ) -> GatewayResult<()>;
     /// Registered TaskManagers and their slots.
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
 }
@@ -177,7 +185,10 @@ pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
         request: pb::RegisterTaskManagerRequest,
     ) -> GatewayResult<pb::RegisterTaskManagerResponse>;
     /// Offers slots that the ResourceManager allocated to the job.
-    async fn offer_slots(&self, request: pb::OfferSlotsRequest) -> GatewayResult<pb::OfferSlotsResponse>;
+    async fn offer_slots(
+        &self,
+        request: pb::OfferSlotsRequest,
+    ) -> GatewayResult<pb::OfferSlotsResponse>;
     /// Reports changed executions.
     async fn update_task_execution_states(
         &self,
@@ -196,11 +207,17 @@ pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
 #[async_trait]
 pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
     /// Allocates a slot to a job. Idempotent for the same slot, job and allocation.
-    async fn request_slot(&self, request: pb::RequestSlotRequest) -> GatewayResult<pb::RequestSlotResponse>;
+    async fn request_slot(
+        &self,
+        request: pb::RequestSlotRequest,
+    ) -> GatewayResult<pb::RequestSlotResponse>;
     /// Frees allocations, cancelling what runs in them.
     async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack>;
     /// Deploys tasks. Each (subtask, generation) starts at most once.
-    async fn submit_tasks(&self, request: pb::SubmitTasksRequest) -> GatewayResult<pb::SubmitTasksResponse>;
+    async fn submit_tasks(
+        &self,
+        request: pb::SubmitTasksRequest,
+    ) -> GatewayResult<pb::SubmitTasksResponse>;
     /// Cancels tasks up to a generation; they are never started afterwards.
     async fn cancel_tasks(&self, request: pb::CancelTasksRequest) -> GatewayResult<pb::Ack>;
     /// These terminal executions are persisted: they need not be reported again.
@@ -219,7 +236,10 @@ pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
         request: pb::HeartbeatFromJobMasterRequest,
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse>;
     /// The JobMaster lets go: the job ended, or this TaskExecutor is given up.
-    async fn disconnect_job_master(&self, request: pb::DisconnectJobMasterRequest) -> GatewayResult<pb::Ack>;
+    async fn disconnect_job_master(
+        &self,
+        request: pb::DisconnectJobMasterRequest,
+    ) -> GatewayResult<pb::Ack>;
     /// The ResourceManager lets go: register again.
     async fn disconnect_resource_manager(
         &self,

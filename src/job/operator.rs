@@ -106,7 +106,10 @@ pub enum Emit {
 impl OperatorSpec {
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(self, OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. })
+        matches!(
+            self,
+            OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
+        )
     }
 
     /// Whether it has no output.

@@ -1,0 +1,201 @@
+//! Gateways of components in other processes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+use super::status::from_status;
+use crate::gateway::{
+    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    ResourceManagerGateway, TaskExecutorGateway,
+};
+
+/// How RPC behaves, on both sides.
+#[derive(Debug, Clone)]
+pub struct RpcOptions {
+    /// Every call has this deadline (`rpc.ask.timeout`).
+    pub ask_timeout: Duration,
+    /// Larger messages are refused by both sides, in bytes (`rpc.max-message-size`).
+    pub max_message_size: usize,
+    /// A connection that is not there after this long counts as unreachable.
+    pub connect_timeout: Duration,
+}
+
+impl Default for RpcOptions {
+    fn default() -> RpcOptions {
+        RpcOptions {
+            ask_timeout: Duration::from_secs(10),
+            max_message_size: 16 << 20,
+            connect_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+/// One connection an address, made when first used and again after it broke.
+#[derive(Debug)]
+pub struct TonicConnector {
+    options: RpcOptions,
+    channels: Mutex<HashMap<String, Channel>>,
+}
+
+impl TonicConnector {
+    /// A connector without connections.
+    pub fn new(options: RpcOptions) -> TonicConnector {
+        TonicConnector {
+            options,
+            channels: Mutex::default(),
+        }
+    }
+
+    fn peer(&self, kind: &str, address: &str) -> Peer {
+        Peer {
+            name: format!("{kind} at {address}"),
+            channel: self.channel(address),
+            options: self.options.clone(),
+        }
+    }
+
+    fn channel(&self, address: &str) -> Result<Channel, GatewayError> {
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
+            .connect_timeout(self.options.connect_timeout)
+            .tcp_nodelay(true);
+        let channel = endpoint.connect_lazy();
+        channels.insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+}
+
+impl Connector for TonicConnector {
+    fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
+        Arc::new(DispatcherClient(self.peer("the Dispatcher", address)))
+    }
+
+    fn resource_manager(&self, address: &str) -> Arc<dyn ResourceManagerGateway> {
+        Arc::new(ResourceManagerClient(
+            self.peer("the ResourceManager", address),
+        ))
+    }
+
+    fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway> {
+        Arc::new(JobMasterClient(
+            self.peer(&format!("the JobMaster of {job}"), address),
+        ))
+    }
+
+    fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
+        Arc::new(TaskExecutorClient(self.peer("the TaskExecutor", address)))
+    }
+}
+
+/// A component in another process.
+struct Peer {
+    name: String,
+    channel: Result<Channel, GatewayError>,
+    options: RpcOptions,
+}
+
+impl Peer {
+    /// Calls, with the deadline that every call has.
+    async fn call<M, A, F>(
+        &self,
+        message: M,
+        call: impl FnOnce(Channel, usize, Request<M>) -> F,
+    ) -> GatewayResult<A>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let channel = self.channel.clone()?;
+        let deadline = self.options.ask_timeout;
+        let mut request = Request::new(message);
+        request.set_timeout(deadline);
+        let answer = call(channel, self.options.max_message_size, request);
+        match tokio::time::timeout(deadline, answer).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(from_status(&self.name, status)),
+            Err(_) => Err(GatewayError::NoAnswer {
+                target: self.name.clone(),
+                reason: format!("none within {deadline:?} (rpc.ask.timeout)"),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// A gateway whose methods are the unary calls of a tonic client.
+macro_rules! gateway_client {
+    ($name:ident, $gateway:ident, $client:path, { $($method:ident: $request:ident => $answer:ident,)* }) => {
+        #[derive(Debug)]
+        struct $name(Peer);
+
+        #[async_trait]
+        impl $gateway for $name {
+            $(
+                async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
+                    use $client as Client;
+                    self.0
+                        .call(request, |channel, limit, request| async move {
+                            Client::new(channel)
+                                .max_decoding_message_size(limit)
+                                .max_encoding_message_size(limit)
+                                .$method(request)
+                                .await
+                        })
+                        .await
+                }
+            )*
+        }
+    };
+}
+
+gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::DispatcherClient, {
+    submit_job: SubmitJobRequest => SubmitJobResponse,
+    cancel_job: CancelJobRequest => Ack,
+    list_jobs: ListJobsRequest => ListJobsResponse,
+    describe_job: DescribeJobRequest => JobDetails,
+    describe_cluster: DescribeClusterRequest => ClusterOverview,
+    list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse,
+});
+
+gateway_client!(ResourceManagerClient, ResourceManagerGateway, pb::resource_manager_client::ResourceManagerClient, {
+    register_task_executor: RegisterTaskExecutorRequest => RegistrationResponse,
+    notify_slots_available: NotifySlotsAvailableRequest => Ack,
+    disconnect_task_executor: DisconnectTaskExecutorRequest => Ack,
+});
+
+gateway_client!(JobMasterClient, JobMasterGateway, pb::job_master_client::JobMasterClient, {
+    register_task_manager: RegisterTaskManagerRequest => RegisterTaskManagerResponse,
+    offer_slots: OfferSlotsRequest => OfferSlotsResponse,
+    update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
+    fail_slot: FailSlotRequest => Ack,
+    disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
+});
+
+gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_client::TaskExecutorClient, {
+    request_slot: RequestSlotRequest => RequestSlotResponse,
+    free_slots: FreeSlotsRequest => Ack,
+    submit_tasks: SubmitTasksRequest => SubmitTasksResponse,
+    cancel_tasks: CancelTasksRequest => Ack,
+    acknowledge_executions: AcknowledgeExecutionsRequest => Ack,
+    heartbeat_from_resource_manager: HeartbeatFromResourceManagerRequest => HeartbeatFromResourceManagerResponse,
+    heartbeat_from_job_master: HeartbeatFromJobMasterRequest => HeartbeatFromJobMasterResponse,
+    disconnect_job_master: DisconnectJobMasterRequest => Ack,
+    disconnect_resource_manager: DisconnectResourceManagerRequest => Ack,
+});

@@ -1,0 +1,190 @@
+//! The RPC server of a process: tonic services that pass each message on to the component that is responsible now.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+use super::client::RpcOptions;
+use super::status::to_status;
+use crate::gateway::{
+    DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway,
+    TaskExecutorGateway,
+};
+
+/// Gives the components of this process that are responsible at this moment.
+pub trait Components: Send + Sync + fmt::Debug + 'static {
+    /// The Dispatcher, while this process leads and has recovered.
+    fn dispatcher(&self) -> GatewayResult<Arc<dyn DispatcherGateway>>;
+    /// The ResourceManager, while this process leads.
+    fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>>;
+    /// The JobMaster of a job, while this process leads.
+    fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>>;
+}
+
+/// Which services a process offers.
+#[derive(Debug, Clone)]
+pub enum Services {
+    /// Those of a JobManager.
+    JobManager(Arc<dyn Components>),
+    /// That of a TaskManager.
+    TaskManager(Arc<dyn TaskExecutorGateway>),
+}
+
+/// A bound RPC server.
+#[derive(Debug)]
+pub struct RpcServer {
+    listener: TcpListener,
+    options: RpcOptions,
+}
+
+impl RpcServer {
+    /// Takes a listener that is already bound: its address can be published before anything is served.
+    pub fn new(listener: TcpListener, options: RpcOptions) -> RpcServer {
+        RpcServer { listener, options }
+    }
+
+    /// The address that was really bound.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop`. Calls under way are dropped then: their callers see a broken connection at once.
+    pub async fn serve(
+        self,
+        services: Services,
+        stop: CancellationToken,
+    ) -> Result<(), tonic::transport::Error> {
+        let limit = self.options.max_message_size;
+        let incoming = TcpListenerStream::new(self.listener);
+        let serving = Server::builder()
+            .tcp_nodelay(true)
+            .add_routes(services.routes(limit))
+            .serve_with_incoming(incoming);
+        tokio::select! {
+            result = serving => result,
+            () = stop.cancelled() => Ok(()),
+        }
+    }
+}
+
+impl Services {
+    fn routes(self, limit: usize) -> Routes {
+        use pb::dispatcher_server::DispatcherServer;
+        use pb::job_master_server::JobMasterServer;
+        use pb::resource_manager_server::ResourceManagerServer;
+        use pb::task_executor_server::TaskExecutorServer;
+        match self {
+            Services::JobManager(components) => {
+                let service = Arc::new(Forward(components));
+                Routes::new(
+                    DispatcherServer::from_arc(service.clone())
+                        .max_decoding_message_size(limit)
+                        .max_encoding_message_size(limit),
+                )
+                .add_service(
+                    ResourceManagerServer::from_arc(service.clone())
+                        .max_decoding_message_size(limit)
+                        .max_encoding_message_size(limit),
+                )
+                .add_service(
+                    JobMasterServer::from_arc(service)
+                        .max_decoding_message_size(limit)
+                        .max_encoding_message_size(limit),
+                )
+            }
+            Services::TaskManager(gateway) => Routes::new(
+                TaskExecutorServer::new(Forward(gateway))
+                    .max_decoding_message_size(limit)
+                    .max_encoding_message_size(limit),
+            ),
+        }
+    }
+}
+
+/// Passes messages on.
+struct Forward<T>(T);
+
+fn job_of(text: &str) -> GatewayResult<JobId> {
+    text.parse()
+        .map_err(|error| GatewayError::Invalid(format!("{error}")))
+}
+
+fn scoped_job(scope: Option<&pb::JobScope>) -> GatewayResult<JobId> {
+    let scope =
+        scope.ok_or_else(|| GatewayError::Invalid("the message names no job".to_owned()))?;
+    job_of(&scope.job_id)
+}
+
+/// A tonic service whose methods pass on to the gateway that `$find` gives for the message.
+macro_rules! forward {
+    ($service:path, $own:ty, |$components:ident, $message:ident| { $($method:ident: $request:ident => $answer:ident, $find:expr;)* }) => {
+        #[async_trait]
+        impl $service for Forward<$own> {
+            $(
+                async fn $method(
+                    &self,
+                    request: Request<pb::$request>,
+                ) -> Result<Response<pb::$answer>, Status> {
+                    let $message = request.into_inner();
+                    let $components = &self.0;
+                    let gateway = $find.map_err(to_status)?;
+                    gateway.$method($message).await.map(Response::new).map_err(to_status)
+                }
+            )*
+        }
+    };
+}
+
+type Shared = Arc<dyn Components>;
+
+forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
+    submit_job: SubmitJobRequest => SubmitJobResponse, components.dispatcher();
+    cancel_job: CancelJobRequest => Ack, components.dispatcher();
+    list_jobs: ListJobsRequest => ListJobsResponse, components.dispatcher();
+    describe_job: DescribeJobRequest => JobDetails, components.dispatcher();
+    describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();
+    list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse, components.dispatcher();
+});
+
+forward!(pb::resource_manager_server::ResourceManager, Shared, |components, message| {
+    register_task_executor: RegisterTaskExecutorRequest => RegistrationResponse, components.resource_manager();
+    notify_slots_available: NotifySlotsAvailableRequest => Ack, components.resource_manager();
+    disconnect_task_executor: DisconnectTaskExecutorRequest => Ack, components.resource_manager();
+});
+
+forward!(pb::job_master_server::JobMaster, Shared, |components, message| {
+    register_task_manager: RegisterTaskManagerRequest => RegisterTaskManagerResponse,
+        job_of(&message.job_id).and_then(|job| components.job_master(job));
+    offer_slots: OfferSlotsRequest => OfferSlotsResponse,
+        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+    update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
+        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+    fail_slot: FailSlotRequest => Ack,
+        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+    disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
+        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+});
+
+forward!(pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>, |gateway, message| {
+    request_slot: RequestSlotRequest => RequestSlotResponse, GatewayResult::Ok(gateway);
+    free_slots: FreeSlotsRequest => Ack, GatewayResult::Ok(gateway);
+    submit_tasks: SubmitTasksRequest => SubmitTasksResponse, GatewayResult::Ok(gateway);
+    cancel_tasks: CancelTasksRequest => Ack, GatewayResult::Ok(gateway);
+    acknowledge_executions: AcknowledgeExecutionsRequest => Ack, GatewayResult::Ok(gateway);
+    heartbeat_from_resource_manager: HeartbeatFromResourceManagerRequest => HeartbeatFromResourceManagerResponse,
+        GatewayResult::Ok(gateway);
+    heartbeat_from_job_master: HeartbeatFromJobMasterRequest => HeartbeatFromJobMasterResponse,
+        GatewayResult::Ok(gateway);
+    disconnect_job_master: DisconnectJobMasterRequest => Ack, GatewayResult::Ok(gateway);
+    disconnect_resource_manager: DisconnectResourceManagerRequest => Ack, GatewayResult::Ok(gateway);
+});

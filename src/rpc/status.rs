@@ -1,0 +1,110 @@
+//! How a [`GatewayError`] travels: as a gRPC status whose code alone tells which one it is, with the epoch of a refusal
+//! in a header.
+
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use crate::gateway::GatewayError;
+
+const EPOCH: &str = "tanist-epoch";
+
+/// What the other side is told.
+pub(super) fn to_status(error: GatewayError) -> Status {
+    let message = match &error {
+        GatewayError::Unreachable { reason, .. }
+        | GatewayError::NoAnswer { reason, .. }
+        | GatewayError::Outdated { reason, .. } => reason.clone(),
+        GatewayError::NotYet(text)
+        | GatewayError::NotFound(text)
+        | GatewayError::Conflict(text)
+        | GatewayError::Invalid(text)
+        | GatewayError::Unknown(text)
+        | GatewayError::Internal(text) => text.clone(),
+    };
+    match error {
+        GatewayError::Unreachable { .. } | GatewayError::NotYet(_) => Status::unavailable(message),
+        GatewayError::NoAnswer { .. } => Status::deadline_exceeded(message),
+        GatewayError::Outdated { epoch, .. } => {
+            let mut headers = MetadataMap::new();
+            headers.insert(EPOCH, MetadataValue::from(epoch));
+            Status::with_metadata(Code::FailedPrecondition, message, headers)
+        }
+        GatewayError::NotFound(_) => Status::not_found(message),
+        GatewayError::Conflict(_) => Status::already_exists(message),
+        GatewayError::Invalid(_) => Status::invalid_argument(message),
+        GatewayError::Unknown(_) => Status::aborted(message),
+        GatewayError::Internal(_) => Status::internal(message),
+    }
+}
+
+/// What a status of `target` means.
+pub(super) fn from_status(target: &str, status: Status) -> GatewayError {
+    let target = target.to_owned();
+    let reason = status.message().to_owned();
+    // A status that tonic made itself because there is no connection carries the transport's error as its source.
+    let transport = std::error::Error::source(&status).is_some();
+    match status.code() {
+        Code::Unavailable if transport => {
+            let reason = root_cause(&status);
+            GatewayError::Unreachable { target, reason }
+        }
+        Code::Unavailable => GatewayError::NotYet(reason),
+        Code::DeadlineExceeded | Code::Cancelled => GatewayError::NoAnswer { target, reason },
+        Code::FailedPrecondition => {
+            let epoch = status
+                .metadata()
+                .get(EPOCH)
+                .and_then(|value| value.to_str().ok())
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0);
+            GatewayError::Outdated { epoch, reason }
+        }
+        Code::NotFound => GatewayError::NotFound(reason),
+        Code::AlreadyExists => GatewayError::Conflict(reason),
+        Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
+            GatewayError::Invalid(reason)
+        }
+        Code::Aborted => GatewayError::Unknown(reason),
+        // A broken stream: the message may have been handled.
+        Code::Unknown | Code::Internal if transport => GatewayError::NoAnswer { target, reason },
+        Code::Ok
+        | Code::Unknown
+        | Code::PermissionDenied
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::DataLoss
+        | Code::Unauthenticated => GatewayError::Internal(reason),
+    }
+}
+
+fn root_cause(status: &Status) -> String {
+    let mut cause: &dyn std::error::Error = status;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_mean_the_same_on_the_other_side() {
+        let outdated = GatewayError::Outdated {
+            epoch: 7,
+            reason: "epoch 6 is over".to_owned(),
+        };
+        for error in [
+            outdated,
+            GatewayError::NotYet("recovering".to_owned()),
+            GatewayError::NotFound("no job".to_owned()),
+            GatewayError::Conflict("taken".to_owned()),
+            GatewayError::Invalid("no name".to_owned()),
+            GatewayError::Unknown("ask again".to_owned()),
+            GatewayError::Internal("broken".to_owned()),
+        ] {
+            assert_eq!(from_status("x", to_status(error.clone())), error);
+        }
+    }
+}
