@@ -1,0 +1,141 @@
+//! Which submissions, cancellations and results a Dispatcher accepts: pure.
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use crate::gateway::{GatewayError, GatewayResult};
+
+/// What makes a submission the same as another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubmissionKey {
+    /// The client's token, the same for every try.
+    pub token: String,
+    /// SHA-256 of the encoded graph.
+    pub digest: Vec<u8>,
+}
+
+/// A submission that was checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Submission {
+    /// Which job.
+    pub job: JobId,
+    /// What is to run.
+    pub graph: pb::JobGraph,
+    /// What makes it the same as another one.
+    pub key: SubmissionKey,
+    /// Milliseconds since 1970 after which it is refused; 0: never.
+    pub deadline_ms: u64,
+}
+
+/// What a Dispatcher knows of a job, as far as it matters to a submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known<'a> {
+    /// Nothing.
+    Nothing,
+    /// It is being persisted.
+    Persisting(&'a SubmissionKey),
+    /// It is there: running, ended or quarantined.
+    Accepted(&'a SubmissionKey),
+}
+
+/// What becomes of a submission.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It is persisted.
+    Accept,
+    /// It waits for the answer that an earlier try of the same submission gets.
+    Join,
+    /// It gets the answer of an earlier try: acknowledged.
+    Repeated,
+}
+
+/// Decides about a submission that arrives at `now_ms`.
+pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayResult<Admission> {
+    let same = |key: &SubmissionKey| *key == submission.key;
+    match known {
+        Known::Persisting(key) if same(key) => Ok(Admission::Join),
+        Known::Accepted(key) if same(key) => Ok(Admission::Repeated),
+        Known::Persisting(key) | Known::Accepted(key) => {
+            let what = if key.digest == submission.key.digest {
+                "another submission of the same graph"
+            } else {
+                "another graph"
+            };
+            Err(GatewayError::Conflict(format!(
+                "job {} was already submitted, by {what}: choose another job id",
+                submission.job
+            )))
+        }
+        Known::Nothing if submission.deadline_ms != 0 && now_ms > submission.deadline_ms => {
+            Err(GatewayError::Invalid(format!(
+                "this submission of job {} arrived after its deadline: submit it anew",
+                submission.job
+            )))
+        }
+        Known::Nothing => Ok(Admission::Accept),
+    }
+}
+
+/// The state of a job that was just submitted: generation 0, nothing deployed.
+pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
+    pb::JobState {
+        job_id: submission.job.to_string(),
+        name: submission.graph.name.clone(),
+        submitted_at_ms: now_ms,
+        submission_token: submission.key.token.clone(),
+        graph_digest: submission.key.digest.clone(),
+        ..pb::JobState::default()
+    }
+}
+
+/// Whether a result may be forgotten at `now_ms`: clean, and older than the retention time.
+pub fn is_expired(result: &pb::JobResult, now_ms: u64, retention_ms: u64) -> bool {
+    !result.dirty && now_ms > result.ended_at_ms.saturating_add(retention_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn submission(token: &str, digest: u8) -> Submission {
+        Submission {
+            job: JobId::from_bits(1),
+            graph: pb::JobGraph::default(),
+            key: SubmissionKey { token: token.to_owned(), digest: vec![digest] },
+            deadline_ms: 100,
+        }
+    }
+
+    #[test]
+    fn the_same_submission_gets_the_same_answer_however_often_it_comes() {
+        let first = submission("t", 1);
+        assert_eq!(admit(&first, Known::Nothing, 50), Ok(Admission::Accept));
+        assert_eq!(admit(&first, Known::Persisting(&first.key), 50), Ok(Admission::Join));
+        assert_eq!(admit(&first, Known::Accepted(&first.key), 50), Ok(Admission::Repeated));
+    }
+
+    #[test]
+    fn a_repeated_submission_is_answered_even_after_its_deadline() {
+        let first = submission("t", 1);
+        assert_eq!(admit(&first, Known::Accepted(&first.key), 500), Ok(Admission::Repeated));
+        assert!(matches!(admit(&first, Known::Nothing, 101), Err(GatewayError::Invalid(_))));
+    }
+
+    #[test]
+    fn the_id_of_another_job_is_refused() {
+        let first = submission("t", 1);
+        for other in [submission("t", 2), submission("u", 1)] {
+            let refusal = admit(&other, Known::Accepted(&first.key), 50);
+            assert!(matches!(refusal, Err(GatewayError::Conflict(_))), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn only_clean_results_expire() {
+        let mut result = pb::JobResult { ended_at_ms: 1000, dirty: true, ..Default::default() };
+        assert!(!is_expired(&result, 10_000, 500));
+        result.dirty = false;
+        assert!(is_expired(&result, 10_000, 500));
+        assert!(!is_expired(&result, 1400, 500));
+    }
+}

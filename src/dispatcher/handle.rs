@@ -1,0 +1,117 @@
+//! The Dispatcher's handle: a [`DispatcherGateway`] in the same process.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, oneshot};
+
+use super::core::{Submission, SubmissionKey};
+use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
+use crate::job::validate_job_graph;
+
+/// An answer that the actor owes.
+pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
+
+/// What the actor is asked.
+#[derive(Debug)]
+pub(super) enum Command {
+    Submit { submission: Box<Submission>, reply: Reply<pb::SubmitJobResponse> },
+    Cancel { job: JobId, reply: Reply<pb::Ack> },
+    List { reply: Reply<pb::ListJobsResponse> },
+    Describe { job: JobId, reply: Reply<pb::JobDetails> },
+    JobMaster { job: JobId, reply: Reply<Arc<dyn JobMasterGateway>> },
+    Overview { reply: Reply<pb::ClusterOverview> },
+    TaskManagers { reply: Reply<pb::ListTaskManagersResponse> },
+    Stop { reply: oneshot::Sender<()> },
+}
+
+/// A cheap handle to a term's Dispatcher.
+#[derive(Debug, Clone)]
+pub struct DispatcherHandle {
+    pub(super) commands: mpsc::Sender<Command>,
+}
+
+impl DispatcherHandle {
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || GatewayError::gone("the Dispatcher of this term");
+        self.commands.send(command(reply)).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
+    pub async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
+        self.ask(|reply| Command::JobMaster { job, reply }).await
+    }
+
+    /// The term is over: forgets everything. Returns when all its tasks have ended.
+    pub async fn stop(&self) {
+        let (reply, stopped) = oneshot::channel();
+        if self.commands.send(Command::Stop { reply }).await.is_ok() {
+            let _ = stopped.await;
+        }
+    }
+}
+
+fn job_of(text: &str) -> GatewayResult<JobId> {
+    text.parse().map_err(|error| GatewayError::Invalid(format!("{error}")))
+}
+
+/// Checks a submission: what is wrong with it is said before anything is persisted.
+fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
+    let graph = request
+        .graph
+        .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
+    let job = job_of(&graph.job_id)?;
+    validate_job_graph(&graph).map_err(|error| GatewayError::Invalid(error.to_string()))?;
+    if request.submission_token.is_empty() {
+        let text = "the submission has no token: send the same one with every try";
+        return Err(GatewayError::Invalid(text.to_owned()));
+    }
+    let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
+    let key = SubmissionKey { token: request.submission_token, digest };
+    Ok(Submission { job, graph, key, deadline_ms: request.deadline_ms })
+}
+
+#[async_trait]
+impl DispatcherGateway for DispatcherHandle {
+    async fn submit_job(
+        &self,
+        request: pb::SubmitJobRequest,
+    ) -> GatewayResult<pb::SubmitJobResponse> {
+        let submission = Box::new(check(request)?);
+        self.ask(|reply| Command::Submit { submission, reply }).await
+    }
+
+    async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
+        let job = job_of(&request.job_id)?;
+        self.ask(|reply| Command::Cancel { job, reply }).await
+    }
+
+    async fn list_jobs(&self, _request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
+        self.ask(|reply| Command::List { reply }).await
+    }
+
+    async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
+        let job = job_of(&request.job_id)?;
+        self.ask(|reply| Command::Describe { job, reply }).await
+    }
+
+    async fn describe_cluster(
+        &self,
+        _request: pb::DescribeClusterRequest,
+    ) -> GatewayResult<pb::ClusterOverview> {
+        self.ask(|reply| Command::Overview { reply }).await
+    }
+
+    async fn list_task_managers(
+        &self,
+        _request: pb::ListTaskManagersRequest,
+    ) -> GatewayResult<pb::ListTaskManagersResponse> {
+        self.ask(|reply| Command::TaskManagers { reply }).await
+    }
+}

@@ -1,0 +1,32 @@
+//! The Dispatcher: accepts jobs, recovers them, runs one JobMaster a job, writes their results and cleans up after them.
+//!
+//! It owns `graphs/` and `results/`; `states/<job>` belongs to the job's JobMaster after the submission wrote it.
+//!
+//! ```text
+//!   submit --> Persisting --> Running --> Ending --> Dirty --> Ended --> (forgotten after the retention time)
+//!                 |             ^  job is terminal  |  result  ^ cleanup
+//!                 '- refused    |                   |  written | finished
+//!   recovery -------------------+-------------------|----------'
+//!                 '---> Quarantined (its records can't be read; touches no other job)
+//! ```
+//!
+//! What a crash leaves behind, step by step:
+//! - before the submission's transaction: nothing; the client's retry with the same id and token is a first submission;
+//! - between transaction and acknowledgement: the job is there and runs; the retry gets the same answer;
+//! - while running: graph and state; the next term recovers it;
+//! - before the result's transaction: graph and state, saying that all is finished or canceled; the next term ends it
+//!   the same way;
+//! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup and never
+//!   runs the job;
+//! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do.
+
+mod actor;
+mod cleanup;
+pub mod core;
+mod handle;
+pub mod job_store;
+
+pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
+pub use cleanup::{Cleaner, SinkCleaner};
+pub use handle::DispatcherHandle;
+pub use job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
