@@ -1,6 +1,8 @@
 //! Leader election with fencing tokens, and fenced record stores, on etcd, ZooKeeper or SQLite.
 pub mod clock;
 pub mod election;
+#[cfg(feature = "embedded")]
+pub mod embedded;
 pub mod error;
 pub mod failpoint;
 pub mod keys;
