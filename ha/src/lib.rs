@@ -1,4 +1,5 @@
 //! Leader election with fencing tokens, and fenced record stores, on etcd, ZooKeeper or SQLite.
+pub mod blob;
 pub mod clock;
 pub mod election;
 #[cfg(feature = "embedded")]
