@@ -6,6 +6,7 @@ pub mod election;
 pub mod embedded;
 pub mod error;
 pub mod failpoint;
+pub mod jobs;
 pub mod keys;
 pub mod memory;
 pub mod retry;
