@@ -1,8 +1,12 @@
 //! Leader election with fencing tokens, and fenced record stores, on etcd, ZooKeeper or SQLite.
+pub mod blob;
 pub mod clock;
 pub mod election;
+#[cfg(feature = "embedded")]
+pub mod embedded;
 pub mod error;
 pub mod failpoint;
+pub mod jobs;
 pub mod keys;
 pub mod memory;
 pub mod retry;

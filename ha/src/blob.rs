@@ -1,0 +1,410 @@
+//! Objects that are too large for a coordination store: in a local or shared directory, or in S3.
+//!
+//! Not here: when an object may be deleted, or a submission that needs one acknowledged. Invariants: an object is never
+//! overwritten and its name never used again (owner, epoch, random part); what is read is what was written, by size and
+//! SHA-256, or an error.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::election::Epoch;
+use crate::error::{Error, Result};
+use crate::keys::Name;
+
+const STORE: &str = "the blob store";
+const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";
+
+/// The SHA-256 of an object; as text 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Checksum([u8; 32]);
+
+impl Checksum {
+    /// The checksum of `bytes`.
+    pub fn of(bytes: &[u8]) -> Checksum {
+        Checksum(Sha256::digest(bytes).into())
+    }
+}
+
+/// A text that is no [`Checksum`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no SHA-256: use 64 hexadecimal digits")]
+pub struct InvalidChecksum(String);
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Checksum {
+    type Err = InvalidChecksum;
+    fn from_str(text: &str) -> Result<Checksum, InvalidChecksum> {
+        let invalid = || InvalidChecksum(text.to_owned());
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(invalid());
+        }
+        let mut sum = [0; 32];
+        for (byte, digits) in sum.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(|_| invalid())?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| invalid())?;
+        }
+        Ok(Checksum(sum))
+    }
+}
+
+impl TryFrom<String> for Checksum {
+    type Error = InvalidChecksum;
+    fn try_from(text: String) -> Result<Checksum, InvalidChecksum> {
+        text.parse()
+    }
+}
+
+impl From<Checksum> for String {
+    fn from(sum: Checksum) -> String {
+        sum.to_string()
+    }
+}
+
+/// Where an object is, and what it must be.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BlobPointer {
+    /// The object's name.
+    #[serde(with = "name_as_text")]
+    pub name: Name,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The checksum of its bytes.
+    pub sha256: Checksum,
+}
+
+mod name_as_text {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    use crate::keys::Name;
+
+    pub(super) fn serialize<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(name.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+        Name::new(String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// An object as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobEntry {
+    /// The object's name.
+    pub name: Name,
+    /// Its size in bytes.
+    pub size: u64,
+    /// How long ago it was written, by the wall clocks of the store and of this process.
+    pub age: Duration,
+}
+
+/// Where blobs are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobOptions {
+    /// An absolute path, `file:///path` or `s3://bucket/prefix`.
+    pub url: String,
+    /// Whether the directory is one that every host of the cluster sees.
+    pub shared: bool,
+}
+
+/// The objects of a cluster. A cheap clone.
+#[derive(Debug, Clone)]
+pub struct BlobStore {
+    objects: Arc<dyn ObjectStore>,
+    survives_host: bool,
+}
+
+impl BlobStore {
+    /// Opens it; a directory is created with its parents.
+    pub async fn open(options: &BlobOptions) -> Result<BlobStore> {
+        let url = options.url.as_str();
+        if let Some(rest) = url.strip_prefix("s3://") {
+            return Ok(BlobStore {
+                objects: open_s3(url, rest)?,
+                survives_host: true,
+            });
+        }
+        let path = url.strip_prefix("file://").unwrap_or(url);
+        if !path.starts_with('/') {
+            return Err(Error::Misconfigured(
+                format!("{url} is no place for blobs: {URL_HELP}").into(),
+            ));
+        }
+        let unusable = |error: &dyn fmt::Display| {
+            Error::Misconfigured(format!("{path} can't be used for blobs: {error}").into())
+        };
+        tokio::fs::create_dir_all(path)
+            .await
+            .map_err(|error| unusable(&error))?;
+        let local = LocalFileSystem::new_with_prefix(path).map_err(|error| unusable(&error))?;
+        // A pointer is committed after its object: the object must be as durable.
+        let objects = Arc::new(local.with_fsync(true));
+        Ok(BlobStore {
+            objects,
+            survives_host: options.shared,
+        })
+    }
+
+    /// Whether what is stored here outlives this host.
+    pub fn survives_host(&self) -> bool {
+        self.survives_host
+    }
+
+    /// Stores `bytes` for `owner` (a job) in the term `epoch`, under a name that was never used before. After an error
+    /// an object may be there that nothing points to.
+    pub async fn put(&self, owner: &Name, epoch: Epoch, bytes: Bytes) -> Result<BlobPointer> {
+        let name = Name::new(format!("{owner}-{epoch}-{:016x}", rand::random::<u64>()));
+        let name = name.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
+        let size = bytes.len() as u64;
+        let sha256 = checksum(bytes.clone()).await?;
+        let put = self
+            .objects
+            .put(&Path::from(name.as_str()), bytes.into())
+            .await;
+        put.map_err(|error| failure(&name, error))?;
+        Ok(BlobPointer { name, size, sha256 })
+    }
+
+    /// Reads an object; `Corrupt` if it is missing or not what the pointer says.
+    pub async fn get(&self, pointer: &BlobPointer) -> Result<Bytes> {
+        let failed = |error| failure(&pointer.name, error);
+        let corrupt = |reason: String| Error::Corrupt {
+            key: format!("blob {}", pointer.name),
+            reason,
+        };
+        let path = Path::from(pointer.name.as_str());
+        let object = self.objects.get(&path).await.map_err(failed)?;
+        let size = object.meta.size;
+        if size != pointer.size {
+            let wanted = pointer.size;
+            return Err(corrupt(format!(
+                "it has {size} bytes, and {wanted} were written"
+            )));
+        }
+        let bytes = object.bytes().await.map_err(failed)?;
+        let sha256 = checksum(bytes.clone()).await?;
+        if sha256 != pointer.sha256 {
+            let wanted = pointer.sha256;
+            return Err(corrupt(format!(
+                "its SHA-256 is {sha256}, and {wanted} was written"
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// Deletes an object; nothing happens if it is not there.
+    pub async fn delete(&self, name: &Name) -> Result<()> {
+        match self.objects.delete(&Path::from(name.as_str())).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failure(name, error)),
+        }
+    }
+
+    /// All objects. Those with a name that this crate never gives are left out.
+    pub async fn list(&self) -> Result<Vec<BlobEntry>> {
+        let listed: Vec<_> = self
+            .objects
+            .list(None)
+            .try_collect()
+            .await
+            .map_err(|error| failure(&"*", error))?;
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let entry = |meta: object_store::ObjectMeta| {
+            let written = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
+            let age = now.saturating_sub(Duration::from_millis(written));
+            let name = Name::new(meta.location.as_ref()).ok()?;
+            Some(BlobEntry {
+                name,
+                size: meta.size,
+                age,
+            })
+        };
+        let mut entries: Vec<BlobEntry> = listed.into_iter().filter_map(entry).collect();
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+}
+
+#[cfg(feature = "s3")]
+fn open_s3(url: &str, rest: &str) -> Result<Arc<dyn ObjectStore>> {
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.is_empty() {
+        return Err(Error::Misconfigured(
+            format!("{url} names no bucket: {URL_HELP}").into(),
+        ));
+    }
+    // Credentials, region and endpoint come from the usual AWS_* variables or the instance's role.
+    let s3 = object_store::aws::AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .build();
+    let s3 = s3.map_err(|error| {
+        Error::Misconfigured(format!("{url} can't be used for blobs: {error}").into())
+    })?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(s3, prefix)))
+}
+
+#[cfg(not(feature = "s3"))]
+fn open_s3(url: &str, _rest: &str) -> Result<Arc<dyn ObjectStore>> {
+    Err(Error::Misconfigured(
+        format!("{url} needs a build with the feature s3; without it: an absolute path").into(),
+    ))
+}
+
+/// Hashes beside the runtime's threads: a large object would hold one up.
+async fn checksum(bytes: Bytes) -> Result<Checksum> {
+    let sum = tokio::task::spawn_blocking(move || Checksum::of(&bytes)).await;
+    sum.map_err(|error| Error::Unavailable {
+        store: STORE,
+        reason: error.to_string(),
+    })
+}
+
+fn failure(name: &dyn fmt::Display, error: object_store::Error) -> Error {
+    match error {
+        object_store::Error::NotFound { .. } => Error::Corrupt {
+            key: format!("blob {name}"),
+            reason: "the object is missing".to_owned(),
+        },
+        object_store::Error::PermissionDenied { .. }
+        | object_store::Error::Unauthenticated { .. } => Error::Denied {
+            store: STORE,
+            reason: error.to_string(),
+        },
+        error => Error::Unavailable {
+            store: STORE,
+            reason: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn open(dir: &tempfile::TempDir, shared: bool) -> BlobStore {
+        let url = dir.path().join("a/b").to_str().expect("UTF-8").to_owned();
+        BlobStore::open(&BlobOptions { url, shared })
+            .await
+            .expect("opened")
+    }
+
+    fn directory() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a temporary directory")
+    }
+
+    fn job() -> Name {
+        Name::new("0a1b").expect("a name")
+    }
+
+    #[tokio::test]
+    async fn what_was_put_is_read_and_a_name_is_never_used_again() {
+        let dir = directory();
+        let blobs = open(&dir, false).await;
+        let bytes = Bytes::from(vec![7; 3_000_000]);
+        let first = blobs
+            .put(&job(), Epoch::new(3), bytes.clone())
+            .await
+            .expect("put");
+        let second = blobs
+            .put(&job(), Epoch::new(3), bytes.clone())
+            .await
+            .expect("put");
+        assert!(first.name.as_str().starts_with("0a1b-3-"), "{}", first.name);
+        assert_ne!(first.name, second.name);
+        assert_eq!(blobs.get(&first).await.expect("get"), bytes);
+        let listed = blobs.list().await.expect("list");
+        let mut names = vec![first.name.clone(), second.name.clone()];
+        names.sort();
+        assert_eq!(
+            listed
+                .iter()
+                .map(|entry| entry.name.clone())
+                .collect::<Vec<_>>(),
+            names
+        );
+        assert!(listed.iter().all(|entry| entry.size == 3_000_000));
+        assert!(
+            listed
+                .iter()
+                .all(|entry| entry.age < Duration::from_secs(3600))
+        );
+        for _ in 0..2 {
+            blobs.delete(&first.name).await.expect("deleted");
+        }
+        assert_eq!(blobs.list().await.expect("list").len(), 1);
+        let error = blobs.get(&first).await.expect_err("gone").to_string();
+        assert!(error.contains(first.name.as_str()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_object_that_was_changed_or_cut_off_is_corrupt() {
+        let dir = directory();
+        let blobs = open(&dir, false).await;
+        let pointer = blobs
+            .put(&job(), Epoch::new(1), Bytes::from_static(b"abc"))
+            .await
+            .expect("put");
+        let file = dir.path().join("a/b").join(pointer.name.as_str());
+        for (content, what) in [("abd", "SHA-256"), ("ab", "2 bytes")] {
+            std::fs::write(&file, content).expect("written");
+            let error = blobs.get(&pointer).await.expect_err("changed").to_string();
+            assert!(
+                error.contains(what) && error.contains(pointer.name.as_str()),
+                "{error}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_shared_directory_outlives_the_host() {
+        let dir = directory();
+        assert!(open(&dir, true).await.survives_host());
+        assert!(!open(&dir, false).await.survives_host());
+        let options = BlobOptions {
+            url: "relative/path".to_owned(),
+            shared: false,
+        };
+        let error = BlobStore::open(&options)
+            .await
+            .expect_err("relative")
+            .to_string();
+        assert!(error.contains("s3://bucket/prefix"), "{error}");
+    }
+
+    #[test]
+    fn a_pointer_survives_its_json() {
+        let sha256 = Checksum::of(b"abc");
+        let pointer = BlobPointer {
+            name: job(),
+            size: 3,
+            sha256,
+        };
+        let text = serde_json::to_string(&pointer).expect("JSON");
+        assert!(
+            text.contains("\"ba7816bf8f01cfea414140de5dae2223b00361a3"),
+            "{text}"
+        );
+        assert_eq!(
+            serde_json::from_str::<BlobPointer>(&text).expect("a pointer"),
+            pointer
+        );
+        assert!("zz".repeat(32).parse::<Checksum>().is_err());
+    }
+}

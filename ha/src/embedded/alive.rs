@@ -1,0 +1,316 @@
+//! Which processes live: each holds an exclusive lock on its own file in `members/` for life.
+//!
+//! Invariants: a file that is visible under a process's name was locked and completely written before; it is never
+//! written again. So its inode belongs to one start of the process (one nonce), and a lock on it that can be taken
+//! proves that start dead. Whoever only looks takes a *shared* lock, so that two who look never take each other for the
+//! owner.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::directory::Directory;
+use crate::election::{Member, Nonce, ProcessId};
+use crate::error::{Error, Result};
+
+/// How often a process that starts tries to lock its own file: others may look at it for a moment.
+const START_TRIES: usize = 200;
+const START_PAUSE: Duration = Duration::from_millis(5);
+
+/// What a member file says: who owns it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Owner {
+    pub(super) process: ProcessId,
+    pub(super) nonce: Nonce,
+    pub(super) pid: i32,
+    /// Clock ticks since boot, from `/proc/<pid>/stat`: tells the process from a later one with its pid.
+    pub(super) start_time: u64,
+    pub(super) boot_id: String,
+}
+
+impl Owner {
+    fn this(process: &ProcessId) -> io::Result<Owner> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let (_, start_time) = process_stat(pid)?;
+        let nonce = Nonce::new(format!("{:016x}", rand::random::<u64>()));
+        Ok(Owner {
+            process: process.clone(),
+            nonce,
+            pid,
+            start_time,
+            boot_id: boot_id()?,
+        })
+    }
+}
+
+/// This process's lock on its own file; dropped, the process counts as dead.
+#[derive(Debug)]
+pub(super) struct OwnFile {
+    pub(super) owner: Owner,
+    _locked: File,
+}
+
+/// The state letter and the start time of a process.
+pub(super) fn process_stat(pid: i32) -> io::Result<(char, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "/proc/<pid>/stat is unreadable");
+    // The command's name is in parentheses and may hold anything, parentheses too.
+    let fields = stat.rsplit_once(") ").ok_or_else(invalid)?.1;
+    let state = fields.chars().next().ok_or_else(invalid)?;
+    let start = fields
+        .split(' ')
+        .nth(19)
+        .and_then(|field| field.parse().ok());
+    Ok((state, start.ok_or_else(invalid)?))
+}
+
+pub(super) fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
+}
+
+/// The file name of a process: its id, with all that a file name could misread written as `%` and hexadecimal digits.
+fn file_name(process: &ProcessId) -> String {
+    let mut name = String::new();
+    for (i, byte) in process.as_str().bytes().enumerate() {
+        match byte {
+            b'.' if i == 0 => name.push_str("%2E"),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
+                name.push(char::from(byte));
+            }
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    name
+}
+
+/// The members of a directory.
+#[derive(Debug, Clone)]
+pub(super) struct Members {
+    directory: Directory,
+}
+
+/// What is announced: the member, and under which start of it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Announced {
+    nonce: Nonce,
+    member: Member,
+}
+
+impl Members {
+    pub(super) fn new(directory: Directory) -> Members {
+        Members { directory }
+    }
+
+    fn path(&self, process: &ProcessId) -> PathBuf {
+        self.directory.members().join(file_name(process))
+    }
+
+    /// Becomes the owner of the file of `process`. An error that names the pid if another living process is.
+    pub(super) async fn own(&self, process: &ProcessId) -> Result<OwnFile> {
+        let path = self.path(process);
+        let name = path.file_name().unwrap_or_default().len();
+        if name == 0 || name > 200 {
+            let text = format!("the process id {process:?} is too long, or empty");
+            return Err(Error::Misconfigured(text.into()));
+        }
+        for _ in 0..START_TRIES {
+            if let Some(own) = self
+                .try_own(process, &path, false)
+                .map_err(|e| failed(&path, &e))?
+            {
+                return Ok(own);
+            }
+            tokio::time::sleep(START_PAUSE).await;
+        }
+        // Somebody who only looks may be stopped while it holds a shared lock: that is no owner.
+        if let Some(own) = self
+            .try_own(process, &path, true)
+            .map_err(|e| failed(&path, &e))?
+        {
+            return Ok(own);
+        }
+        let owner = read_owner(&path).ok().flatten();
+        let pid = owner.map_or("?".to_owned(), |owner| owner.pid.to_string());
+        Err(Error::Misconfigured(
+            format!(
+                "the process id {process} is in use by pid {pid}, which locks {}: give each \
+                 process its own id, or its own directory",
+                path.display()
+            )
+            .into(),
+        ))
+    }
+
+    fn try_own(
+        &self,
+        process: &ProcessId,
+        path: &Path,
+        tolerate_sharers: bool,
+    ) -> io::Result<Option<OwnFile>> {
+        let earlier = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)?;
+        let wanted = if tolerate_sharers {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        match flock(&earlier, wanted) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // Another start of the same process may have put its file there meanwhile.
+        if !is_at(&earlier, path) {
+            return Ok(None);
+        }
+        let owner = Owner::this(process)?;
+        let draft = path.with_file_name(format!(".{}", owner.nonce));
+        let mut file = File::options().create_new(true).write(true).open(&draft)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(&serde_json::to_vec(&owner)?)?;
+        fs::rename(&draft, path)?;
+        Ok(Some(OwnFile {
+            owner,
+            _locked: file,
+        }))
+    }
+
+    /// Whether the start of `process` with that nonce lives.
+    pub(super) fn is_alive(&self, process: &ProcessId, nonce: &Nonce) -> io::Result<bool> {
+        Ok(self.open_alive(process, nonce)?.is_some())
+    }
+
+    /// The locked file of a living process, to wait for its end with [`wait_for_end`].
+    pub(super) fn open_alive(
+        &self,
+        process: &ProcessId,
+        nonce: &Nonce,
+    ) -> io::Result<Option<File>> {
+        let Some((file, owner)) = open_locked(&self.path(process))? else {
+            return Ok(None);
+        };
+        Ok((owner.nonce == *nonce).then_some(file))
+    }
+
+    /// The owners of all files that are locked.
+    pub(super) fn living(&self) -> io::Result<Vec<Owner>> {
+        let mut owners = Vec::new();
+        for entry in fs::read_dir(self.directory.members())? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            if let Some((_, owner)) = open_locked(&entry.path())? {
+                owners.push(owner);
+            }
+        }
+        owners.sort_by(|a, b| a.process.cmp(&b.process));
+        Ok(owners)
+    }
+
+    /// Says what `member` is, while the owner lives.
+    pub(super) fn announce(&self, owner: &Owner, member: &Member) -> Result<()> {
+        let path = self.directory.announced().join(file_name(&owner.process));
+        let draft = path.with_file_name(format!(".{}", owner.nonce));
+        let announced = Announced {
+            nonce: owner.nonce.clone(),
+            member: member.clone(),
+        };
+        let write = || -> io::Result<()> {
+            fs::write(&draft, serde_json::to_vec(&announced)?)?;
+            fs::rename(&draft, &path)
+        };
+        write().map_err(|error| failed(&path, &error))
+    }
+
+    /// What the living have announced.
+    pub(super) fn announced(&self) -> Result<Vec<Member>> {
+        let directory = self.directory.members();
+        let mut members = Vec::new();
+        for owner in self.living().map_err(|error| failed(&directory, &error))? {
+            let path = self.directory.announced().join(file_name(&owner.process));
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(&path, &error)),
+            };
+            let announced: Announced =
+                serde_json::from_slice(&bytes).map_err(|error| Error::Corrupt {
+                    key: path.display().to_string(),
+                    reason: error.to_string(),
+                })?;
+            if announced.nonce == owner.nonce {
+                members.push(announced.member);
+            }
+        }
+        Ok(members)
+    }
+}
+
+/// Blocks until the owner of a file from [`Members::open_alive`] is dead.
+pub(super) fn wait_for_end(file: File) -> io::Result<()> {
+    loop {
+        match flock(&file, FlockOperation::LockShared) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => identity(open) == identity(named),
+        _ => false,
+    }
+}
+
+fn open_locked(path: &Path) -> io::Result<Option<(File, Owner)>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(None),
+        Err(Errno::WOULDBLOCK) => {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            // Empty: a process that starts for the first time has locked it and not yet put its own in its place.
+            Ok(serde_json::from_slice(&bytes)
+                .ok()
+                .map(|owner| (file, owner)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn read_owner(path: &Path) -> io::Result<Option<Owner>> {
+    Ok(serde_json::from_slice(&fs::read(path)?).ok())
+}
+
+fn failed(path: &Path, error: &io::Error) -> Error {
+    let reason = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Error::Denied {
+            store: super::STORE,
+            reason,
+        },
+        _ => Error::Unavailable {
+            store: super::STORE,
+            reason,
+        },
+    }
+}

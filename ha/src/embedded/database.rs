@@ -1,0 +1,211 @@
+//! The SQLite file: opening, checking and creating it, and transactions on it. Blocking; called by the workers only.
+//!
+//! Not here: what a transaction reads and writes ([`super::tables`]). Invariant: a write holds SQLite's write lock from
+//! its first read on, so that what its guards found still holds when it is committed.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+use super::STORE;
+use super::tables::Tables;
+use crate::error::{Error, Result};
+
+/// The version of the schema, in `pragma user_version`.
+const SCHEMA_VERSION: u16 = 1;
+/// Marks the file as Tanist's, in `pragma application_id`: `Tani`.
+pub(super) const APPLICATION_ID: i64 = 0x5461_6e69;
+
+const SCHEMA: &str = "
+create table epoch (
+    id integer primary key check (id = 1),
+    epoch integer not null,
+    incarnation text not null,
+    leader text,
+    nonce text,
+    check ((leader is null) = (nonce is null))
+) strict;
+create table leader_info (id integer primary key check (id = 1), value text not null) strict;
+create table changes (
+    id integer primary key check (id = 1),
+    number integer not null,
+    epoch integer not null
+) strict;
+insert into changes values (1, 0, 0);
+create table ring (slot integer primary key, value text not null) strict;
+create table items (
+    kind text not null,
+    name text not null,
+    value blob not null,
+    primary key (kind, name)
+) strict;
+";
+
+/// An open connection, and which file it is open on.
+#[derive(Debug)]
+pub(super) struct Database {
+    connection: Connection,
+    path: PathBuf,
+    busy_timeout: Duration,
+    file: Option<(u64, u64)>,
+    was_busy: bool,
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path)
+        .ok()
+        .map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+impl Database {
+    /// Opens the file, creates it where it is missing, and checks that it is one that this version reads.
+    pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Database> {
+        let connection = connect(path, busy_timeout).map_err(|error| failure(path, error))?;
+        let path = path.to_owned();
+        let file = identity(&path);
+        let mut database = Database {
+            connection,
+            path,
+            busy_timeout,
+            file,
+            was_busy: false,
+        };
+        database.prepare()?;
+        Ok(database)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the last write found the write lock busy until its patience ended.
+    pub(super) fn was_busy(&self) -> bool {
+        self.was_busy
+    }
+
+    /// Opens it anew if the file was removed or replaced: this connection would go on with what nobody else sees.
+    pub(super) fn follow_file(&mut self) -> Result<bool> {
+        if self.file.is_some() && identity(&self.path) == self.file {
+            return Ok(false);
+        }
+        tracing::warn!(file = %self.path.display(), "the store's file was replaced: opened anew");
+        *self = Database::open(&self.path, self.busy_timeout)?;
+        Ok(true)
+    }
+
+    fn failure(&self, error: rusqlite::Error) -> Error {
+        failure(&self.path, error)
+    }
+
+    /// Checks what the file holds, and creates the tables in an empty one. Only that needs the write lock: a process
+    /// that is stopped while it holds it must not keep others from starting, as they are to end it.
+    fn prepare(&mut self) -> Result<()> {
+        let path = self.path.clone();
+        let failed = |error| failure(&path, error);
+        if self.read(|tables| tables.is_store(SCHEMA_VERSION))? {
+            return Ok(());
+        }
+        let begin = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate);
+        let transaction = begin.map_err(failed)?;
+        // Another process may have created them before this one had the lock.
+        if Tables::new(&transaction, &path).is_store(SCHEMA_VERSION)? {
+            return Ok(());
+        }
+        transaction.execute_batch(SCHEMA).map_err(failed)?;
+        transaction
+            .pragma_update(None, "application_id", APPLICATION_ID)
+            .map_err(failed)?;
+        transaction
+            .pragma_update(None, "user_version", SCHEMA_VERSION)
+            .map_err(failed)?;
+        transaction.commit().map_err(failed)
+    }
+
+    /// Changes when another connection committed.
+    pub(super) fn data_version(&self) -> Result<i64> {
+        self.connection
+            .pragma_query_value(None, "data_version", |row| row.get(0))
+            .map_err(|error| self.failure(error))
+    }
+
+    /// Runs `write` with the write lock held: all of it or nothing. `Unavailable` if the lock stays busy.
+    pub(super) fn write<T>(&mut self, write: impl FnOnce(&Tables<'_>) -> Result<T>) -> Result<T> {
+        let path = &self.path;
+        let begin = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate);
+        let busy =
+            |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+        self.was_busy = begin.as_ref().is_err_and(busy);
+        let transaction = begin.map_err(|error| failure(path, error))?;
+        let result = write(&Tables::new(&transaction, path))?;
+        transaction
+            .commit()
+            .map_err(|error| match failure(path, error) {
+                // Whether the log's last page reached the disk is not known.
+                Error::Unavailable { store, reason } => Error::NoAnswer { store, reason },
+                other => other,
+            })?;
+        Ok(result)
+    }
+
+    /// Runs `read` on one snapshot.
+    pub(super) fn read<T>(&mut self, read: impl FnOnce(&Tables<'_>) -> Result<T>) -> Result<T> {
+        let path = &self.path;
+        let begin = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Deferred);
+        let transaction = begin.map_err(|error| failure(path, error))?;
+        read(&Tables::new(&transaction, path))
+    }
+}
+
+fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(busy_timeout)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(connection)
+}
+
+/// What an error of SQLite means; corruption names the file.
+pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
+    let reason = format!("{}: {error}", path.display());
+    let corrupt = || Error::Corrupt {
+        key: path.display().to_string(),
+        reason: error.to_string(),
+    };
+    let Some(code) = error.sqlite_error_code() else {
+        return corrupt();
+    };
+    match code {
+        ErrorCode::PermissionDenied
+        | ErrorCode::ReadOnly
+        | ErrorCode::AuthorizationForStatementDenied => Error::Denied {
+            store: STORE,
+            reason,
+        },
+        ErrorCode::CannotOpen => {
+            Error::Misconfigured(format!("the embedded store's file {reason}").into())
+        }
+        ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::DiskFull
+        | ErrorCode::SystemIoFailure
+        | ErrorCode::OutOfMemory
+        | ErrorCode::OperationAborted
+        | ErrorCode::OperationInterrupted
+        | ErrorCode::FileLockingProtocolFailed
+        | ErrorCode::SchemaChanged => Error::Unavailable {
+            store: STORE,
+            reason,
+        },
+        // Among them NotADatabase, DatabaseCorrupt, and what a foreign hand did to the schema.
+        _ => corrupt(),
+    }
+}

@@ -1,0 +1,302 @@
+//! The election's half of the embedded backend: the epoch row, and the locks that tell who lives.
+//!
+//! Invariants: `leader` of a view is there only if the named start of the process lives. For each living leader other
+//! than this process there is one thread that waits for its end, and it makes the view be read anew.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::alive::{Members, OwnFile, Owner, wait_for_end};
+use super::database::Database;
+use super::stopped::kill_stopped_holder;
+use super::tables::Tables;
+use super::worker::{Message, Poll, Worker, spawn, work_and_poll};
+use super::{EmbeddedOptions, STORE, blocking};
+use crate::election::{
+    Attempt, ClusterIncarnation, ElectionDriver, ElectionView, EpochRecord, EpochToken,
+    LeaderInformation, LeaderKey, Member, Nonce, SessionState,
+};
+use crate::error::{Error, Result};
+
+/// A process's part in an election in an embedded store.
+#[derive(Debug)]
+pub struct EmbeddedElection {
+    reader: Worker,
+    writer: Worker,
+    members: Members,
+    /// The lock of this process; `None` if it only observes, or was closed.
+    own: Mutex<Option<OwnFile>>,
+    session: watch::Sender<SessionState>,
+    observed: watch::Receiver<Option<ElectionView>>,
+    /// The incarnation of the term that this process last tried to take: numbers repeat in another one.
+    incarnation: Mutex<Option<ClusterIncarnation>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The view as stored, without a leader that is dead.
+fn living_view(database: &mut Database, members: &Members) -> Result<ElectionView> {
+    let view = database.read(|tables| tables.view())?;
+    without_dead(view, members)
+}
+
+fn without_dead(mut view: ElectionView, members: &Members) -> Result<ElectionView> {
+    if let Some(leader) = &view.leader
+        && !members
+            .is_alive(&leader.process, &leader.nonce)
+            .map_err(unreadable)?
+    {
+        view.leader = None;
+    }
+    Ok(view)
+}
+
+fn unreadable(error: io::Error) -> Error {
+    let reason = format!("member files can't be read: {error}");
+    Error::Unavailable {
+        store: STORE,
+        reason,
+    }
+}
+
+/// Tells the view whenever anybody changed it or the leader died.
+struct Follow {
+    members: Members,
+    own: Option<Nonce>,
+    view: watch::Sender<Option<ElectionView>>,
+    version: Option<i64>,
+    fails: bool,
+    /// The leaders that a thread waits for.
+    awaited: Arc<Mutex<HashSet<Nonce>>>,
+    queue: Weak<SyncSender<Message>>,
+}
+
+impl Follow {
+    fn look(&mut self, database: &mut Database) -> Result<()> {
+        database.follow_file()?;
+        let version = database.data_version()?;
+        if self.version == Some(version) {
+            return Ok(());
+        }
+        let mut view = living_view(database, &self.members)?;
+        if let Some(leader) = &view.leader
+            && !self.await_end(leader)?
+        {
+            view.leader = None;
+        }
+        self.version = Some(version);
+        self.view.send_if_modified(|seen| {
+            let other = seen.as_ref() != Some(&view);
+            *seen = Some(view);
+            other
+        });
+        Ok(())
+    }
+
+    /// Sees to it that a thread waits for the end of the leader. False if it is dead already.
+    fn await_end(&self, leader: &LeaderKey) -> Result<bool> {
+        if self.own.as_ref() == Some(&leader.nonce) || lock(&self.awaited).contains(&leader.nonce) {
+            return Ok(true);
+        }
+        let open = self
+            .members
+            .open_alive(&leader.process, &leader.nonce)
+            .map_err(unreadable)?;
+        let Some(file) = open else { return Ok(false) };
+        lock(&self.awaited).insert(leader.nonce.clone());
+        let (awaited, queue) = (Arc::clone(&self.awaited), self.queue.clone());
+        let nonce = leader.nonce.clone();
+        let wait = move || {
+            if let Err(error) = wait_for_end(file) {
+                tracing::warn!(%error, "can't wait for the leader's lock");
+            }
+            lock(&awaited).remove(&nonce);
+            if let Some(queue) = queue.upgrade() {
+                // Gone: nobody wants to know any more.
+                let _ = queue.send(Message::Poll);
+            }
+        };
+        spawn("await-leader-end", wait).inspect_err(|_| {
+            lock(&self.awaited).remove(&leader.nonce);
+        })?;
+        Ok(true)
+    }
+}
+
+impl Poll for Follow {
+    fn poll(&mut self, database: &mut Database, told: bool) {
+        if told {
+            self.version = None;
+        }
+        match self.look(database) {
+            Ok(()) => self.fails = false,
+            Err(error) => {
+                // Said once; it is tried again at every interval.
+                self.version = None;
+                if !std::mem::replace(&mut self.fails, true) {
+                    tracing::warn!(%error, "the election can't be followed");
+                }
+            }
+        }
+    }
+}
+
+impl EmbeddedElection {
+    pub(super) fn start(
+        options: &EmbeddedOptions,
+        members: Members,
+        own: Option<OwnFile>,
+        reading: Database,
+        writing: Database,
+    ) -> Result<EmbeddedElection> {
+        let session = own
+            .as_ref()
+            .map_or(SessionState::None, |own| SessionState::Alive {
+                nonce: own.owner.nonce.clone(),
+                deadline: None,
+                timeout: Duration::ZERO,
+            });
+        let (view, observed) = watch::channel(None);
+        let (reader, queue) = Worker::queue();
+        let follow = Follow {
+            members: members.clone(),
+            own: session.nonce().cloned(),
+            view,
+            version: None,
+            fails: false,
+            awaited: Arc::default(),
+            queue: Arc::downgrade(&reader.queue),
+        };
+        let interval = options.poll_interval;
+        spawn("election-read", move || {
+            work_and_poll(&queue, reading, interval, follow)
+        })?;
+        let writer = Worker::start("election-write", writing)?;
+        Ok(EmbeddedElection {
+            reader,
+            writer,
+            members,
+            own: Mutex::new(own),
+            session: watch::Sender::new(session),
+            observed,
+            incarnation: Mutex::default(),
+        })
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        lock(&self.own).as_ref().map(|own| own.owner.clone())
+    }
+
+    fn incarnation(&self) -> Option<ClusterIncarnation> {
+        lock(&self.incarnation).clone()
+    }
+
+    /// `SessionLost` if `leader` names another start than this process's.
+    fn check_session(&self, leader: &LeaderKey) -> Result<()> {
+        match self.owner() {
+            Some(owner) if owner.nonce == leader.nonce => Ok(()),
+            _ => Err(Error::SessionLost),
+        }
+    }
+
+    /// Runs a guarded write, and if the write lock stays busy, ends a holder that is stopped and tries once more.
+    async fn write(
+        &self,
+        write: impl Fn(&Tables<'_>) -> Result<Attempt> + Send + 'static,
+    ) -> Result<Attempt> {
+        let members = self.members.clone();
+        let attempt = move |database: &mut Database| {
+            let result = match database.write(&write) {
+                Err(_) if database.was_busy() && kill_stopped_holder(database.path(), &members) => {
+                    database.write(&write)
+                }
+                result => result,
+            };
+            match result? {
+                Attempt::Refused(view) => Ok(Attempt::Refused(without_dead(view, &members)?)),
+                applied => Ok(applied),
+            }
+        };
+        let attempt = self.writer.call(attempt).await?;
+        self.reader.poll();
+        Ok(attempt)
+    }
+}
+
+#[async_trait]
+impl ElectionDriver for EmbeddedElection {
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.session.subscribe()
+    }
+
+    fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
+        self.observed.clone()
+    }
+
+    async fn read(&self) -> Result<ElectionView> {
+        let members = self.members.clone();
+        self.reader
+            .call(move |database| living_view(database, &members))
+            .await
+    }
+
+    async fn advance(
+        &self,
+        seen: &ElectionView,
+        next: &EpochRecord,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        self.check_session(leader)?;
+        *lock(&self.incarnation) = Some(next.incarnation.clone());
+        let (seen, next, leader) = (seen.clone(), next.clone(), leader.clone());
+        self.write(move |tables| tables.advance(&seen, &next, &leader))
+            .await
+    }
+
+    async fn attach(&self, token: EpochToken, leader: &LeaderKey) -> Result<Attempt> {
+        self.check_session(leader)?;
+        let (incarnation, leader) = (self.incarnation(), leader.clone());
+        self.write(move |tables| tables.attach(token, incarnation.as_ref(), &leader))
+            .await
+    }
+
+    async fn resign(&self, token: EpochToken) -> Result<Attempt> {
+        let incarnation = self.incarnation();
+        self.write(move |tables| tables.resign(token, incarnation.as_ref()))
+            .await
+    }
+
+    async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
+        let (incarnation, info) = (self.incarnation(), info.clone());
+        self.write(move |tables| tables.publish(token, incarnation.as_ref(), &info))
+            .await
+    }
+
+    async fn announce(&self, member: &Member) -> Result<()> {
+        let Some(owner) = self.owner() else {
+            let text = "a process that only observes, or was closed, can't be announced";
+            return Err(Error::Misconfigured(text.into()));
+        };
+        let (members, member) = (self.members.clone(), member.clone());
+        blocking(move || members.announce(&owner, &member)).await
+    }
+
+    async fn members(&self) -> Result<Vec<Member>> {
+        let members = self.members.clone();
+        blocking(move || members.announced()).await
+    }
+
+    async fn close(&self) {
+        self.session.send_replace(SessionState::None);
+        drop(lock(&self.own).take());
+        self.reader.poll();
+    }
+}

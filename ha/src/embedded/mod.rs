@@ -1,0 +1,128 @@
+//! The embedded store: SQLite in a directory on this host, shared by all processes of a cluster that runs on one host.
+//!
+//! Leadership is the epoch row, nothing else; the token is its number. There is no lease: each process holds an OS lock
+//! on its own member file for life, and that it can be taken proves its owner dead ([`alive`]). A thread that waits for
+//! the leader's lock sees its death as soon as the kernel has freed it.
+//!
+//! Not for several hosts: network file systems are refused.
+//!
+//! Threads of a handle: one that writes, one that reads and looks for changes, and one for each leader that it ever
+//! waited for, which ends when that leader does.
+
+mod alive;
+mod database;
+mod directory;
+mod election;
+mod stopped;
+mod store;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use self::alive::Members;
+use self::database::Database;
+use self::directory::Directory;
+pub use self::election::EmbeddedElection;
+pub use self::store::EmbeddedStore;
+use crate::clock::Clock;
+use crate::election::ProcessId;
+use crate::error::{Error, Result};
+use crate::store::Limits;
+
+const STORE: &str = "the embedded store";
+
+/// How often opening is tried while another process creates the file.
+const OPEN_TRIES: usize = 10;
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where an embedded store is, and how patient it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddedOptions {
+    /// Its directory, on a local file system; created with its parents.
+    pub dir: PathBuf,
+    /// How long a write waits for the writes of other processes.
+    pub busy_timeout: Duration,
+    /// How often a handle looks for what other processes changed.
+    pub poll_interval: Duration,
+    /// What one transaction takes.
+    pub limits: Limits,
+}
+
+impl EmbeddedOptions {
+    /// The defaults, in `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> EmbeddedOptions {
+        EmbeddedOptions {
+            dir: dir.into(),
+            busy_timeout: Duration::from_secs(1),
+            poll_interval: Duration::from_millis(5),
+            limits: Limits {
+                writes: 1000,
+                bytes: 8 * 1024 * 1024,
+            },
+        }
+    }
+}
+
+/// Opens the election's half. A process that `contends` locks its member file; one that does not only observes. The
+/// clock is not needed here, as no lease passes.
+pub async fn open_election(
+    options: EmbeddedOptions,
+    process: ProcessId,
+    contends: bool,
+    _clock: Clock,
+) -> Result<EmbeddedElection> {
+    let directory = create_directory(&options.dir).await?;
+    let members = Members::new(directory.clone());
+    let own = if contends {
+        Some(members.own(&process).await?)
+    } else {
+        None
+    };
+    let reader = open_database(&directory, &options).await?;
+    let writer = open_database(&directory, &options).await?;
+    EmbeddedElection::start(&options, members, own, reader, writer)
+}
+
+/// Opens the records' half.
+pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
+    let directory = create_directory(&options.dir).await?;
+    let reader = open_database(&directory, &options).await?;
+    let writer = open_database(&directory, &options).await?;
+    EmbeddedStore::start(&options, reader, writer)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Error::Unavailable {
+            store: STORE,
+            reason: error.to_string(),
+        })?
+}
+
+async fn create_directory(root: &Path) -> Result<Directory> {
+    let root = root.to_owned();
+    blocking(move || Directory::create(&root)).await
+}
+
+async fn open_database(directory: &Directory, options: &EmbeddedOptions) -> Result<Database> {
+    let mut tries = 1;
+    loop {
+        let (path, busy_timeout) = (directory.database(), options.busy_timeout);
+        match blocking(move || Database::open(&path, busy_timeout)).await {
+            // SQLite does not wait for another process that switches the file to its log just then.
+            Err(Error::Unavailable { reason, .. }) if tries < OPEN_TRIES => {
+                tracing::debug!(reason, "the embedded store is busy: opening it again");
+                tries += 1;
+                tokio::time::sleep(OPEN_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}

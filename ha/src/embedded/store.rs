@@ -1,0 +1,153 @@
+//! The records' half of the embedded backend.
+//!
+//! Reads have a connection of their own, so that a long listing does not hold up commits.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::database::Database;
+use super::worker::{Poll, Worker, spawn, work_and_poll};
+use super::{EmbeddedOptions, STORE};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::store::{
+    Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
+    Write,
+};
+
+/// The records of a cluster, in an embedded store.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    reader: Worker,
+    writer: Worker,
+    changes: watch::Receiver<Option<Change>>,
+    limits: Limits,
+}
+
+/// Tells the last change whenever anybody committed.
+struct Follow {
+    changes: watch::Sender<Option<Change>>,
+    version: Option<i64>,
+    fails: bool,
+}
+
+impl Follow {
+    fn look(&mut self, database: &mut Database) -> Result<()> {
+        database.follow_file()?;
+        let version = database.data_version()?;
+        if self.version == Some(version) {
+            return Ok(());
+        }
+        let change = database.read(|tables| tables.change())?;
+        self.version = Some(version);
+        self.changes
+            .send_if_modified(|seen| seen.replace(change) != Some(change));
+        Ok(())
+    }
+}
+
+impl Poll for Follow {
+    fn poll(&mut self, database: &mut Database, told: bool) {
+        if told {
+            self.version = None;
+        }
+        match self.look(database) {
+            Ok(()) => self.fails = false,
+            Err(error) => {
+                // Said once; it is tried again at every interval.
+                if !std::mem::replace(&mut self.fails, true) {
+                    tracing::warn!(%error, "the embedded store can't be followed");
+                }
+            }
+        }
+    }
+}
+
+impl EmbeddedStore {
+    pub(super) fn start(
+        options: &EmbeddedOptions,
+        reading: Database,
+        writing: Database,
+    ) -> Result<EmbeddedStore> {
+        let (sender, changes) = watch::channel(None);
+        let (reader, queue) = Worker::queue();
+        let follow = Follow {
+            changes: sender,
+            version: None,
+            fails: false,
+        };
+        let interval = options.poll_interval;
+        spawn("store-read", move || {
+            work_and_poll(&queue, reading, interval, follow)
+        })?;
+        let writer = Worker::start("store-write", writing)?;
+        Ok(EmbeddedStore {
+            reader,
+            writer,
+            changes,
+            limits: options.limits,
+        })
+    }
+}
+
+#[async_trait]
+impl CoordinationStore for EmbeddedStore {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        let keys = keys.to_vec();
+        self.reader
+            .call(move |database| database.read(|tables| tables.get(&keys)))
+            .await
+    }
+
+    async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        let after = page.map(|page| page.after);
+        let list =
+            move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
+        self.reader.call(list).await
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        self.reader
+            .call(|database| database.read(|tables| tables.guard()))
+            .await
+    }
+
+    fn changes(&self) -> watch::Receiver<Option<Change>> {
+        self.changes.clone()
+    }
+
+    async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        let last = last.min(first.saturating_add(CHANGES_RING - 1));
+        self.reader
+            .call(move |database| database.read(|tables| tables.touched(first, last)))
+            .await
+    }
+
+    async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let size: usize = request.writes.iter().map(Write::size).sum();
+        let Limits { writes, bytes } = self.limits;
+        if size > bytes || request.writes.len() > writes {
+            let what = if size > bytes {
+                "a transaction"
+            } else {
+                "a transaction of many writes"
+            };
+            return Err(Error::TooLarge {
+                store: STORE,
+                what,
+                size,
+                limit: bytes,
+            });
+        }
+        let request = request.clone();
+        let commit = move |database: &mut Database| database.write(|t| t.commit(&request));
+        let reply = self.writer.call(commit).await?;
+        self.reader.poll();
+        Ok(reply)
+    }
+}

@@ -1,0 +1,341 @@
+//! Each read and guarded write on the tables, inside a transaction of [`super::database`].
+//!
+//! Invariant: the fence of every write of a term is `epoch = ? and leader is not null`. As nothing but resigning sets
+//! `leader` to null, a term that resigned can never write or attach again, although its number, the token, stays.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
+use serde::de::DeserializeOwned;
+
+use super::database::{APPLICATION_ID, failure};
+use crate::election::{
+    Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderInformation,
+    LeaderKey, Nonce, ProcessId,
+};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, Key, Kind, Name};
+use crate::store::{Change, CommitReply, CommitRequest, Guard, Page, PageToken, Touched, Write};
+
+/// The tables as one transaction sees them.
+#[derive(Debug)]
+pub(super) struct Tables<'a> {
+    connection: &'a Connection,
+    path: &'a Path,
+}
+
+/// SQLite's integers are signed; no counter gets that far.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The token is the number of the epoch.
+fn token_of(epoch: Epoch) -> EpochToken {
+    EpochToken(epoch.get())
+}
+
+impl<'a> Tables<'a> {
+    pub(super) fn new(connection: &'a Connection, path: &'a Path) -> Tables<'a> {
+        Tables { connection, path }
+    }
+
+    fn one<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>> {
+        let row = || {
+            self.connection
+                .prepare_cached(sql)?
+                .query_row(params, read)
+                .optional()
+        };
+        row().map_err(|error| failure(self.path, error))
+    }
+
+    fn execute(&self, sql: &str, params: impl Params) -> Result<()> {
+        let run = || self.connection.prepare_cached(sql)?.execute(params);
+        run().map(drop).map_err(|error| failure(self.path, error))
+    }
+
+    fn corrupt(&self, what: impl std::fmt::Display, reason: impl std::fmt::Display) -> Error {
+        let key = format!("{what} in {}", self.path.display());
+        Error::Corrupt {
+            key,
+            reason: reason.to_string(),
+        }
+    }
+
+    fn json<T: DeserializeOwned>(&self, what: &str, text: &str) -> Result<T> {
+        serde_json::from_str(text).map_err(|error| self.corrupt(what, error))
+    }
+
+    fn encode(&self, what: &str, value: &impl serde::Serialize) -> Result<String> {
+        serde_json::to_string(value).map_err(|error| self.corrupt(what, error))
+    }
+
+    /// Whether the file is a store that this version reads; false: it is empty.
+    pub(super) fn is_store(&self, supported: u16) -> Result<bool> {
+        let number = |sql| {
+            self.one(sql, [], |row| row.get::<_, i64>(0))
+                .map(|n| n.unwrap_or(0))
+        };
+        let application = number("pragma application_id")?;
+        let version = number("pragma user_version")?;
+        let tables = number("select count(*) from sqlite_schema")?;
+        if (application, version, tables) == (0, 0, 0) {
+            return Ok(false);
+        }
+        let key = self.path.display().to_string();
+        if application != APPLICATION_ID {
+            let reason = "it is a database of another program".to_owned();
+            return Err(Error::Corrupt { key, reason });
+        }
+        if version > i64::from(supported) {
+            let found = u16::try_from(version).unwrap_or(u16::MAX);
+            return Err(Error::TooNew {
+                key,
+                found,
+                supported,
+            });
+        }
+        Ok(true)
+    }
+
+    fn epoch(&self) -> Result<Option<(EpochRecord, Option<LeaderKey>)>> {
+        self.one(
+            "select epoch, incarnation, leader, nonce from epoch",
+            [],
+            |row| {
+                let epoch = Epoch::new(unsigned(row.get(0)?));
+                let incarnation = ClusterIncarnation::new(row.get::<_, String>(1)?);
+                let leader: Option<(String, String)> =
+                    Option::zip(row.get::<_, Option<_>>(2)?, row.get::<_, Option<_>>(3)?);
+                let leader = leader.map(|(process, nonce)| LeaderKey {
+                    epoch,
+                    process: ProcessId::new(process),
+                    nonce: Nonce::new(nonce),
+                });
+                Ok((EpochRecord { epoch, incarnation }, leader))
+            },
+        )
+    }
+
+    /// What is stored. `leader` is the one named, whether it lives or not.
+    pub(super) fn view(&self) -> Result<ElectionView> {
+        let info = self.one("select value from leader_info", [], |row| {
+            row.get::<_, String>(0)
+        })?;
+        let info: Option<LeaderInformation> = info
+            .map(|text| self.json("leader-info", &text))
+            .transpose()?;
+        let Some((record, leader)) = self.epoch()? else {
+            return Ok(ElectionView {
+                epoch: None,
+                leader: None,
+                info,
+            });
+        };
+        let token = token_of(record.epoch);
+        Ok(ElectionView {
+            epoch: Some((record, token)),
+            leader,
+            info,
+        })
+    }
+
+    pub(super) fn advance(
+        &self,
+        seen: &ElectionView,
+        next: &EpochRecord,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        let stored = self.epoch()?.map(|(record, _)| record);
+        if stored.as_ref() != seen.epoch.as_ref().map(|(record, _)| record) {
+            return Ok(Attempt::Refused(self.view()?));
+        }
+        self.execute(
+            "insert into epoch (id, epoch, incarnation, leader, nonce) values (1, ?1, ?2, ?3, ?4)
+             on conflict (id) do update set epoch = ?1, incarnation = ?2, leader = ?3, nonce = ?4",
+            params![
+                signed(next.epoch.get()),
+                next.incarnation.as_str(),
+                leader.process.as_str(),
+                leader.nonce.as_str()
+            ],
+        )?;
+        Ok(Attempt::Applied(token_of(next.epoch)))
+    }
+
+    /// Whether `epoch` is at `token`, in that incarnation; and if so, whether the term has a leader.
+    fn term(
+        &self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+    ) -> Result<Option<bool>> {
+        let Some((record, leader)) = self.epoch()? else {
+            return Ok(None);
+        };
+        let same = token_of(record.epoch) == token
+            && incarnation.is_none_or(|known| *known == record.incarnation);
+        Ok(same.then_some(leader.is_some()))
+    }
+
+    pub(super) fn attach(
+        &self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        if self.term(token, incarnation)? != Some(true) {
+            return Ok(Attempt::Refused(self.view()?));
+        }
+        let names = params![leader.process.as_str(), leader.nonce.as_str()];
+        self.execute("update epoch set leader = ?1, nonce = ?2", names)?;
+        Ok(Attempt::Applied(token))
+    }
+
+    /// Ends the term. Applied again, it finds the term ended and says so again: its token does not move.
+    pub(super) fn resign(
+        &self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+    ) -> Result<Attempt> {
+        if self.term(token, incarnation)?.is_none() {
+            return Ok(Attempt::Refused(self.view()?));
+        }
+        self.execute("update epoch set leader = null, nonce = null", [])?;
+        Ok(Attempt::Applied(token))
+    }
+
+    pub(super) fn publish(
+        &self,
+        token: EpochToken,
+        incarnation: Option<&ClusterIncarnation>,
+        info: &LeaderInformation,
+    ) -> Result<Attempt> {
+        if self.term(token, incarnation)? != Some(true) {
+            return Ok(Attempt::Refused(self.view()?));
+        }
+        let sql = "insert or replace into leader_info (id, value) values (1, ?1)";
+        self.execute(sql, params![self.encode("leader-info", info)?])?;
+        Ok(Attempt::Applied(token))
+    }
+
+    pub(super) fn change(&self) -> Result<Change> {
+        let change = self.one("select number, epoch from changes", [], |row| {
+            let epoch = Epoch::new(unsigned(row.get(1)?));
+            Ok(Change {
+                number: unsigned(row.get(0)?),
+                epoch,
+            })
+        })?;
+        change.ok_or_else(|| self.corrupt("changes", "the row is missing"))
+    }
+
+    pub(super) fn guard(&self) -> Result<Guard> {
+        let epoch = self.epoch()?;
+        Ok(Guard {
+            leader_present: epoch.as_ref().is_some_and(|(_, leader)| leader.is_some()),
+            epoch: epoch
+                .map(|(record, _)| (record.epoch, token_of(record.epoch), record.incarnation)),
+            change: self.change()?,
+        })
+    }
+
+    pub(super) fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let fence = &request.fence;
+        let leads = self.term(fence.token, Some(&fence.incarnation))? == Some(true);
+        if !leads || self.change()? != request.after {
+            return Ok(CommitReply::Refused(self.guard()?));
+        }
+        for write in &request.writes {
+            let key = write.key();
+            let (kind, name) = (key.kind.directory(), key.name.as_str());
+            match write {
+                Write::Put { value, .. } => self.execute(
+                    "insert into items (kind, name, value) values (?1, ?2, ?3)
+                     on conflict (kind, name) do update set value = ?3",
+                    params![kind, name, value.as_ref()],
+                )?,
+                Write::Delete { .. } => self.execute(
+                    "delete from items where kind = ?1 and name = ?2",
+                    params![kind, name],
+                )?,
+            }
+        }
+        let change = request.change();
+        self.execute(
+            "update changes set number = ?1, epoch = ?2",
+            params![signed(change.number), signed(change.epoch.get())],
+        )?;
+        self.execute(
+            "insert or replace into ring (slot, value) values (?1, ?2)",
+            params![
+                signed(change.number % CHANGES_RING),
+                self.encode("changes", &request.touched())?
+            ],
+        )?;
+        Ok(CommitReply::Applied)
+    }
+
+    pub(super) fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        let value = |key: &Key| {
+            let names = params![key.kind.directory(), key.name.as_str()];
+            let sql = "select value from items where kind = ?1 and name = ?2";
+            Ok(self
+                .one(sql, names, |row| row.get::<_, Vec<u8>>(0))?
+                .map(Bytes::from))
+        };
+        keys.iter().map(value).collect()
+    }
+
+    pub(super) fn list(&self, kind: Kind, after: Option<&Name>, limit: usize) -> Result<Page> {
+        let limit = limit.clamp(1, 100_000);
+        let after = after.map_or("", Name::as_str);
+        // One more than asked for tells whether there is more.
+        let wanted = signed(limit as u64 + 1);
+        let rows = || -> rusqlite::Result<Vec<(String, Vec<u8>)>> {
+            self.connection
+                .prepare_cached(
+                    "select name, value from items where kind = ?1 and name > ?2
+                     order by name limit ?3",
+                )?
+                .query_map(params![kind.directory(), after, wanted], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })?
+                .collect()
+        };
+        let rows = rows().map_err(|error| failure(self.path, error))?;
+        let more = rows.len() > limit;
+        let mut page = Page::default();
+        for (name, value) in rows.into_iter().take(limit) {
+            let name = Name::new(name).map_err(|error| self.corrupt(kind.directory(), error))?;
+            page.items.push((name, Bytes::from(value)));
+        }
+        let last = page.items.last().filter(|_| more);
+        page.next = last.map(|(name, _)| PageToken {
+            after: name.clone(),
+            revision: None,
+        });
+        Ok(page)
+    }
+
+    pub(super) fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        let entry = |number: u64| {
+            let slot = params![signed(number % CHANGES_RING)];
+            let sql = "select value from ring where slot = ?1";
+            let text = self.one(sql, slot, |row| row.get::<_, String>(0))?;
+            let entry: Option<Touched> =
+                text.map(|text| self.json("changes", &text)).transpose()?;
+            Ok(entry.filter(|entry| entry.change.number == number))
+        };
+        (first..=last).map(entry).collect()
+    }
+}

@@ -1,0 +1,134 @@
+//! A thread that owns one connection: async callers hand it work through a bounded queue and await the answer.
+//!
+//! Invariants: one piece of work at a time, in order. Work whose caller is gone by the time its turn comes is not done.
+//! The thread ends, and its connection closes, when the last [`Worker`] is dropped.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::STORE;
+use super::database::Database;
+use crate::error::{Error, Result};
+
+/// How much work may wait. A full queue is an answer: nothing was done.
+const QUEUE: usize = 1024;
+
+pub(super) enum Message {
+    Work(Box<dyn FnOnce(&mut Database) + Send>),
+    /// Look now, not only at the next interval.
+    Poll,
+}
+
+/// The handle of the thread. A cheap clone.
+#[derive(Debug, Clone)]
+pub(super) struct Worker {
+    pub(super) queue: Arc<SyncSender<Message>>,
+}
+
+/// What a worker does besides the work: at each interval, after each piece of work, and when told.
+pub(super) trait Poll: Send + 'static {
+    /// `told`: a message asked for it, so something changed.
+    fn poll(&mut self, database: &mut Database, told: bool);
+}
+
+impl Worker {
+    /// Makes a queue, so that what polls can know the way back.
+    pub(super) fn queue() -> (Worker, Receiver<Message>) {
+        let (sender, receiver) = sync_channel(QUEUE);
+        (
+            Worker {
+                queue: Arc::new(sender),
+            },
+            receiver,
+        )
+    }
+
+    /// Starts a thread that only works.
+    pub(super) fn start(name: &str, database: Database) -> Result<Worker> {
+        let (worker, receiver) = Worker::queue();
+        spawn(name, move || work(&receiver, database))?;
+        Ok(worker)
+    }
+
+    /// Does `work` on the thread. `Unavailable`: it was not begun. `NoAnswer`: the thread ended over it.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = oneshot::channel();
+        let work = move |database: &mut Database| {
+            if sender.is_closed() {
+                return;
+            }
+            let result = database.follow_file().and_then(|_| work(database));
+            // A caller that gave up meanwhile does not want to know.
+            let _ = sender.send(result);
+        };
+        self.queue
+            .try_send(Message::Work(Box::new(work)))
+            .map_err(|error| {
+                let reason = match error {
+                    TrySendError::Full(_) => "too many requests wait".to_owned(),
+                    TrySendError::Disconnected(_) => "its thread ended".to_owned(),
+                };
+                Error::Unavailable {
+                    store: STORE,
+                    reason,
+                }
+            })?;
+        receiver.await.map_err(|_| Error::NoAnswer {
+            store: STORE,
+            reason: "its thread ended over the request".to_owned(),
+        })?
+    }
+
+    /// Makes the thread look now. If its queue is full it is about to.
+    pub(super) fn poll(&self) {
+        let _ = self.queue.try_send(Message::Poll);
+    }
+}
+
+pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| {
+        let reason = format!("no thread {name} could be started: {error}");
+        Error::Unavailable {
+            store: STORE,
+            reason,
+        }
+    })
+}
+
+fn work(queue: &Receiver<Message>, mut database: Database) {
+    while let Ok(message) = queue.recv() {
+        match message {
+            Message::Work(work) => work(&mut database),
+            Message::Poll => {}
+        }
+    }
+}
+
+/// Works and polls until the queue's last sender is gone.
+pub(super) fn work_and_poll(
+    queue: &Receiver<Message>,
+    mut database: Database,
+    interval: Duration,
+    mut poll: impl Poll,
+) {
+    poll.poll(&mut database, true);
+    loop {
+        let told = match queue.recv_timeout(interval) {
+            Ok(Message::Work(work)) => {
+                work(&mut database);
+                false
+            }
+            Ok(Message::Poll) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        poll.poll(&mut database, told);
+    }
+}

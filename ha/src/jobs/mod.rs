@@ -1,0 +1,3 @@
+//! What a cluster keeps of its jobs, generic over the record types.
+
+pub mod record;

@@ -1,0 +1,360 @@
+//! The envelope of every record that this crate keeps for others: format version, encoding, checksum, payload.
+//!
+//! Not here: what a payload means, and where the record is kept. Invariants: a record that was damaged anywhere, or cut
+//! off, is [`Error::Corrupt`], never another payload; one that is whole and of a newer format is [`Error::TooNew`].
+//!
+//! ```text
+//! 0       magic: 0xA7; another envelope would have another one
+//! 1..3    format of the payload, u16, little endian
+//! 3       encoding: 0 raw, 1 zstd, 2 pointer to a blob (JSON)
+//! 4..12   XXH3 (64 bit), little endian, of bytes 0..4 followed by bytes 12..
+//! 12..    payload, as encoded
+//! ```
+//!
+//! A blob holds a record as well, raw or zstd, so that what it says of itself does not depend on the pointer.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::blob::BlobPointer;
+use crate::error::{Error, Result};
+
+/// The largest payload: what a small record may claim to decompress to, at most.
+pub const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
+
+const MAGIC: u8 = 0xa7;
+const PREFIX: usize = 4;
+const HEADER: usize = PREFIX + 8;
+/// Smaller payloads stay raw: there is little to gain, and raw ones can be read by eye.
+const COMPRESS_ABOVE: usize = 512;
+const COMPRESSION_LEVEL: i32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Raw = 0,
+    Zstd = 1,
+    Pointer = 2,
+}
+
+impl Encoding {
+    fn of(byte: u8) -> Option<Encoding> {
+        match byte {
+            0 => Some(Encoding::Raw),
+            1 => Some(Encoding::Zstd),
+            2 => Some(Encoding::Pointer),
+            _ => None,
+        }
+    }
+}
+
+/// An encoded record, and whether it may be kept in the coordination store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Encoded {
+    /// Small enough for the coordination store.
+    Inline(Bytes),
+    /// Too large for it: goes to a blob, and [`encode_pointer`] makes what is kept in its place.
+    Oversized(Bytes),
+}
+
+/// What a record holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Payload {
+    /// The payload itself.
+    Inline {
+        /// Its format.
+        format: u16,
+        /// Its bytes.
+        bytes: Bytes,
+    },
+    /// It is in a blob, which holds a record in its turn.
+    Blob {
+        /// The format of the payload there.
+        format: u16,
+        /// Where.
+        pointer: BlobPointer,
+    },
+}
+
+/// Encodes `payload`, compressed where that makes it smaller. `threshold` is the size in bytes up to which a record is
+/// kept inline. `TooLarge` above [`MAX_PAYLOAD`].
+pub fn encode(format: u16, payload: &[u8], threshold: usize) -> Result<Encoded> {
+    if payload.len() > MAX_PAYLOAD {
+        return Err(Error::TooLarge {
+            store: "a record",
+            what: "a payload",
+            size: payload.len(),
+            limit: MAX_PAYLOAD,
+        });
+    }
+    let compressed = compress(payload);
+    let record = match &compressed {
+        Some(compressed) => seal(format, Encoding::Zstd, compressed),
+        None => seal(format, Encoding::Raw, payload),
+    };
+    Ok(if record.len() > threshold {
+        Encoded::Oversized(record)
+    } else {
+        Encoded::Inline(record)
+    })
+}
+
+/// Encodes a record whose payload, of that format, is in a blob.
+pub fn encode_pointer(format: u16, pointer: &BlobPointer) -> Bytes {
+    let pointer = serde_json::to_vec(pointer).expect("names and numbers are always JSON");
+    seal(format, Encoding::Pointer, &pointer)
+}
+
+/// Decodes the record at `key`, which the errors name; `supported` is the newest format that the caller reads.
+pub fn decode(key: impl Display, supported: u16, record: &[u8]) -> Result<Payload> {
+    let corrupt = |reason: Cow<'static, str>| Error::Corrupt {
+        key: key.to_string(),
+        reason: reason.into_owned(),
+    };
+    let Some((header, payload)) = record.split_first_chunk::<HEADER>() else {
+        let size = record.len();
+        return Err(corrupt(
+            format!("{size} bytes are too short for a record").into(),
+        ));
+    };
+    let [magic, low, high, encoding, sum @ ..] = *header;
+    if magic != MAGIC {
+        return Err(corrupt("it does not begin like a record".into()));
+    }
+    if checksum(&header[..PREFIX], payload) != u64::from_le_bytes(sum) {
+        return Err(corrupt("its checksum does not match".into()));
+    }
+    let format = u16::from_le_bytes([low, high]);
+    if format > supported {
+        return Err(Error::TooNew {
+            key: key.to_string(),
+            found: format,
+            supported,
+        });
+    }
+    let encoding = Encoding::of(encoding)
+        .ok_or_else(|| corrupt(format!("its encoding {encoding} is unknown").into()))?;
+    match encoding {
+        Encoding::Raw => Ok(Payload::Inline {
+            format,
+            bytes: Bytes::copy_from_slice(payload),
+        }),
+        Encoding::Zstd => {
+            let bytes = decompress(payload).map_err(corrupt)?;
+            Ok(Payload::Inline { format, bytes })
+        }
+        Encoding::Pointer => {
+            let pointer = serde_json::from_slice(payload)
+                .map_err(|error| corrupt(format!("its pointer is unreadable: {error}").into()))?;
+            Ok(Payload::Blob { format, pointer })
+        }
+    }
+}
+
+fn checksum(prefix: &[u8], payload: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(prefix);
+    hasher.update(payload);
+    hasher.digest()
+}
+
+fn seal(format: u16, encoding: Encoding, payload: &[u8]) -> Bytes {
+    let [low, high] = format.to_le_bytes();
+    let prefix = [MAGIC, low, high, encoding as u8];
+    let sum = checksum(&prefix, payload).to_le_bytes();
+    Bytes::from([&prefix[..], &sum, payload].concat())
+}
+
+/// `None` where compression does not help.
+fn compress(payload: &[u8]) -> Option<Vec<u8>> {
+    if payload.len() <= COMPRESS_ABOVE {
+        return None;
+    }
+    // Out of memory is all that can fail here, and raw is always right.
+    let compressed = zstd::bulk::compress(payload, COMPRESSION_LEVEL).ok()?;
+    (compressed.len() < payload.len()).then_some(compressed)
+}
+
+fn decompress(compressed: &[u8]) -> Result<Bytes, Cow<'static, str>> {
+    let claimed = zstd::zstd_safe::get_frame_content_size(compressed)
+        .ok()
+        .flatten();
+    // What `compress` makes always says its size.
+    let claimed = claimed.ok_or("its compressed payload has no size")?;
+    let size = usize::try_from(claimed)
+        .ok()
+        .filter(|size| *size <= MAX_PAYLOAD)
+        .ok_or_else(|| {
+            format!("it claims to decompress to {claimed} bytes, and {MAX_PAYLOAD} are the limit")
+        })?;
+    let payload = zstd::bulk::decompress(compressed, size);
+    let payload = payload.map_err(|error| format!("it can't be decompressed: {error}"))?;
+    Ok(Bytes::from(payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::keys::Name;
+
+    fn inline(encoded: Encoded) -> Bytes {
+        match encoded {
+            Encoded::Inline(record) => record,
+            Encoded::Oversized(record) => panic!("{} bytes are oversized", record.len()),
+        }
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn bytes(text: &str) -> Vec<u8> {
+        let digits = text.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| {
+            let pair = std::str::from_utf8(pair).expect("digits");
+            u8::from_str_radix(pair, 16).expect("digits")
+        };
+        digits.map(byte).collect()
+    }
+
+    fn pointer() -> BlobPointer {
+        BlobPointer {
+            name: Name::new("job-7-0123456789abcdef").expect("a name"),
+            size: 70_000,
+            sha256: format!("{:064x}", 0xfeed).parse().expect("a digest"),
+        }
+    }
+
+    const RAW: &str = "a7010000951123f4c774d14061207061796c6f6164206f6620666f726d6174206f6e65";
+    const COMPRESSED: &str =
+        "a70100016da161865be3a74628b52ffd60bc017500003874616e697374200100b2541523";
+    const POINTER: &str = concat!(
+        "a701000295c427072ceb5fbb7b226e616d65223a226a6f622d372d30313233343536373839616263",
+        "646566222c2273697a65223a37303030302c22736861323536223a22303030303030303030303030",
+        "30303030303030303030303030303030303030303030303030303030303030303030303030303030",
+        "303030303030303066656564227d",
+    );
+
+    #[test]
+    fn records_kept_from_format_one_are_still_read() {
+        let kept = |record: &str| decode("graphs/kept", 1, &bytes(record)).expect("decoded");
+        let raw = Bytes::from_static(b"a payload of format one");
+        assert_eq!(
+            kept(RAW),
+            Payload::Inline {
+                format: 1,
+                bytes: raw
+            }
+        );
+        let long = Bytes::from("tanist ".repeat(100));
+        assert_eq!(
+            kept(COMPRESSED),
+            Payload::Inline {
+                format: 1,
+                bytes: long
+            }
+        );
+        assert_eq!(
+            kept(POINTER),
+            Payload::Blob {
+                format: 1,
+                pointer: pointer()
+            }
+        );
+    }
+
+    #[test]
+    fn records_are_still_written_as_they_were_in_format_one() {
+        let raw = encode(1, b"a payload of format one", 1024).expect("encoded");
+        assert_eq!(text(&inline(raw)), RAW);
+        assert_eq!(text(&encode_pointer(1, &pointer())), POINTER);
+    }
+
+    #[test]
+    fn a_payload_that_compresses_well_stays_inline_and_another_one_goes_to_a_blob() {
+        let zeros = encode(1, &vec![0; 1_000_000], 1024).expect("encoded");
+        let record = inline(zeros);
+        assert!(record.len() < 200, "{}", record.len());
+        let noise: Vec<u8> = (0..2000u32).flat_map(|i| Xxh3Noise(i).bytes()).collect();
+        let oversized = encode(1, &noise, 1024).expect("encoded");
+        let Encoded::Oversized(record) = oversized else {
+            panic!("{oversized:?}")
+        };
+        assert_eq!(record.len(), noise.len() + HEADER);
+        let decoded = decode("graphs/noise", 1, &record).expect("decoded");
+        assert_eq!(
+            decoded,
+            Payload::Inline {
+                format: 1,
+                bytes: Bytes::from(noise)
+            }
+        );
+    }
+
+    struct Xxh3Noise(u32);
+
+    impl Xxh3Noise {
+        fn bytes(&self) -> [u8; 8] {
+            xxhash_rust::xxh3::xxh3_64(&self.0.to_le_bytes()).to_le_bytes()
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_too_new_and_names_the_key() {
+        let record = inline(encode(3, b"x", 1024).expect("encoded"));
+        let error = decode("graphs/future", 2, &record).expect_err("too new");
+        assert!(
+            matches!(
+                error,
+                Error::TooNew {
+                    found: 3,
+                    supported: 2,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(error.to_string().contains("graphs/future"), "{error}");
+    }
+
+    #[test]
+    fn a_claim_of_more_than_the_limit_is_refused_before_anything_is_decompressed() {
+        let bomb = zstd::bulk::compress(&vec![0; MAX_PAYLOAD + 1], 1).expect("compressed");
+        let error = decode("graphs/bomb", 1, &seal(1, Encoding::Zstd, &bomb)).expect_err("refused");
+        assert!(error.to_string().contains("are the limit"), "{error}");
+        assert!(encode(1, &vec![0; MAX_PAYLOAD + 1], 1024).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(payload: Vec<u8>, repeat in 1usize..200, format: u16) {
+            let payload = payload.repeat(repeat);
+            let record = inline(encode(format, &payload, usize::MAX).expect("encoded"));
+            let decoded = decode("k", format, &record).expect("decoded");
+            prop_assert_eq!(decoded, Payload::Inline { format, bytes: Bytes::from(payload) });
+        }
+
+        #[test]
+        fn a_damaged_record_is_corrupt(payload: Vec<u8>, at: prop::sample::Index, bit in 0u8..8) {
+            let mut record = inline(encode(1, &payload, usize::MAX).expect("encoded")).to_vec();
+            let at = at.index(record.len());
+            record[at] ^= 1 << bit;
+            let damaged = decode("graphs/k", 1, &record);
+            let named = matches!(&damaged, Err(Error::Corrupt { key, .. }) if key == "graphs/k");
+            prop_assert!(named, "{:?}", damaged);
+            record[at] ^= 1 << bit;
+            let cut = decode("graphs/k", 1, &record[..at]);
+            let corrupt = matches!(cut, Err(Error::Corrupt { .. }));
+            prop_assert!(corrupt, "{:?}", cut);
+        }
+
+        #[test]
+        fn any_bytes_are_an_error_and_no_panic(bytes: Vec<u8>) {
+            prop_assert!(decode("k", 1, &bytes).is_err());
+        }
+    }
+}
