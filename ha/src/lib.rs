@@ -8,5 +8,7 @@ pub mod retry;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use error::{Error, Outcome, Result};
