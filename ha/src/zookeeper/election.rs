@@ -11,19 +11,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use zookeeper_client::SessionState as ConnectionState;
 
-use super::client::{Connection, Node, Session, Sessions, unavailable};
+use super::client::{Connection, Sessions};
 use super::follow::{follow, next_session};
 use super::multi::{Operation, Reply};
+use super::nodes::{self, create_epoch, decode, decode_epoch, encode, fence, set_epoch};
+use super::session::{Node, Session, unavailable};
 use crate::clock::Clock;
 use crate::election::{
     Attempt, ElectionDriver, ElectionView, EpochRecord, EpochToken, LeaderInformation, LeaderKey,
-    Member, ProcessId, SessionState,
+    Member, SessionState,
 };
 use crate::error::{Error, Outcome, Result};
 use crate::keys::path;
@@ -180,7 +179,7 @@ impl Members {
         let Some(member) = announced.as_ref() else {
             return Ok(());
         };
-        let path = session.path(&format!("{}/{}", path::MEMBERS, node_name(&member.process)));
+        let path = session.path(&nodes::member(&member.process));
         let data = encode(member)?;
         for _ in 0..ADAPTATIONS {
             let (path, data) = (path.clone(), data.clone());
@@ -201,8 +200,9 @@ impl Members {
                 };
                 stale.into_iter().chain([own]).collect()
             };
-            if let Reply::Applied(_) = session.commit(&operations).await? {
-                return Ok(());
+            match session.commit(&operations).await? {
+                Reply::Applied(_) => return Ok(()),
+                Reply::Refused { .. } => session.make_directories().await?,
             }
         }
         Err(unsettled())
@@ -247,20 +247,46 @@ impl Shared {
         })
     }
 
-    /// Deletes `leader` if it is there.
-    fn without_leader(&self, view: &ElectionView) -> Option<Operation> {
-        let path = self.connection.path(path::LEADER);
-        view.leader.is_some().then_some(Operation::Delete { path })
+    /// Writes guarded by the term at `token`, which `writes` makes from what is there. Applied, `epoch` is at `after`.
+    async fn write_in_term(
+        &self,
+        session: &Session,
+        (token, after): (EpochToken, EpochToken),
+        needs_leader: bool,
+        writes: impl Fn(&ElectionView, &EpochRecord) -> Result<Vec<Operation>>,
+    ) -> Result<Attempt> {
+        let goes_on = |view: &ElectionView| {
+            self.goes_on(view, token) && (view.leader.is_some() || !needs_leader)
+        };
+        for _ in 0..ADAPTATIONS {
+            let view = match self.look(session, goes_on).await? {
+                Ok(view) => view,
+                Err(view) => return Ok(Attempt::Refused(view)),
+            };
+            let Some((record, _)) = &view.epoch else {
+                continue;
+            };
+            if let Reply::Applied(_) = session.commit(&writes(&view, record)?).await? {
+                return Ok(Attempt::Applied(after));
+            }
+        }
+        Err(unsettled())
     }
+}
 
-    fn put_leader(&self, leader: &LeaderKey) -> Result<Operation> {
-        let path = self.connection.path(path::LEADER);
-        Ok(Operation::Create {
-            path,
-            data: encode(leader)?,
-            ephemeral: true,
-        })
-    }
+/// Deletes `leader` if it is there.
+fn without_leader(session: &Session, view: &ElectionView) -> Option<Operation> {
+    let path = session.path(path::LEADER);
+    view.leader.is_some().then_some(Operation::Delete { path })
+}
+
+fn put_leader(session: &Session, leader: &LeaderKey) -> Result<Operation> {
+    let (path, data) = (session.path(path::LEADER), encode(leader)?);
+    Ok(Operation::Create {
+        path,
+        data,
+        ephemeral: true,
+    })
 }
 
 #[async_trait]
@@ -286,28 +312,9 @@ impl ElectionDriver for ZooKeeperElection {
     ) -> Result<Attempt> {
         let shared = &self.shared;
         let session = shared.connection.session_of(&leader.nonce)?;
-        let path = shared.connection.path(path::EPOCH);
-        let data = encode(next)?;
         let (put_epoch, token) = match &seen.epoch {
-            None => (
-                Operation::Create {
-                    path,
-                    data,
-                    ephemeral: false,
-                },
-                EpochToken(0),
-            ),
-            Some((_, token)) => {
-                let version = Some(version(*token)?);
-                (
-                    Operation::Set {
-                        path,
-                        data,
-                        version,
-                    },
-                    EpochToken(token.0 + 1),
-                )
-            }
+            None => (create_epoch(&session, next)?, EpochToken(0)),
+            Some((_, token)) => (set_epoch(&session, *token, next)?, EpochToken(token.0 + 1)),
         };
         for _ in 0..ADAPTATIONS {
             let view = match shared
@@ -319,77 +326,54 @@ impl ElectionDriver for ZooKeeperElection {
             };
             *shared.term.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some((token, next.clone()));
-            let mut operations = vec![put_epoch.clone()];
-            operations.extend(shared.without_leader(&view));
-            operations.push(shared.put_leader(leader)?);
+            let mut operations = put_epoch.to_vec();
+            operations.extend(without_leader(&session, &view));
+            operations.push(put_leader(&session, leader)?);
             match session.commit(&operations).await? {
                 Reply::Applied(_) => return Ok(Attempt::Applied(token)),
-                // The epoch moved, or the old leader's node went or came: the next look tells.
-                Reply::Refused { .. } => {}
+                // The epoch moved, or the old leader's node went or came: the next look tells. Or all is gone.
+                Reply::Refused { .. } => session.make_directories().await?,
             }
         }
         Err(unsettled())
     }
 
     async fn attach(&self, token: EpochToken, leader: &LeaderKey) -> Result<Attempt> {
-        let shared = &self.shared;
-        let session = shared.connection.session_of(&leader.nonce)?;
-        for _ in 0..ADAPTATIONS {
-            let view = match shared
-                .look(&session, |view| shared.goes_on(view, token))
-                .await?
-            {
-                Ok(view) => view,
-                Err(view) => return Ok(Attempt::Refused(view)),
-            };
-            let mut operations = vec![check_epoch(shared, token)?];
-            operations.extend(shared.without_leader(&view));
-            operations.push(shared.put_leader(leader)?);
-            if let Reply::Applied(_) = session.commit(&operations).await? {
-                return Ok(Attempt::Applied(token));
-            }
-        }
-        Err(unsettled())
+        let session = self.shared.connection.session_of(&leader.nonce)?;
+        let writes = |view: &ElectionView, record: &EpochRecord| {
+            let mut operations = fence(&session, token, &record.incarnation)?.to_vec();
+            operations.extend(without_leader(&session, view));
+            operations.push(put_leader(&session, leader)?);
+            Ok(operations)
+        };
+        self.shared
+            .write_in_term(&session, (token, token), false, writes)
+            .await
     }
 
     async fn resign(&self, token: EpochToken) -> Result<Attempt> {
-        let shared = &self.shared;
-        let session = shared.connection.session()?;
-        for _ in 0..ADAPTATIONS {
-            let view = match shared
-                .look(&session, |view| shared.goes_on(view, token))
-                .await?
-            {
-                Ok(view) => view,
-                Err(view) => return Ok(Attempt::Refused(view)),
-            };
-            let record = view.epoch.as_ref().map(|(record, _)| record);
-            let mut operations = vec![Operation::Set {
-                path: shared.connection.path(path::EPOCH),
-                data: encode(&record)?,
-                version: Some(version(token)?),
-            }];
-            operations.extend(shared.without_leader(&view));
-            if let Reply::Applied(_) = session.commit(&operations).await? {
-                return Ok(Attempt::Applied(EpochToken(token.0 + 1)));
-            }
-        }
-        Err(unsettled())
+        let session = self.shared.connection.session()?;
+        let writes = |view: &ElectionView, record: &EpochRecord| {
+            let mut operations = set_epoch(&session, token, record)?.to_vec();
+            operations.extend(without_leader(&session, view));
+            Ok(operations)
+        };
+        let after = EpochToken(token.0 + 1);
+        self.shared
+            .write_in_term(&session, (token, after), false, writes)
+            .await
     }
 
     async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
-        let shared = &self.shared;
-        let session = shared.connection.session()?;
-        let data = encode(info)?;
-        for _ in 0..ADAPTATIONS {
-            let led = |view: &ElectionView| view.leader.is_some() && shared.goes_on(view, token);
-            let view = match shared.look(&session, led).await? {
-                Ok(view) => view,
-                Err(view) => return Ok(Attempt::Refused(view)),
-            };
-            let path = shared.connection.path(path::LEADER_INFO);
-            let data = data.clone();
-            let put = match view.info {
+        let session = self.shared.connection.session()?;
+        let writes = |view: &ElectionView, record: &EpochRecord| {
+            let mut operations = fence(&session, token, &record.incarnation)?.to_vec();
+            operations.push(Operation::Check {
+                path: session.path(path::LEADER),
+                version: None,
+            });
+            let (path, data) = (session.path(path::LEADER_INFO), encode(info)?);
+            operations.push(match view.info {
                 Some(_) => Operation::Set {
                     path,
                     data,
@@ -400,19 +384,12 @@ impl ElectionDriver for ZooKeeperElection {
                     data,
                     ephemeral: false,
                 },
-            };
-            let there = Operation::Check {
-                path: shared.connection.path(path::LEADER),
-                version: None,
-            };
-            if let Reply::Applied(_) = session
-                .commit(&[check_epoch(shared, token)?, there, put])
-                .await?
-            {
-                return Ok(Attempt::Applied(token));
-            }
-        }
-        Err(unsettled())
+            });
+            Ok(operations)
+        };
+        self.shared
+            .write_in_term(&session, (token, token), true, writes)
+            .await
     }
 
     /// What can't be written at once is written as soon as there is a session.
@@ -466,14 +443,6 @@ impl ElectionDriver for ZooKeeperElection {
     }
 }
 
-fn check_epoch(shared: &Shared, token: EpochToken) -> Result<Operation> {
-    let path = shared.connection.path(path::EPOCH);
-    Ok(Operation::Check {
-        path,
-        version: Some(version(token)?),
-    })
-}
-
 /// The election's keys from the nodes at [`Shared::fixed_paths`].
 fn view(nodes: &[Option<Node>]) -> Result<ElectionView> {
     let [epoch, leader, info] = nodes else {
@@ -493,55 +462,6 @@ fn view(nodes: &[Option<Node>]) -> Result<ElectionView> {
             .map(|node| decode(path::LEADER_INFO, node))
             .transpose()?,
     })
-}
-
-/// The node `epoch`: its value and its token.
-pub(super) fn decode_epoch(node: &Node) -> Result<(EpochRecord, EpochToken)> {
-    let token = u64::try_from(node.version).map_err(|_| Error::Corrupt {
-        key: path::EPOCH.into(),
-        reason: format!("its data version is {}", node.version),
-    })?;
-    Ok((decode(path::EPOCH, node)?, EpochToken(token)))
-}
-
-/// The data version that a token stands for.
-pub(super) fn version(token: EpochToken) -> Result<i32> {
-    i32::try_from(token.0).map_err(|_| Error::Corrupt {
-        key: path::EPOCH.into(),
-        reason: format!("{} is no data version", token.0),
-    })
-}
-
-/// The value of a node.
-pub(super) fn decode<T: DeserializeOwned>(key: &str, node: &Node) -> Result<T> {
-    serde_json::from_slice(&node.data).map_err(|error| Error::Corrupt {
-        key: key.to_owned(),
-        reason: error.to_string(),
-    })
-}
-
-/// A value as nodes hold it.
-pub(super) fn encode<T: Serialize>(value: &T) -> Result<Bytes> {
-    match serde_json::to_vec(value) {
-        Ok(bytes) => Ok(bytes.into()),
-        Err(error) => Err(Error::Misconfigured(
-            format!("can't be written: {error}").into(),
-        )),
-    }
-}
-
-/// The name of a process's node: what a path can't hold is escaped.
-fn node_name(process: &ProcessId) -> String {
-    let mut name = String::new();
-    for (at, char) in process.as_str().char_indices() {
-        match char {
-            '/' | '%' => name.push_str(&format!("%{:02x}", u32::from(char))),
-            '.' if at == 0 => name.push_str("%2e"),
-            char if char.is_control() => name.push_str(&format!("%{:02x}", u32::from(char))),
-            char => name.push(char),
-        }
-    }
-    name
 }
 
 fn unsettled() -> Error {

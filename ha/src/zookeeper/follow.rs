@@ -5,17 +5,18 @@
 //!
 //! Invariant: the last value is never missed. Values in between may be.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, select_all};
 use zookeeper_client::{SessionState, WatchedEvent};
 
-use super::client::{Node, Session, Sessions};
+use super::client::Sessions;
+use super::session::{Node, Session};
 use crate::election::Nonce;
 use crate::error::Outcome;
 use crate::retry::Backoff;
-use std::sync::Arc;
 
 /// Hands the nodes at `paths` to `seen`: once for each session, and whenever one of them may have changed. Ends with the
 /// connection.

@@ -11,6 +11,8 @@ mod client;
 mod election;
 mod follow;
 mod multi;
+mod nodes;
+mod session;
 mod store;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
@@ -30,7 +32,7 @@ use client::Connection;
 pub struct ZooKeeperOptions {
     /// The servers, `host:port` each.
     pub quorum: Vec<String>,
-    /// The directory of the cluster, like `/tanist/my-cluster`; created when missing.
+    /// The directory of the cluster, like `/tanist/my-cluster`, up to 200 bytes; created when missing.
     pub namespace: String,
     /// User and password of the scheme `digest`. Every node that is created then belongs to this user alone, also the
     /// namespace's parents where they were missing.
@@ -67,7 +69,10 @@ impl ZooKeeperOptions {
         let component = |part: &str| {
             !part.is_empty() && part != "." && part != ".." && !part.chars().any(char::is_control)
         };
-        if !trimmed.split('/').all(component) || trimmed.split('/').next() == Some("zookeeper") {
+        if trimmed.len() > 200
+            || !trimmed.split('/').all(component)
+            || trimmed.split('/').next() == Some("zookeeper")
+        {
             let namespace = &self.namespace;
             return Err(Error::Misconfigured(
                 format!("{namespace:?} is no namespace: use a path like /tanist/my-cluster").into(),

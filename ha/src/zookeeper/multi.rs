@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::client::STORE;
+use super::session::STORE;
 use crate::error::{Error, Result};
 
 /// Bytes that one request may have. The server's own limit is 1 MiB, and it answers more by dropping the connection,

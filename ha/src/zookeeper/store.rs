@@ -1,7 +1,7 @@
 //! The records' half on ZooKeeper.
 //!
-//! A transaction is one multi: the version of `epoch`, that `leader` is there, the version of `changes`, then the
-//! writes, then the ring. ZooKeeper has no upsert and no idempotent delete, so the store keeps in mind which nodes it
+//! A transaction is one multi: the version of `epoch` and its incarnation, that `leader` is there, the version of
+//! `changes`, then the writes, then the ring. ZooKeeper has no upsert and no idempotent delete, so the store keeps in mind which nodes it
 //! has seen and guesses; a wrong guess is refused as a whole, and is corrected and sent again.
 //!
 //! Invariants: `changes` had the value that the request follows, and the incarnation was the fence's, at the very data
@@ -16,16 +16,17 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use tokio::sync::watch;
 
-use super::client::{Connection, Node, STORE, Session, unavailable};
-use super::election::{decode, decode_epoch, encode, version};
+use super::client::Connection;
 use super::follow::follow;
 use super::multi::{OPERATION_OVERHEAD, Operation, REQUEST_LIMIT, Reply, check_size};
+use super::nodes::{decode, decode_epoch, encode, fence, marker, ring};
+use super::session::{Node, STORE, Session, unavailable};
 use crate::election::{ClusterIncarnation, Nonce};
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Name, path};
 use crate::store::{
-    Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
-    Write,
+    Change, CommitReply, CommitRequest, CoordinationStore, Fence, Guard, Limits, Page, PageToken,
+    Touched, Write,
 };
 
 /// How often a transaction is corrected before it is given up.
@@ -38,8 +39,8 @@ const NODES_PER_READ: usize = 100;
 const BYTES_PER_READ: usize = 2 << 20;
 /// Nodes in a multi-read while nothing is known about their size.
 const NODES_PER_FIRST_READ: usize = 16;
-/// Operations before the writes: `epoch`, `leader`, `changes`.
-const GUARDS: usize = 3;
+/// Operations before the writes: `epoch`, its incarnation, `leader`, `changes`.
+const GUARDS: usize = 4;
 
 /// The records' half on a session of its own. Dropped: its session ends.
 #[derive(Debug)]
@@ -177,21 +178,19 @@ impl ZooKeeperStore {
                 }
             }
         };
-        let mut operations = vec![
-            Operation::Check {
-                path: session.path(path::EPOCH),
-                version: Some(version(request.fence.token)?),
-            },
-            Operation::Check {
-                path: session.path(path::LEADER),
-                version: None,
-            },
-            Operation::Set {
-                path: session.path(path::CHANGES),
-                data: encode(&request.change())?,
-                version: Some(changes_version),
-            },
-        ];
+        let Fence {
+            token, incarnation, ..
+        } = &request.fence;
+        let mut operations = fence(session, *token, incarnation)?.to_vec();
+        operations.push(Operation::Check {
+            path: session.path(path::LEADER),
+            version: None,
+        });
+        operations.push(Operation::Set {
+            path: session.path(path::CHANGES),
+            data: encode(&request.change())?,
+            version: Some(changes_version),
+        });
         for write in &request.writes {
             match write {
                 Write::Put { key, value } => operations.push(put(&key.to_string(), value.clone())),
@@ -217,7 +216,12 @@ impl CoordinationStore for ZooKeeperStore {
         // A write's size counts its name once, but it travels twice, in the path and in the ring, and the path has the
         // namespace in front.
         let uncounted = self.connection.path("checkpoints/").len() + 200;
-        let guards = GUARDS * (OPERATION_OVERHEAD + self.connection.path("changes/1023").len());
+        let guards = GUARDS
+            * (OPERATION_OVERHEAD
+                + self
+                    .connection
+                    .path(&marker(&ClusterIncarnation::generate()))
+                    .len());
         let bytes = REQUEST_LIMIT - WRITES * uncounted - 2 * guards;
         Limits {
             writes: WRITES,
@@ -354,11 +358,16 @@ impl CoordinationStore for ZooKeeperStore {
                         (write.key().to_string(), matches!(write, Write::Put { .. }))
                     }));
                     self.remember([(ring(request.change().number), true)]);
-                    *position = versions.get(2).copied().flatten().map(|version| Position {
-                        change: request.change(),
-                        version,
-                        ..known
-                    });
+                    *position =
+                        versions
+                            .get(GUARDS - 1)
+                            .copied()
+                            .flatten()
+                            .map(|version| Position {
+                                change: request.change(),
+                                version,
+                                ..known
+                            });
                     return Ok(CommitReply::Applied);
                 }
                 Reply::Refused { index } if index < GUARDS => {
@@ -366,6 +375,8 @@ impl CoordinationStore for ZooKeeperStore {
                     if !would_pass(&guard, request) {
                         return Ok(CommitReply::Refused(guard));
                     }
+                    // `leader` is back, or `changes` is not there at all.
+                    session.make_directories().await?;
                 }
                 Reply::Refused { .. } => {
                     // Some node came or went since it was last seen; a missing directory also looks like this.
@@ -392,11 +403,6 @@ fn would_pass(guard: &Guard, request: &CommitRequest) -> bool {
         && guard.epoch.as_ref().is_some_and(|(_, token, incarnation)| {
             *token == request.fence.token && *incarnation == request.fence.incarnation
         })
-}
-
-/// The ring's node of a transaction, relative to the namespace.
-fn ring(number: u64) -> String {
-    format!("{}/{}", path::CHANGES, number % CHANGES_RING)
 }
 
 /// The value of `changes`: it is made as an empty directory.
