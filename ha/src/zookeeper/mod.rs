@@ -1,8 +1,9 @@
 //! The ZooKeeper backend: an election and a record store, each on a session of its own.
 //!
 //! Nodes are as in [`crate::keys`], below the namespace. The token of a term is the data version of `epoch`; `leader`
-//! and `members/<process>` are ephemeral. Every write is one multi that checks the version of `epoch`; that a resent
-//! transaction is applied at most once is the data version of `changes`.
+//! and `members/<process>` are ephemeral. Every write of a term is one multi that checks the version of `epoch` and, by
+//! the node `epoch/<incarnation>`, that it is the same cluster's; the data version of `changes` lets a transaction that
+//! is sent again be applied at most once.
 //!
 //! What this backend does not rely on: persistent watches (the client library loses them at a reconnect), its lock
 //! recipe, its retries, and the order in which a request that was given up arrives.
@@ -113,7 +114,7 @@ impl fmt::Debug for ZooKeeperOptions {
 
 /// Opens the election's half on a session of its own. Without `contends` it only observes: no lease is reported.
 ///
-/// `Unreachable` or `Denied` within about the connect timeout; the caller tries again. Runs its upkeep on the runtime
+/// `Unreachable` or `Denied` within twice the connect timeout; the caller tries again. Runs its upkeep on the runtime
 /// that it is called on.
 pub async fn open_election(
     options: ZooKeeperOptions,
@@ -128,7 +129,7 @@ pub async fn open_election(
     ))
 }
 
-/// Opens the records' half on a session of its own. `Unreachable` or `Denied` within about the connect timeout.
+/// Opens the records' half on a session of its own. `Unreachable` or `Denied` within twice the connect timeout.
 pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
     options.check()?;
     Ok(ZooKeeperStore::start(Connection::open(options).await?))

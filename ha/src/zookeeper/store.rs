@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use tokio::sync::watch;
 
 use super::client::Connection;
@@ -234,10 +234,10 @@ impl CoordinationStore for ZooKeeperStore {
             return Ok(Vec::new());
         }
         let session = self.connection.session()?;
-        session.barrier().await?;
         let names: Vec<_> = keys.iter().map(Key::to_string).collect();
         let paths: Vec<_> = names.iter().map(|name| session.path(name)).collect();
-        let nodes = self.read_all(&session, &paths).await?;
+        let nodes = self.read_all(&session, &paths);
+        let (_, nodes) = try_join(session.barrier(), nodes).await?;
         self.remember(names.into_iter().zip(nodes.iter().map(Option::is_some)));
         Ok(nodes
             .into_iter()
