@@ -11,5 +11,9 @@ pub mod keys;
 pub mod memory;
 pub mod retry;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use error::{Error, Outcome, Result};

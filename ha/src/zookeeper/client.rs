@@ -1,0 +1,150 @@
+//! A connection to the ensemble that outlives its sessions.
+//!
+//! Invariant: a session that ended for good is replaced by a new one, with another nonce, on which the directories
+//! exist.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::ZooKeeperOptions;
+use super::session::{Session, unavailable};
+use crate::election::Nonce;
+use crate::error::{Error, Result};
+use crate::retry::Backoff;
+
+/// The newest session, if there is one.
+pub(super) type Sessions = watch::Receiver<Option<Arc<Session>>>;
+
+/// A connection that gets a new session whenever the old one ended. Dropped: its session is closed.
+pub(super) struct Connection {
+    root: String,
+    current: Arc<watch::Sender<Option<Arc<Session>>>>,
+    tasks: Mutex<JoinSet<()>>,
+    request_timeout: Duration,
+}
+
+impl Connection {
+    /// Gets the first session and makes the directories.
+    pub async fn open(options: ZooKeeperOptions) -> Result<Connection> {
+        let root = options.root()?;
+        let request_timeout = options.request_timeout;
+        let session = Arc::new(Session::open(&options).await?);
+        let current = Arc::new(watch::Sender::new(Some(session)));
+        let connection = Connection {
+            root,
+            current,
+            tasks: Mutex::default(),
+            request_timeout,
+        };
+        connection.spawn(supervise(options, connection.current.clone()));
+        Ok(connection)
+    }
+
+    /// Runs a task that ends with the connection.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .spawn(task);
+    }
+
+    /// The absolute path of a node that is named relative to the namespace.
+    pub fn path(&self, relative: &str) -> String {
+        format!("{}/{relative}", self.root)
+    }
+
+    /// The newest session, if it is connected.
+    pub fn session(&self) -> Result<Arc<Session>> {
+        let session = self.current.borrow().clone();
+        let session = session.ok_or_else(|| unavailable("there is no session"))?;
+        session.connected()?;
+        Ok(session)
+    }
+
+    /// The session with this nonce, if it is connected; `SessionLost` if it ended.
+    pub fn session_of(&self, nonce: &Nonce) -> Result<Arc<Session>> {
+        let session = self.current.borrow().clone();
+        match session {
+            Some(session) if session.nonce() == nonce && !session.state().is_terminated() => {
+                session.connected()?;
+                Ok(session)
+            }
+            Some(_) | None => Err(Error::SessionLost),
+        }
+    }
+
+    /// Follows the newest session.
+    pub fn sessions(&self) -> Sessions {
+        self.current.subscribe()
+    }
+
+    /// Ends the tasks and the session, and waits, within bounds, until the server knows.
+    pub async fn close(&self) {
+        let mut tasks =
+            std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.shutdown().await;
+        let Some(session) = self.current.send_replace(None) else {
+            return;
+        };
+        let mut states = session.states();
+        drop(session);
+        let closed = async {
+            while !states.state().is_terminated() {
+                states.changed().await;
+            }
+        };
+        if tokio::time::timeout(self.request_timeout, closed)
+            .await
+            .is_err()
+        {
+            tracing::warn!("the session could not be closed in time, it ends by its timeout");
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The tasks go with their set.
+        self.current.send_replace(None);
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Replaces each session that ended by a new one.
+async fn supervise(options: ZooKeeperOptions, current: Arc<watch::Sender<Option<Arc<Session>>>>) {
+    loop {
+        let Some(mut states) = current.borrow().as_ref().map(|it| it.states()) else {
+            return;
+        };
+        let mut state = states.state();
+        while !state.is_terminated() {
+            state = states.changed().await;
+        }
+        tracing::warn!(%state, "the session ended");
+        current.send_replace(None);
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        let session = loop {
+            match Session::open(&options).await {
+                Ok(session) => break session,
+                Err(error) => {
+                    let delay = backoff.next_delay();
+                    tracing::warn!(%error, ?delay, "no new session yet");
+                    tokio::time::sleep(delay).await;
+                }
+            }
+        };
+        current.send_replace(Some(Arc::new(session)));
+    }
+}

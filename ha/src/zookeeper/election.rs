@@ -1,0 +1,469 @@
+//! The election's half on ZooKeeper.
+//!
+//! A session is the lease: its id is the nonce, and it ends on the server when nothing was heard from it for its
+//! timeout. The client library keeps it alive by itself but does not tell when it was last answered, so a ping of our
+//! own does: its moment of sending plus the timeout is the deadline.
+//!
+//! Invariant: every write to `epoch`, `leader` and `leader-info` is one transaction whose first operation is on the
+//! version of `epoch`. Whatever comes behind it in that transaction may be adapted to what is there and tried again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, watch};
+use zookeeper_client::SessionState as ConnectionState;
+
+use super::client::{Connection, Sessions};
+use super::follow::{follow, next_session};
+use super::multi::{Operation, Reply};
+use super::nodes::{self, create_epoch, decode, decode_epoch, encode, fence, set_epoch};
+use super::session::{Node, Session, unavailable};
+use crate::clock::Clock;
+use crate::election::{
+    Attempt, ElectionDriver, ElectionView, EpochRecord, EpochToken, LeaderInformation, LeaderKey,
+    Member, SessionState,
+};
+use crate::error::{Error, Outcome, Result};
+use crate::keys::path;
+use crate::retry::Backoff;
+
+/// How often a transaction is adapted to nodes that come and go under it.
+const ADAPTATIONS: usize = 8;
+
+/// The election's half on a session of its own. Dropped, or closed: its session ends and its upkeep with it.
+#[derive(Debug)]
+pub struct ZooKeeperElection {
+    shared: Arc<Shared>,
+    session: watch::Sender<SessionState>,
+    observed: watch::Sender<Option<ElectionView>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    connection: Connection,
+    members: Arc<Members>,
+    /// The term that this process last tried to take: what `epoch` holds at that token. Tokens repeat after the store
+    /// was wiped; this tells.
+    term: Mutex<Option<(EpochToken, EpochRecord)>>,
+}
+
+/// The member that is kept under each session.
+#[derive(Debug, Default)]
+struct Members {
+    announced: tokio::sync::Mutex<Option<Member>>,
+    changed: Notify,
+}
+
+impl ZooKeeperElection {
+    pub(super) fn start(connection: Connection, clock: Clock, contends: bool) -> ZooKeeperElection {
+        let session = watch::Sender::new(SessionState::None);
+        let observed = watch::Sender::new(None);
+        let shared = Arc::new(Shared {
+            connection,
+            members: Arc::default(),
+            term: Mutex::new(None),
+        });
+        let connection = &shared.connection;
+        let sessions = connection.sessions();
+        if contends {
+            connection.spawn(keep(sessions.clone(), clock, session.clone()));
+        }
+        connection.spawn(observe(
+            sessions.clone(),
+            shared.fixed_paths(),
+            observed.clone(),
+        ));
+        connection.spawn(enrol(sessions, shared.members.clone()));
+        ZooKeeperElection {
+            shared,
+            session,
+            observed,
+        }
+    }
+}
+
+/// Reports the session: alive until its timeout has passed since the last answered ping was sent.
+async fn keep(mut sessions: Sessions, clock: Clock, report: watch::Sender<SessionState>) {
+    let mut last = None;
+    while let Some(session) = next_session(&mut sessions, last.as_ref()).await {
+        last = Some(session.nonce().clone());
+        let timeout = session.timeout();
+        let mut states = session.states();
+        loop {
+            match states.state() {
+                ConnectionState::SyncConnected => {}
+                state if state.is_terminated() => break,
+                _ => {
+                    states.changed().await;
+                    continue;
+                }
+            }
+            let sent = clock.now();
+            let pause = match session.sync().await {
+                Ok(()) => {
+                    let deadline = Some(sent.after(timeout));
+                    let nonce = session.nonce().clone();
+                    report.send_replace(SessionState::Alive {
+                        nonce,
+                        deadline,
+                        timeout,
+                    });
+                    timeout / 3
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a ping was not answered");
+                    timeout / 12
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = states.changed() => {}
+            }
+        }
+        report.send_replace(SessionState::None);
+    }
+    report.send_replace(SessionState::None);
+}
+
+/// Reports what the election's nodes hold.
+async fn observe(
+    sessions: Sessions,
+    paths: Vec<String>,
+    report: watch::Sender<Option<ElectionView>>,
+) {
+    follow(sessions, paths, |nodes| match view(&nodes) {
+        Ok(view) => {
+            report.send_if_modified(|last| {
+                let modified = last.as_ref() != Some(&view);
+                *last = Some(view);
+                modified
+            });
+        }
+        Err(error) => tracing::error!(%error, "the election's nodes can't be read"),
+    })
+    .await;
+}
+
+/// Writes the announced member again under each new session.
+async fn enrol(mut sessions: Sessions, members: Arc<Members>) {
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    loop {
+        let session = sessions.borrow_and_update().clone();
+        let written = match session {
+            Some(session) => members.write(&session).await,
+            None => Ok(()),
+        };
+        let again = async {
+            match &written {
+                Ok(()) => std::future::pending().await,
+                Err(error) => {
+                    tracing::debug!(%error, "the member is not announced yet");
+                    tokio::time::sleep(backoff.next_delay()).await;
+                }
+            }
+        };
+        tokio::select! {
+            changed = sessions.changed() => if changed.is_err() { return },
+            () = members.changed.notified() => {}
+            () = again => continue,
+        }
+        backoff.reset();
+    }
+}
+
+impl Members {
+    /// Writes the announced member, if there is one, under this session.
+    async fn write(&self, session: &Session) -> Result<()> {
+        let announced = self.announced.lock().await;
+        let Some(member) = announced.as_ref() else {
+            return Ok(());
+        };
+        let path = session.path(&nodes::member(&member.process));
+        let data = encode(member)?;
+        for _ in 0..ADAPTATIONS {
+            let (path, data) = (path.clone(), data.clone());
+            let owner = session.owner(&path).await?;
+            let operations = if owner.as_ref() == Some(session.nonce()) {
+                vec![Operation::Set {
+                    path,
+                    data,
+                    version: None,
+                }]
+            } else {
+                // An earlier session's node may live on for a while, and would go with that session.
+                let stale = owner.map(|_| Operation::Delete { path: path.clone() });
+                let own = Operation::Create {
+                    path,
+                    data,
+                    ephemeral: true,
+                };
+                stale.into_iter().chain([own]).collect()
+            };
+            match session.commit(&operations).await? {
+                Reply::Applied(_) => return Ok(()),
+                Reply::Refused { .. } => session.make_directories().await?,
+            }
+        }
+        Err(unsettled())
+    }
+}
+
+impl Shared {
+    /// `epoch`, `leader` and `leader-info`.
+    fn fixed_paths(&self) -> Vec<String> {
+        [path::EPOCH, path::LEADER, path::LEADER_INFO]
+            .map(|name| self.connection.path(name))
+            .to_vec()
+    }
+
+    async fn read(&self, session: &Session) -> Result<ElectionView> {
+        view(&session.read_linearizable(&self.fixed_paths()).await?)
+    }
+
+    /// What is there when `goes_on` holds of it; else, as of now, the view that refuses. What is there may be a little
+    /// old, which the transaction that is built on it finds out.
+    async fn look(
+        &self,
+        session: &Session,
+        goes_on: impl Fn(&ElectionView) -> bool,
+    ) -> Result<Result<ElectionView, ElectionView>> {
+        let cheap = view(&session.read(&self.fixed_paths()).await?)?;
+        if goes_on(&cheap) {
+            return Ok(Ok(cheap));
+        }
+        let view = self.read(session).await?;
+        Ok(if goes_on(&view) { Ok(view) } else { Err(view) })
+    }
+
+    /// Whether the term at `token` goes on. The version alone does not tell it from a term of another incarnation.
+    fn goes_on(&self, view: &ElectionView, token: EpochToken) -> bool {
+        let term = self.term.lock().unwrap_or_else(PoisonError::into_inner);
+        view.epoch.as_ref().is_some_and(|(record, found)| {
+            *found == token
+                && term
+                    .as_ref()
+                    .is_none_or(|(taken, term)| *taken != token || term == record)
+        })
+    }
+
+    /// Writes guarded by the term at `token`, which `writes` makes from what is there. Applied, `epoch` is at `after`.
+    async fn write_in_term(
+        &self,
+        session: &Session,
+        (token, after): (EpochToken, EpochToken),
+        needs_leader: bool,
+        writes: impl Fn(&ElectionView, &EpochRecord) -> Result<Vec<Operation>>,
+    ) -> Result<Attempt> {
+        let goes_on = |view: &ElectionView| {
+            self.goes_on(view, token) && (view.leader.is_some() || !needs_leader)
+        };
+        for _ in 0..ADAPTATIONS {
+            let view = match self.look(session, goes_on).await? {
+                Ok(view) => view,
+                Err(view) => return Ok(Attempt::Refused(view)),
+            };
+            let Some((record, _)) = &view.epoch else {
+                continue;
+            };
+            if let Reply::Applied(_) = session.commit(&writes(&view, record)?).await? {
+                return Ok(Attempt::Applied(after));
+            }
+        }
+        Err(unsettled())
+    }
+}
+
+/// Deletes `leader` if it is there.
+fn without_leader(session: &Session, view: &ElectionView) -> Option<Operation> {
+    let path = session.path(path::LEADER);
+    view.leader.is_some().then_some(Operation::Delete { path })
+}
+
+fn put_leader(session: &Session, leader: &LeaderKey) -> Result<Operation> {
+    let (path, data) = (session.path(path::LEADER), encode(leader)?);
+    Ok(Operation::Create {
+        path,
+        data,
+        ephemeral: true,
+    })
+}
+
+#[async_trait]
+impl ElectionDriver for ZooKeeperElection {
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.session.subscribe()
+    }
+
+    fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
+        self.observed.subscribe()
+    }
+
+    async fn read(&self) -> Result<ElectionView> {
+        let session = self.shared.connection.session()?;
+        self.shared.read(&session).await
+    }
+
+    async fn advance(
+        &self,
+        seen: &ElectionView,
+        next: &EpochRecord,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        let shared = &self.shared;
+        let session = shared.connection.session_of(&leader.nonce)?;
+        let (put_epoch, token) = match &seen.epoch {
+            None => (create_epoch(&session, next)?, EpochToken(0)),
+            Some((_, token)) => (set_epoch(&session, *token, next)?, EpochToken(token.0 + 1)),
+        };
+        for _ in 0..ADAPTATIONS {
+            let view = match shared
+                .look(&session, |view| view.epoch == seen.epoch)
+                .await?
+            {
+                Ok(view) => view,
+                Err(view) => return Ok(Attempt::Refused(view)),
+            };
+            *shared.term.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((token, next.clone()));
+            let mut operations = put_epoch.to_vec();
+            operations.extend(without_leader(&session, &view));
+            operations.push(put_leader(&session, leader)?);
+            match session.commit(&operations).await? {
+                Reply::Applied(_) => return Ok(Attempt::Applied(token)),
+                // The epoch moved, or the old leader's node went or came: the next look tells. Or all is gone.
+                Reply::Refused { .. } => session.make_directories().await?,
+            }
+        }
+        Err(unsettled())
+    }
+
+    async fn attach(&self, token: EpochToken, leader: &LeaderKey) -> Result<Attempt> {
+        let session = self.shared.connection.session_of(&leader.nonce)?;
+        let writes = |view: &ElectionView, record: &EpochRecord| {
+            let mut operations = fence(&session, token, &record.incarnation)?.to_vec();
+            operations.extend(without_leader(&session, view));
+            operations.push(put_leader(&session, leader)?);
+            Ok(operations)
+        };
+        self.shared
+            .write_in_term(&session, (token, token), false, writes)
+            .await
+    }
+
+    async fn resign(&self, token: EpochToken) -> Result<Attempt> {
+        let session = self.shared.connection.session()?;
+        let writes = |view: &ElectionView, record: &EpochRecord| {
+            let mut operations = set_epoch(&session, token, record)?.to_vec();
+            operations.extend(without_leader(&session, view));
+            Ok(operations)
+        };
+        let after = EpochToken(token.0 + 1);
+        self.shared
+            .write_in_term(&session, (token, after), false, writes)
+            .await
+    }
+
+    async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
+        let session = self.shared.connection.session()?;
+        let writes = |view: &ElectionView, record: &EpochRecord| {
+            let mut operations = fence(&session, token, &record.incarnation)?.to_vec();
+            operations.push(Operation::Check {
+                path: session.path(path::LEADER),
+                version: None,
+            });
+            let (path, data) = (session.path(path::LEADER_INFO), encode(info)?);
+            operations.push(match view.info {
+                Some(_) => Operation::Set {
+                    path,
+                    data,
+                    version: None,
+                },
+                None => Operation::Create {
+                    path,
+                    data,
+                    ephemeral: false,
+                },
+            });
+            Ok(operations)
+        };
+        self.shared
+            .write_in_term(&session, (token, token), true, writes)
+            .await
+    }
+
+    /// What can't be written at once is written as soon as there is a session.
+    async fn announce(&self, member: &Member) -> Result<()> {
+        let members = &self.shared.members;
+        let mut announced = members.announced.lock().await;
+        *announced = Some(member.clone());
+        drop(announced);
+        let written = match self.shared.connection.session() {
+            Ok(session) => members.write(&session).await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Err(error) if error.outcome() != Outcome::Fatal => {
+                tracing::debug!(%error, "the member is announced later");
+                members.changed.notify_one();
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn members(&self) -> Result<Vec<Member>> {
+        let session = self.shared.connection.session()?;
+        session.sync().await?;
+        let directory = self.shared.connection.path(path::MEMBERS);
+        let names = session.children(&directory).await?.unwrap_or_default();
+        let paths: Vec<_> = names
+            .iter()
+            .map(|name| format!("{directory}/{name}"))
+            .collect();
+        if paths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let nodes = session.read(&paths).await?;
+        let mut members = Vec::new();
+        for (name, node) in names.iter().zip(nodes) {
+            let Some(node) = node else { continue };
+            match decode(&format!("{}/{name}", path::MEMBERS), &node) {
+                Ok(member) => members.push(member),
+                Err(error) => tracing::warn!(%error, "left out"),
+            }
+        }
+        members.sort_by(|a: &Member, b| a.process.cmp(&b.process));
+        Ok(members)
+    }
+
+    async fn close(&self) {
+        self.shared.connection.close().await;
+        self.session.send_replace(SessionState::None);
+    }
+}
+
+/// The election's keys from the nodes at [`Shared::fixed_paths`].
+fn view(nodes: &[Option<Node>]) -> Result<ElectionView> {
+    let [epoch, leader, info] = nodes else {
+        return Err(unavailable(format!(
+            "{} nodes instead of three",
+            nodes.len()
+        )));
+    };
+    Ok(ElectionView {
+        epoch: epoch.as_ref().map(decode_epoch).transpose()?,
+        leader: leader
+            .as_ref()
+            .map(|node| decode(path::LEADER, node))
+            .transpose()?,
+        info: info
+            .as_ref()
+            .map(|node| decode(path::LEADER_INFO, node))
+            .transpose()?,
+    })
+}
+
+fn unsettled() -> Error {
+    unavailable("the nodes kept changing under a transaction")
+}

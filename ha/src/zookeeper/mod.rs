@@ -1,0 +1,136 @@
+//! The ZooKeeper backend: an election and a record store, each on a session of its own.
+//!
+//! Nodes are as in [`crate::keys`], below the namespace. The token of a term is the data version of `epoch`; `leader`
+//! and `members/<process>` are ephemeral. Every write of a term is one multi that checks the version of `epoch` and, by
+//! the node `epoch/<incarnation>`, that it is the same cluster's; the data version of `changes` lets a transaction that
+//! is sent again be applied at most once.
+//!
+//! What this backend does not rely on: persistent watches (the client library loses them at a reconnect), its lock
+//! recipe, its retries, and the order in which a request that was given up arrives.
+
+mod client;
+mod election;
+mod follow;
+mod multi;
+mod nodes;
+mod session;
+mod store;
+#[cfg(all(test, feature = "testing"))]
+mod tests;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use election::ZooKeeperElection;
+pub use store::ZooKeeperStore;
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use client::Connection;
+
+/// How a ZooKeeper ensemble is reached.
+#[derive(Clone)]
+pub struct ZooKeeperOptions {
+    /// The servers, `host:port` each.
+    pub quorum: Vec<String>,
+    /// The directory of the cluster, like `/tanist/my-cluster`, up to 200 bytes; created when missing.
+    pub namespace: String,
+    /// User and password of the scheme `digest`. Every node that is created then belongs to this user alone, also the
+    /// namespace's parents where they were missing.
+    pub digest: Option<(String, String)>,
+    /// The session timeout to ask for. The server grants between 2 and 20 of its ticks.
+    pub session_timeout: Duration,
+    /// How long opening, and each later attempt to get a session, may take.
+    pub connect_timeout: Duration,
+    /// How long to wait for the answer to a request.
+    pub request_timeout: Duration,
+}
+
+impl ZooKeeperOptions {
+    /// Options with default timeouts and no credentials.
+    pub fn new(quorum: Vec<String>, namespace: impl Into<String>) -> ZooKeeperOptions {
+        ZooKeeperOptions {
+            quorum,
+            namespace: namespace.into(),
+            digest: None,
+            session_timeout: Duration::from_secs(6),
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// The servers as messages name them.
+    fn endpoints(&self) -> String {
+        self.quorum.join(",")
+    }
+
+    /// The namespace as an absolute path without a trailing slash.
+    fn root(&self) -> Result<String> {
+        let trimmed = self.namespace.trim_matches('/');
+        let component = |part: &str| {
+            !part.is_empty() && part != "." && part != ".." && !part.chars().any(char::is_control)
+        };
+        if trimmed.len() > 200
+            || !trimmed.split('/').all(component)
+            || trimmed.split('/').next() == Some("zookeeper")
+        {
+            let namespace = &self.namespace;
+            return Err(Error::Misconfigured(
+                format!("{namespace:?} is no namespace: use a path like /tanist/my-cluster").into(),
+            ));
+        }
+        Ok(format!("/{trimmed}"))
+    }
+
+    fn check(&self) -> Result<()> {
+        let address = |server: &String| !server.is_empty() && !server.contains(['/', ',', ' ']);
+        if self.quorum.is_empty() || !self.quorum.iter().all(address) {
+            let quorum = &self.quorum;
+            return Err(Error::Misconfigured(
+                format!("{quorum:?} names no ZooKeeper servers: use host:port for each").into(),
+            ));
+        }
+        if self.session_timeout.is_zero() {
+            return Err(Error::Misconfigured(
+                "the ZooKeeper session timeout is zero".into(),
+            ));
+        }
+        self.root().map(|_| ())
+    }
+}
+
+impl fmt::Debug for ZooKeeperOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeperOptions")
+            .field("quorum", &self.quorum)
+            .field("namespace", &self.namespace)
+            .field("user", &self.digest.as_ref().map(|(user, _)| user))
+            .field("session_timeout", &self.session_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens the election's half on a session of its own. Without `contends` it only observes: no lease is reported.
+///
+/// `Unreachable` or `Denied` within twice the connect timeout; the caller tries again. Runs its upkeep on the runtime
+/// that it is called on.
+pub async fn open_election(
+    options: ZooKeeperOptions,
+    clock: Clock,
+    contends: bool,
+) -> Result<ZooKeeperElection> {
+    options.check()?;
+    Ok(ZooKeeperElection::start(
+        Connection::open(options).await?,
+        clock,
+        contends,
+    ))
+}
+
+/// Opens the records' half on a session of its own. `Unreachable` or `Denied` within twice the connect timeout.
+pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
+    options.check()?;
+    Ok(ZooKeeperStore::start(Connection::open(options).await?))
+}

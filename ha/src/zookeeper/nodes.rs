@@ -1,0 +1,134 @@
+//! The names and values of nodes.
+//!
+//! Besides the nodes of [`crate::keys`] there is `epoch/<incarnation>`, empty and made together with `epoch`. A data
+//! version begins at zero again when its node was deleted and made anew, and a transaction can't check what a node
+//! holds or when it was made; that this node is there proves the incarnation. With it the fence holds also when a
+//! stranger deletes nodes, or all of them, under a living session.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::multi::Operation;
+use super::session::{Node, Session};
+use crate::election::{ClusterIncarnation, EpochRecord, EpochToken, ProcessId};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, path};
+
+/// The node that proves the incarnation, relative to the namespace.
+pub(super) fn marker(incarnation: &ClusterIncarnation) -> String {
+    format!("{}/{}", path::EPOCH, name(incarnation.as_str()))
+}
+
+/// The node of a contending process, relative to the namespace.
+pub(super) fn member(process: &ProcessId) -> String {
+    format!("{}/{}", path::MEMBERS, name(process.as_str()))
+}
+
+/// The ring's node of a transaction, relative to the namespace.
+pub(super) fn ring(number: u64) -> String {
+    format!("{}/{}", path::CHANGES, number % CHANGES_RING)
+}
+
+/// That the incarnation is this one.
+pub(super) fn check_incarnation(session: &Session, incarnation: &ClusterIncarnation) -> Operation {
+    Operation::Check {
+        path: session.path(&marker(incarnation)),
+        version: None,
+    }
+}
+
+/// That `epoch` is at this token, in this incarnation.
+pub(super) fn fence(
+    session: &Session,
+    token: EpochToken,
+    incarnation: &ClusterIncarnation,
+) -> Result<[Operation; 2]> {
+    let epoch = session.path(path::EPOCH);
+    Ok([
+        Operation::Check {
+            path: epoch,
+            version: Some(version(token)?),
+        },
+        check_incarnation(session, incarnation),
+    ])
+}
+
+/// That `epoch` is at this token, in the incarnation of `record`, which replaces its value.
+pub(super) fn set_epoch(
+    session: &Session,
+    token: EpochToken,
+    record: &EpochRecord,
+) -> Result<[Operation; 2]> {
+    let (path, data) = (session.path(path::EPOCH), encode(record)?);
+    Ok([
+        Operation::Set {
+            path,
+            data,
+            version: Some(version(token)?),
+        },
+        check_incarnation(session, &record.incarnation),
+    ])
+}
+
+/// That there is no `epoch`, and then this one, in its incarnation.
+pub(super) fn create_epoch(session: &Session, record: &EpochRecord) -> Result<[Operation; 2]> {
+    let create = |path, data| Operation::Create {
+        path,
+        data,
+        ephemeral: false,
+    };
+    Ok([
+        create(session.path(path::EPOCH), encode(record)?),
+        create(session.path(&marker(&record.incarnation)), Bytes::new()),
+    ])
+}
+
+/// The node `epoch`: its value and its token.
+pub(super) fn decode_epoch(node: &Node) -> Result<(EpochRecord, EpochToken)> {
+    let token = u64::try_from(node.version).map_err(|_| Error::Corrupt {
+        key: path::EPOCH.into(),
+        reason: format!("its data version is {}", node.version),
+    })?;
+    Ok((decode(path::EPOCH, node)?, EpochToken(token)))
+}
+
+/// The data version that a token stands for.
+pub(super) fn version(token: EpochToken) -> Result<i32> {
+    i32::try_from(token.0).map_err(|_| Error::Corrupt {
+        key: path::EPOCH.into(),
+        reason: format!("{} is no data version", token.0),
+    })
+}
+
+/// The value of a node.
+pub(super) fn decode<T: DeserializeOwned>(key: &str, node: &Node) -> Result<T> {
+    serde_json::from_slice(&node.data).map_err(|error| Error::Corrupt {
+        key: key.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// A value as nodes hold it.
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Bytes> {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => Ok(bytes.into()),
+        Err(error) => Err(Error::Misconfigured(
+            format!("can't be written: {error}").into(),
+        )),
+    }
+}
+
+/// A text as the name of a node: what a path can't hold is escaped.
+fn name(text: &str) -> String {
+    let mut name = String::new();
+    for (at, char) in text.char_indices() {
+        match char {
+            '/' | '%' => name.push_str(&format!("%{:02x}", u32::from(char))),
+            '.' if at == 0 => name.push_str("%2e"),
+            char if char.is_control() => name.push_str(&format!("%{:02x}", u32::from(char))),
+            char => name.push(char),
+        }
+    }
+    name
+}

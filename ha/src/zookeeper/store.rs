@@ -1,0 +1,420 @@
+//! The records' half on ZooKeeper.
+//!
+//! A transaction is one multi: the version of `epoch` and its incarnation, that `leader` is there, the version of
+//! `changes`, then the writes, then the ring. ZooKeeper has no upsert and no idempotent delete, so the store keeps in mind which nodes it
+//! has seen and guesses; a wrong guess is refused as a whole, and is corrected and sent again.
+//!
+//! Invariants: `changes` had the value that the request follows, and the incarnation was the fence's, at the very data
+//! version that the transaction expects, as read in this session. So no copy of a request can be applied after another
+//! one, and none in a store that was wiped in between.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::{try_join, try_join_all};
+use tokio::sync::watch;
+
+use super::client::Connection;
+use super::follow::follow;
+use super::multi::{OPERATION_OVERHEAD, Operation, REQUEST_LIMIT, Reply, check_size};
+use super::nodes::{decode, decode_epoch, encode, fence, marker, ring};
+use super::session::{Node, STORE, Session, unavailable};
+use crate::election::{ClusterIncarnation, Nonce};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, Key, Kind, Name, path};
+use crate::store::{
+    Change, CommitReply, CommitRequest, CoordinationStore, Fence, Guard, Limits, Page, PageToken,
+    Touched, Write,
+};
+
+/// How often a transaction is corrected before it is given up.
+const CORRECTIONS: usize = 5;
+/// Writes that one transaction may have, as callers are told.
+const WRITES: usize = 512;
+/// Multi-reads in flight, nodes in each at most, and bytes that each should bring at most.
+const READS_IN_FLIGHT: usize = 4;
+const NODES_PER_READ: usize = 100;
+const BYTES_PER_READ: usize = 2 << 20;
+/// Nodes in a multi-read while nothing is known about their size.
+const NODES_PER_FIRST_READ: usize = 16;
+/// Operations before the writes: `epoch`, its incarnation, `leader`, `changes`.
+const GUARDS: usize = 4;
+
+/// The records' half on a session of its own. Dropped: its session ends.
+#[derive(Debug)]
+pub struct ZooKeeperStore {
+    connection: Connection,
+    changes: watch::Sender<Option<Change>>,
+    /// Held while a transaction is under way.
+    position: tokio::sync::Mutex<Option<Position>>,
+    /// Nodes that were there when last seen, relative to the namespace: a guess, never a fact.
+    present: Mutex<HashSet<String>>,
+    /// The sorted names of listings that go on.
+    listings: Mutex<HashMap<Kind, Arc<Vec<Name>>>>,
+}
+
+/// Where the store stands, as this session knows it.
+#[derive(Debug)]
+struct Position {
+    session: Nonce,
+    incarnation: ClusterIncarnation,
+    change: Change,
+    /// The data version of `changes` with that value.
+    version: i32,
+}
+
+impl ZooKeeperStore {
+    pub(super) fn start(connection: Connection) -> ZooKeeperStore {
+        let changes = watch::Sender::new(None);
+        let report = changes.clone();
+        let paths = vec![connection.path(path::CHANGES)];
+        connection.spawn(follow(
+            connection.sessions(),
+            paths,
+            move |nodes| match decode_change(nodes.first().and_then(Option::as_ref)) {
+                Ok(change) => {
+                    report.send_if_modified(|last| last.replace(change) != Some(change));
+                }
+                Err(error) => tracing::error!(%error, "the change number can't be read"),
+            },
+        ));
+        ZooKeeperStore {
+            connection,
+            changes,
+            position: tokio::sync::Mutex::new(None),
+            present: Mutex::default(),
+            listings: Mutex::default(),
+        }
+    }
+
+    /// Ends the session, and waits until the server knows.
+    pub async fn close(&self) {
+        self.connection.close().await;
+    }
+
+    /// What the guards would find, and the data version of `changes`.
+    async fn read_guard(&self, session: &Session) -> Result<(Guard, i32)> {
+        let paths = [path::EPOCH, path::LEADER, path::CHANGES].map(|name| session.path(name));
+        let nodes = session.read_linearizable(&paths).await?;
+        let [epoch, leader, changes] = nodes.as_slice() else {
+            return Err(unavailable(format!(
+                "{} nodes instead of three",
+                nodes.len()
+            )));
+        };
+        let epoch = epoch.as_ref().map(decode_epoch).transpose()?;
+        let guard = Guard {
+            epoch: epoch.map(|(record, token)| (record.epoch, token, record.incarnation)),
+            leader_present: leader.is_some(),
+            change: decode_change(changes.as_ref())?,
+        };
+        // Without the node every transaction is refused, whatever version it expects.
+        Ok((guard, changes.as_ref().map_or(0, |node| node.version)))
+    }
+
+    /// Reads many nodes, some multi-reads at a time, each about as large as is good for the server.
+    async fn read_all(&self, session: &Session, paths: &[String]) -> Result<Vec<Option<Node>>> {
+        let mut nodes: Vec<Option<Node>> = Vec::with_capacity(paths.len());
+        let mut per_read = NODES_PER_FIRST_READ;
+        let mut bytes = 0;
+        while nodes.len() < paths.len() {
+            let rest = &paths[nodes.len()..];
+            let round = &rest[..rest.len().min(per_read * READS_IN_FLIGHT)];
+            let reads = try_join_all(round.chunks(per_read).map(|chunk| session.read(chunk)));
+            for node in reads.await?.into_iter().flatten() {
+                bytes += node.as_ref().map_or(0, |node| node.data.len());
+                nodes.push(node);
+            }
+            let average = (bytes / nodes.len()).max(1);
+            per_read = (BYTES_PER_READ / average).clamp(1, NODES_PER_READ);
+        }
+        Ok(nodes)
+    }
+
+    /// Which of the nodes are there, now. Keeps it in mind.
+    async fn look_up(&self, session: &Session, nodes: &[String]) -> Result<()> {
+        let paths: Vec<_> = nodes.iter().map(|node| session.path(node)).collect();
+        let there = session.stats(&paths).await?;
+        self.remember(nodes.iter().cloned().zip(there));
+        Ok(())
+    }
+
+    fn remember(&self, nodes: impl IntoIterator<Item = (String, bool)>) {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        for (node, there) in nodes {
+            if there {
+                present.insert(node);
+            } else {
+                present.remove(&node);
+            }
+        }
+    }
+
+    /// The transaction as it would work if all is as it was last seen. What was never seen is taken for absent by a put
+    /// and, unless it was `looked_up`, for present by a delete: deleting nothing is refused, not deleting is lost.
+    fn operations(
+        &self,
+        session: &Session,
+        request: &CommitRequest,
+        changes_version: i32,
+        looked_up: bool,
+    ) -> Result<Vec<Operation>> {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let put = |node: &str, data: Bytes| {
+            let path = session.path(node);
+            if present.contains(node) {
+                Operation::Set {
+                    path,
+                    data,
+                    version: None,
+                }
+            } else {
+                Operation::Create {
+                    path,
+                    data,
+                    ephemeral: false,
+                }
+            }
+        };
+        let Fence {
+            token, incarnation, ..
+        } = &request.fence;
+        let mut operations = fence(session, *token, incarnation)?.to_vec();
+        operations.push(Operation::Check {
+            path: session.path(path::LEADER),
+            version: None,
+        });
+        operations.push(Operation::Set {
+            path: session.path(path::CHANGES),
+            data: encode(&request.change())?,
+            version: Some(changes_version),
+        });
+        for write in &request.writes {
+            match write {
+                Write::Put { key, value } => operations.push(put(&key.to_string(), value.clone())),
+                Write::Delete { key } if !looked_up || present.contains(&key.to_string()) => {
+                    operations.push(Operation::Delete {
+                        path: session.path(&key.to_string()),
+                    });
+                }
+                Write::Delete { .. } => {}
+            }
+        }
+        operations.push(put(
+            &ring(request.change().number),
+            encode(&request.touched())?,
+        ));
+        Ok(operations)
+    }
+}
+
+#[async_trait]
+impl CoordinationStore for ZooKeeperStore {
+    fn limits(&self) -> Limits {
+        // A write's size counts its name once, but it travels twice, in the path and in the ring, and the path has the
+        // namespace in front.
+        let uncounted = self.connection.path("checkpoints/").len() + 200;
+        let guards = GUARDS
+            * (OPERATION_OVERHEAD
+                + self
+                    .connection
+                    .path(&marker(&ClusterIncarnation::generate()))
+                    .len());
+        let bytes = REQUEST_LIMIT - WRITES * uncounted - 2 * guards;
+        Limits {
+            writes: WRITES,
+            bytes,
+        }
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let session = self.connection.session()?;
+        let names: Vec<_> = keys.iter().map(Key::to_string).collect();
+        let paths: Vec<_> = names.iter().map(|name| session.path(name)).collect();
+        let nodes = self.read_all(&session, &paths);
+        let (_, nodes) = try_join(session.barrier(), nodes).await?;
+        self.remember(names.into_iter().zip(nodes.iter().map(Option::is_some)));
+        Ok(nodes
+            .into_iter()
+            .map(|node| node.map(|node| node.data))
+            .collect())
+    }
+
+    /// Lists the names once, at the first page; what is gone when its page is read is left out, so that a page may have
+    /// fewer items than asked for although more pages follow.
+    async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        let session = self.connection.session()?;
+        let kept = page.as_ref().and_then(|_| {
+            let listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+            listings.get(&kind).cloned()
+        });
+        let names = match kept {
+            Some(names) => names,
+            None => {
+                session.sync().await?;
+                let directory = session.path(kind.directory());
+                let children = session.children(&directory).await?.unwrap_or_default();
+                let mut names: Vec<_> = children.into_iter().filter_map(known_name).collect();
+                names.sort_unstable();
+                Arc::new(names)
+            }
+        };
+        let start = page.map_or(0, |page| names.partition_point(|name| *name <= page.after));
+        let end = names.len().min(start.saturating_add(limit.max(1)));
+        let keys: Vec<_> = names[start..end]
+            .iter()
+            .map(|name| Key::new(kind, name.clone()).to_string())
+            .collect();
+        let paths: Vec<_> = keys.iter().map(|key| session.path(key)).collect();
+        let nodes = self.read_all(&session, &paths).await?;
+        self.remember(keys.into_iter().zip(nodes.iter().map(Option::is_some)));
+
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = if end < names.len() {
+            listings.insert(kind, names.clone());
+            Some(PageToken {
+                after: names[end - 1].clone(),
+                revision: None,
+            })
+        } else {
+            listings.remove(&kind);
+            None
+        };
+        let items = names[start..end].iter().zip(nodes);
+        let items = items
+            .filter_map(|(name, node)| Some((name.clone(), node?.data)))
+            .collect();
+        Ok(Page { items, next })
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        let session = self.connection.session()?;
+        Ok(self.read_guard(&session).await?.0)
+    }
+
+    fn changes(&self) -> watch::Receiver<Option<Change>> {
+        self.changes.subscribe()
+    }
+
+    async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        let numbers: Vec<_> = (first..=last).take(CHANGES_RING as usize).collect();
+        if numbers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let session = self.connection.session()?;
+        session.sync().await?;
+        let paths: Vec<_> = numbers
+            .iter()
+            .map(|number| session.path(&ring(*number)))
+            .collect();
+        let nodes = self.read_all(&session, &paths).await?;
+        let entry = |(number, node): (&u64, Option<Node>)| {
+            let Some(node) = node else { return Ok(None) };
+            let touched: Touched = decode(&ring(*number), &node)?;
+            Ok((touched.change.number == *number).then_some(touched))
+        };
+        numbers.iter().zip(nodes).map(entry).collect()
+    }
+
+    async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let mut position = self.position.lock().await;
+        let session = self.connection.session()?;
+        let mut looked_up = false;
+        for _ in 0..CORRECTIONS {
+            let fits = position.as_ref().is_some_and(|position| {
+                position.session == *session.nonce()
+                    && position.change == request.after
+                    && position.incarnation == request.fence.incarnation
+            });
+            if !fits {
+                let (guard, version) = self.read_guard(&session).await?;
+                let Some((_, _, incarnation)) = &guard.epoch else {
+                    return Ok(CommitReply::Refused(guard));
+                };
+                if guard.change != request.after || *incarnation != request.fence.incarnation {
+                    return Ok(CommitReply::Refused(guard));
+                }
+                *position = Some(Position {
+                    session: session.nonce().clone(),
+                    incarnation: incarnation.clone(),
+                    change: guard.change,
+                    version,
+                });
+            }
+            // Taken until the answer is known: whatever ends this early leaves nothing that might be wrong.
+            let Some(known) = position.take() else {
+                continue;
+            };
+            let operations = self.operations(&session, request, known.version, looked_up)?;
+            check_size(&operations)?;
+            match session.commit(&operations).await? {
+                Reply::Applied(versions) => {
+                    self.remember(request.writes.iter().map(|write| {
+                        (write.key().to_string(), matches!(write, Write::Put { .. }))
+                    }));
+                    self.remember([(ring(request.change().number), true)]);
+                    *position =
+                        versions
+                            .get(GUARDS - 1)
+                            .copied()
+                            .flatten()
+                            .map(|version| Position {
+                                change: request.change(),
+                                version,
+                                ..known
+                            });
+                    return Ok(CommitReply::Applied);
+                }
+                Reply::Refused { index } if index < GUARDS => {
+                    let (guard, _) = self.read_guard(&session).await?;
+                    if !would_pass(&guard, request) {
+                        return Ok(CommitReply::Refused(guard));
+                    }
+                    // `leader` is back, or `changes` is not there at all.
+                    session.make_directories().await?;
+                }
+                Reply::Refused { .. } => {
+                    // Some node came or went since it was last seen; a missing directory also looks like this.
+                    session.make_directories().await?;
+                    let writes = request.writes.iter().map(|write| write.key().to_string());
+                    let nodes: Vec<_> = writes.chain([ring(request.change().number)]).collect();
+                    self.look_up(&session, &nodes).await?;
+                    looked_up = true;
+                    *position = Some(known);
+                }
+            }
+        }
+        Err(Error::Unavailable {
+            store: STORE,
+            reason: "the nodes kept changing under a transaction".into(),
+        })
+    }
+}
+
+/// Whether what refused a transaction has passed: `leader` may have been attached again in between.
+fn would_pass(guard: &Guard, request: &CommitRequest) -> bool {
+    guard.leader_present
+        && guard.change == request.after
+        && guard.epoch.as_ref().is_some_and(|(_, token, incarnation)| {
+            *token == request.fence.token && *incarnation == request.fence.incarnation
+        })
+}
+
+/// The value of `changes`: it is made as an empty directory.
+fn decode_change(node: Option<&Node>) -> Result<Change> {
+    match node {
+        Some(node) if !node.data.is_empty() => decode(path::CHANGES, node),
+        _ => Ok(Change::default()),
+    }
+}
+
+fn known_name(text: String) -> Option<Name> {
+    Name::new(text)
+        .inspect_err(|error| tracing::warn!(%error, "a node that is not ours was left out"))
+        .ok()
+}
