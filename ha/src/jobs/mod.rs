@@ -1,3 +1,4 @@
 //! What a cluster keeps of its jobs, generic over the record types.
 
 pub mod record;
+pub mod store;

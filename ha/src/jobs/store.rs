@@ -65,7 +65,11 @@ impl RecordStore {
         blobs: Option<Arc<BlobStore>>,
         threshold: usize,
     ) -> RecordStore {
-        RecordStore { store, blobs, threshold }
+        RecordStore {
+            store,
+            blobs,
+            threshold,
+        }
     }
 
     /// The store below.
@@ -74,7 +78,12 @@ impl RecordStore {
     }
 
     /// Encodes a record, and writes its blob if it needs one.
-    pub async fn prepare<T: Record>(&self, name: &Name, epoch: Epoch, record: &T) -> Result<Prepared> {
+    pub async fn prepare<T: Record>(
+        &self,
+        name: &Name,
+        epoch: Epoch,
+        record: &T,
+    ) -> Result<Prepared> {
         let payload = record.encode();
         let key = Key::new(T::KIND, name.clone());
         let most = self.store.limits().bytes.saturating_sub(4096);
@@ -82,16 +91,19 @@ impl RecordStore {
             Some(blobs) if blobs.survives_host() => self.threshold.min(most),
             Some(_) | None => most,
         };
-        let encoded =
-            off_control(move || record::encode(T::FORMAT, &payload, threshold)).await?;
+        let encoded = off_control(move || record::encode(T::FORMAT, &payload, threshold)).await?;
         match (encoded, &self.blobs) {
-            (Encoded::Inline(value), _) => {
-                Ok(Prepared { write: Write::Put { key, value }, blob: None })
-            }
+            (Encoded::Inline(value), _) => Ok(Prepared {
+                write: Write::Put { key, value },
+                blob: None,
+            }),
             (Encoded::Oversized(bytes), Some(blobs)) if blobs.survives_host() => {
                 let pointer = blobs.put(name, epoch, bytes).await?;
                 let value = record::encode_pointer(T::FORMAT, &pointer);
-                Ok(Prepared { write: Write::Put { key, value }, blob: Some(pointer.name) })
+                Ok(Prepared {
+                    write: Write::Put { key, value },
+                    blob: Some(pointer.name),
+                })
             }
             (Encoded::Oversized(bytes), _) => Err(Error::TooLarge {
                 store: "the store without a blob store that survives the loss of this host \
@@ -111,7 +123,10 @@ impl RecordStore {
             let listed = self.store.list(T::KIND, page, PAGE).await?;
             let items = listed.items;
             let decoded = off_control(move || {
-                Ok(items.into_iter().map(|(name, value)| decode_inline::<T>(name, &value)).collect::<Vec<_>>())
+                Ok(items
+                    .into_iter()
+                    .map(|(name, value)| decode_inline::<T>(name, &value))
+                    .collect::<Vec<_>>())
             })
             .await?;
             for (name, found) in decoded {
@@ -137,13 +152,19 @@ impl RecordStore {
         let key = Key::new(T::KIND, name.clone());
         let blobs = self.blobs.as_ref().ok_or_else(|| Error::Corrupt {
             key: key.to_string(),
-            reason: format!("it is in blob {}, and no blob store is configured", pointer.name),
+            reason: format!(
+                "it is in blob {}, and no blob store is configured",
+                pointer.name
+            ),
         })?;
         let bytes = blobs.get(pointer).await?;
         let name = name.clone();
         let (_, found) = off_control(move || Ok(decode_inline::<T>(name, &bytes))).await?;
         match found? {
-            Found::Inline(record) => Ok(Stored { record, blob: Some(pointer.name.clone()) }),
+            Found::Inline(record) => Ok(Stored {
+                record,
+                blob: Some(pointer.name.clone()),
+            }),
             Found::Blob(_) => Err(Error::Corrupt {
                 key: key.to_string(),
                 reason: "its blob is a pointer again".to_owned(),
@@ -159,12 +180,16 @@ enum Found<T> {
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
     let key = Key::new(T::KIND, name.clone());
-    let found = record::decode(&key, T::FORMAT, value).and_then(|payload| match payload {
-        Payload::Inline { format, bytes } => T::decode(format, &bytes)
-            .map(Found::Inline)
-            .map_err(|reason| Error::Corrupt { key: key.to_string(), reason }),
-        Payload::Pointer { pointer, .. } => Ok(Found::Blob(pointer)),
-    });
+    let found =
+        record::decode(&key, T::FORMAT, value).and_then(|payload| match payload {
+            Payload::Inline { format, bytes } => T::decode(format, &bytes)
+                .map(Found::Inline)
+                .map_err(|reason| Error::Corrupt {
+                    key: key.to_string(),
+                    reason,
+                }),
+            Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
+        });
     (name, found)
 }
 
@@ -174,6 +199,8 @@ async fn off_control<T: Send + 'static>(
 ) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|failure| {
-        Err(Error::Misconfigured(format!("a record's codec failed: {failure}").into()))
+        Err(Error::Misconfigured(
+            format!("a record's codec failed: {failure}").into(),
+        ))
     })
 }
