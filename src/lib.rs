@@ -1,1 +1,3 @@
-//! x
+//! Tanist: a cluster runtime for job graphs whose control plane does not go down.
+
+pub mod config;
