@@ -1,3 +1,4 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
 pub mod config;
+pub mod telemetry;
