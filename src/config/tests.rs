@@ -452,3 +452,50 @@ fn every_restart_strategy_is_built_from_its_own_options() {
         RestartStrategyOptions::ExponentialDelay { .. }
     ));
 }
+
+#[test]
+fn the_files_in_deploy_are_valid_also_with_what_they_comment_out() {
+    for store in ["embedded", "etcd", "zookeeper"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/{store}.yaml"));
+        let load = LoadOptions::default().with_file(&path);
+        let configuration = Configuration::load(load).expect(store);
+        let backend = &configuration.ha().backend;
+        let expected = match store {
+            "etcd" => matches!(backend, BackendOptions::Etcd(_)),
+            "zookeeper" => matches!(backend, BackendOptions::Zookeeper(_)),
+            _ => matches!(backend, BackendOptions::Embedded(_)),
+        };
+        assert!(expected, "{store}: {backend:?}");
+
+        // A key set twice is a choice that the file offers; everything else must hold at once.
+        let text = std::fs::read_to_string(&path).expect("just loaded");
+        let (_dir, all) = write(&uncommented(&text));
+        if let Err(error) = Configuration::load(LoadOptions::default().with_file(all)) {
+            panic!("{store}: {error}");
+        }
+    }
+}
+
+/// `text` with its commented-out settings in force; of a key that is there twice only the last.
+fn uncommented(text: &str) -> String {
+    let is_setting = |line: &str| {
+        let key = line.split_once(':').map(|(key, _)| key.trim_start());
+        key.is_some_and(|key| !key.is_empty() && !key.contains(' ') && !key.starts_with("TANIST"))
+    };
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let commented = line
+            .trim_start()
+            .strip_prefix("# ")
+            .filter(|rest| is_setting(rest));
+        let line = commented.map_or_else(|| line.to_owned(), |rest| " ".repeat(indent) + rest);
+        let key = line.split_once(':').map(|(key, _)| format!("{key}:"));
+        lines.retain(|earlier| {
+            let same = key.as_ref().is_some_and(|key| earlier.starts_with(key));
+            !same || !line.starts_with(' ') || !line.contains("storageDir")
+        });
+        lines.push(line);
+    }
+    lines.join("\n")
+}
