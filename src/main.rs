@@ -1,2 +1,3 @@
-//! x
+//! The program `tanist`.
+
 fn main() {}

@@ -1,1 +1,1 @@
-//! x
+//! Tanist's messages and persisted records.
