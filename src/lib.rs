@@ -1,4 +1,7 @@
-//! A cluster runtime for job graphs whose control plane does not go down.
+//! Tanist: a cluster runtime for job graphs whose control plane does not go down.
+
+pub mod config;
 pub mod gateway;
 pub mod job;
 pub mod rpc;
+pub mod telemetry;

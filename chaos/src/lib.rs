@@ -1,1 +1,1 @@
-//! x
+//! Starts, kills, stops and cuts off real Tanist processes and their stores.
