@@ -6,5 +6,7 @@ pub mod failpoint;
 pub mod keys;
 pub mod retry;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use error::{Error, Outcome, Result};
