@@ -2,6 +2,8 @@
 pub mod clock;
 pub mod election;
 pub mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod failpoint;
 pub mod keys;
 pub mod retry;
