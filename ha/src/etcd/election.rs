@@ -197,12 +197,15 @@ async fn follow_view(
         },
     ];
     let (connection, reader) = (connection.clone(), connection);
+    let read = async || read_view(&reader, &keys).await;
+    // A term writes several keys at once, which come as several events: reading gives one moment.
     follow(
         connection,
         watched,
         level,
         "follow the election",
-        async || read_view(&reader, &keys).await,
+        read,
+        |_| None,
     )
     .await;
 }

@@ -1,12 +1,11 @@
-//! Follows keys through every break: reads, watches from the read on, reads again at each event.
+//! Follows keys through every break: reads, watches from the read on, takes the events or reads again.
 //!
 //! etcd's watch streams never come back by themselves, and one that was cancelled, as its revision is compacted or its
-//! token expired, stays open in silence. So a stream is only used to learn that something changed, and any end of it
-//! means: read again, watch again.
+//! token expired, stays open in silence. So any end of a stream means: read again, watch again.
 
 use std::time::Duration;
 
-use etcd_client::{WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Event, WatchOptions, WatchResponse, WatchStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -62,13 +61,15 @@ impl Outage {
     }
 }
 
-/// Keeps `level` at what `read` gives (with the store's revision), for ever.
+/// Keeps `level` at what `read` gives (with the store's revision), for ever. `from_event` makes the value from the newest
+/// event where that is enough; else it is read again.
 pub(super) async fn follow<T, R, Fut>(
     connection: Connection,
     watched: Vec<Watched>,
     level: watch::Sender<Option<T>>,
     what: &'static str,
     read: R,
+    from_event: impl Fn(&Event) -> Option<Result<T>>,
 ) where
     T: PartialEq,
     R: Fn() -> Fut,
@@ -94,18 +95,22 @@ pub(super) async fn follow<T, R, Fut>(
             let position = *moved.borrow_and_update();
             let mut stream = open_watch(&connection, position, &watched, seen + 1).await?;
             loop {
-                let newest = tokio::select! {
+                let message = tokio::select! {
                     biased;
-                    newest = next_event(&connection, position, &mut stream) => newest?,
+                    message = next_message(&connection, position, &mut stream) => message?,
                     _ = moved.changed() => return Ok(()),
                 };
                 backoff.reset();
                 outage.is_over(connection.endpoint(position));
-                if newest.is_some_and(|newest| newest > seen) {
-                    let (value, revision) = read().await?;
-                    update(value);
-                    seen = revision;
-                }
+                let Some((event, at)) = newest_event(&message).filter(|(_, at)| *at > seen) else {
+                    continue;
+                };
+                let (value, revision) = match from_event(event) {
+                    Some(value) => (value?, at),
+                    None => read().await?,
+                };
+                update(value);
+                seen = revision;
             }
         };
         if let Err(error) = watching.await {
@@ -146,12 +151,21 @@ async fn open_watch(
     }
 }
 
-/// The revision of the newest event in the next message, if it has any.
-async fn next_event(
+/// The newest event of a message, with its revision.
+fn newest_event(message: &WatchResponse) -> Option<(&Event, i64)> {
+    let events = message.events().iter();
+    let revision = |event: &Event| event.kv().map(etcd_client::KeyValue::mod_revision);
+    events
+        .filter_map(|event| Some((event, revision(event)?)))
+        .max_by_key(|(_, at)| *at)
+}
+
+/// The next message of a stream that goes on.
+async fn next_message(
     connection: &Connection,
     position: Position,
     stream: &mut WatchStream,
-) -> Result<Option<i64>> {
+) -> Result<WatchResponse> {
     let message = match stream.message().await {
         Ok(Some(message)) => message,
         Ok(None) => return Err(no_answer("the watch ended")),
@@ -165,8 +179,7 @@ async fn next_event(
             reason(&message)
         )));
     }
-    let revisions = message.events().iter().filter_map(|event| event.kv());
-    Ok(revisions.map(|kv| kv.mod_revision()).max())
+    Ok(message)
 }
 
 fn reason(message: &WatchResponse) -> String {

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use etcd_client::{Client, Compare, CompareOp, GetOptions, GetResponse, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, Event, EventType, GetOptions, GetResponse, Txn, TxnOp,
+    TxnOpResponse,
+};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -177,20 +180,26 @@ async fn follow_changes(connection: Connection, keys: Keys, level: watch::Sender
         last: None,
     }];
     let (connection, reader) = (connection.clone(), connection);
+    let read = async || {
+        let key = keys.changes();
+        let call = reader.call(Repeat::Always, |client| {
+            let key = key.clone();
+            async move { client.kv_client().get(key, None).await }
+        });
+        let answer = call.await?;
+        Ok((change(answer.kvs())?, revision(answer.header())))
+    };
+    let from_event = |event: &Event| match event.event_type() {
+        EventType::Put => event.kv().map(|kv| change(std::slice::from_ref(kv))),
+        EventType::Delete => Some(Ok(Change::default())),
+    };
     follow(
         connection,
         watched,
         level,
         "follow the changes",
-        async || {
-            let key = keys.changes();
-            let call = reader.call(Repeat::Always, |client| {
-                let key = key.clone();
-                async move { client.kv_client().get(key, None).await }
-            });
-            let answer = call.await?;
-            Ok((change(answer.kvs())?, revision(answer.header())))
-        },
+        read,
+        from_event,
     )
     .await;
 }

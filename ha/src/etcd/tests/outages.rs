@@ -302,3 +302,91 @@ async fn dropping_ends_the_tasks() -> TestResult {
     .await;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_term_goes_on_after_the_quorum_was_lost_for_longer_than_its_lease() -> TestResult {
+    let mut cluster = EtcdCluster::start(3, EtcdServerOptions::default()).await?;
+    let options = EtcdOptions {
+        request_timeout: Duration::from_secs(1),
+        ..options(cluster.endpoints(), "quorum")
+    };
+    let election = contender(&options).await?;
+    let store = open_store(options).await?;
+    let fence = take(&election, "a").await?;
+    for server in &mut cluster.servers()[1..] {
+        server.kill();
+    }
+    wait_until("the end of belief", BOUND, async || {
+        let state = election.session().borrow().clone();
+        if state.is_believed_at(Clock::Boottime.now()) {
+            Err(state)
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    let error = election.read().await.expect_err("there is no quorum");
+    assert_ne!(error.outcome(), Outcome::Fatal, "{error}");
+    cluster.restart().await?;
+
+    let mut session = election.session();
+    let believed = |state: &SessionState| state.is_believed_at(Clock::Boottime.now());
+    let state = level(&mut session, believed).await?;
+    let leader = LeaderKey {
+        epoch: fence.epoch,
+        process: ProcessId::new("a"),
+        nonce: state.nonce().cloned().expect("it is believed"),
+    };
+    assert_eq!(
+        election.attach(fence.token, &leader).await?,
+        Attempt::Applied(fence.token)
+    );
+    let request = CommitRequest {
+        fence,
+        after: Change::default(),
+        writes: vec![put("job", "x")],
+    };
+    assert_eq!(store.commit(&request).await?, CommitReply::Applied);
+    level(&mut store.changes(), |change| {
+        *change == Some(request.change())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_that_ended_with_the_server_is_renewed() -> TestResult {
+    let user = ("root".to_owned(), "secret".to_owned());
+    let mut server = EtcdServer::start(EtcdServerOptions {
+        user: Some(user.clone()),
+        ..EtcdServerOptions::default()
+    })
+    .await?;
+    let options = EtcdOptions {
+        user: Some(user),
+        ..options(server.endpoints(), "restarted-denied")
+    };
+    let election = contender(&options).await?;
+    let store = open_store(options).await?;
+    let fence = take(&election, "a").await?;
+    server.restart().await?;
+    let request = CommitRequest {
+        fence,
+        after: Change::default(),
+        writes: vec![put("job", "x")],
+    };
+    wait_until("a definite answer", BOUND, async || {
+        match store.commit(&request).await {
+            Ok(CommitReply::Applied) => Ok(()),
+            // What broke with the old connection; a refused token is no error.
+            Err(error) if error.outcome() != Outcome::Fatal => Err(error),
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+    level(&mut store.changes(), |change| {
+        *change == Some(request.change())
+    })
+    .await?;
+    Ok(())
+}
