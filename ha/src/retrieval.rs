@@ -18,7 +18,10 @@ pub struct LeaderView {
 impl From<&ElectionView> for LeaderView {
     fn from(view: &ElectionView) -> LeaderView {
         LeaderView {
-            incarnation: view.epoch.as_ref().map(|(record, _)| record.incarnation.clone()),
+            incarnation: view
+                .epoch
+                .as_ref()
+                .map(|(record, _)| record.incarnation.clone()),
             epoch: view.youngest(),
             leader: view.confirmed().cloned(),
         }

@@ -117,7 +117,10 @@ pub(super) struct ViewInner {
 impl JobManagerView {
     /// The Dispatcher of the leader: this process's own, or a client of another one's. Waits for a leader up to
     /// `patience`; `NotYet` if there is none by then.
-    pub async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+    pub async fn dispatcher(
+        &self,
+        patience: Duration,
+    ) -> GatewayResult<Arc<dyn DispatcherGateway>> {
         let found = tokio::time::timeout(patience, self.find_dispatcher()).await;
         found.map_err(|_| {
             GatewayError::NotYet(format!(
@@ -184,6 +187,8 @@ impl JobManagerView {
 
 impl fmt::Debug for JobManagerView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobManagerView").field("process", &self.inner.process).finish_non_exhaustive()
+        f.debug_struct("JobManagerView")
+            .field("process", &self.inner.process)
+            .finish_non_exhaustive()
     }
 }

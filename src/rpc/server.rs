@@ -120,7 +120,9 @@ async fn job_master_of(
     components: &Arc<dyn Components>,
     job_id: &str,
 ) -> GatewayResult<Arc<dyn JobMasterGateway>> {
-    let job = job_id.parse().map_err(|error| GatewayError::Invalid(format!("{error}")))?;
+    let job = job_id
+        .parse()
+        .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
     components.job_master(job).await
 }
 

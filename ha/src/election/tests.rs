@@ -9,8 +9,7 @@ use tokio::time::timeout;
 use crate::clock::Clock;
 use crate::election::core::Timing;
 use crate::election::{
-    ElectionDriver as _, ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership,
-    NotLeading, ProcessId,
+    ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership, NotLeading, ProcessId,
 };
 use crate::keys::{Key, Kind, Name};
 use crate::memory::{Faults, MemoryCluster, MemoryElection};
