@@ -1,8 +1,8 @@
 //! Says what to do when there is no protoc, which the build of the crate `etcd-client` needs.
 //!
-//! It has no dependencies, so that it can run before that build fails with a message of its own.
+//! Cargo may well build that crate first. Inside this repository it then gets the same advice from `.cargo/protoc`.
 
-use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -10,26 +10,19 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_ETCD").is_none() {
         return;
     }
-    let named = std::env::var_os("PROTOC").map(PathBuf::from);
-    let problem = match named {
-        Some(path) if path.is_file() || in_path(&path) => return,
-        Some(path) => format!("PROTOC is {}, which isn't there", path.display()),
-        None if in_path(Path::new("protoc")) => return,
-        None => "there is no protoc".to_owned(),
-    };
-    println!("cargo::error={problem}, and etcd's protocol is compiled with it.");
-    println!(
-        "cargo::error=Run `cargo xtask setup` once: it brings one. Or install protobuf-compiler and set PROTOC to its path."
-    );
-    println!(
-        "cargo::error=Or build without etcd: --no-default-features --features zookeeper,embedded"
-    );
-}
-
-fn in_path(program: &Path) -> bool {
-    if program.components().count() != 1 {
-        return false;
+    let protoc = std::env::var_os("PROTOC").unwrap_or_else(|| "protoc".into());
+    let answers = Command::new(&protoc)
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if !answers {
+        let name = protoc.display();
+        println!("cargo::error={name} can't be run, and etcd's protocol is compiled with protoc.");
+        println!(
+            "cargo::error=Run `cargo xtask setup` once: it brings one. Or set PROTOC to the path of yours."
+        );
+        println!(
+            "cargo::error=Or build without etcd: --no-default-features --features zookeeper,embedded"
+        );
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

@@ -123,7 +123,7 @@ impl Configuration {
         })
     }
 
-    /// What holds when nothing is set anywhere.
+    /// What holds when nothing is set anywhere, also no `HOME` in the environment.
     pub fn defaults() -> Configuration {
         Configuration::load(LoadOptions::default())
             .expect("the defaults are valid, as a test checks")

@@ -2,14 +2,14 @@
 //!
 //! Nothing that is there is touched. What can't be brought is an error with the command that brings it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
 use crate::cargo::run;
 
-/// Where `.cargo/config.toml` points `PROTOC` at, below the project's root.
+/// Where the script that `.cargo/config.toml` points `PROTOC` at looks, below the project's root.
 const PROTOC_HOME: &str = ".tools/protoc";
 /// Where Debian's package `zookeeper` puts the server.
 const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -18,8 +18,9 @@ const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 pub fn protoc() -> anyhow::Result<()> {
     let home = Path::new(PROTOC_HOME);
     let program = home.join("bin/protoc");
-    let named = std::env::var_os("PROTOC").map(PathBuf::from);
-    if program.exists() || named.is_some_and(|named| named.exists()) {
+    let script = Path::new(".cargo/protoc").canonicalize().ok();
+    let named = std::env::var_os("PROTOC").and_then(|named| Path::new(&named).canonicalize().ok());
+    if program.exists() || (named.is_some() && named != script) {
         return Ok(());
     }
     let bundled = protoc_bin_vendored::protoc_bin_path().context(
