@@ -225,7 +225,7 @@ impl ElectionCore {
             Event::View(view) => self.see(view, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
-            Event::AttachReply(reply) => self.on_attach(reply, &mut effects),
+            Event::AttachReply(reply) => self.on_attach(now, reply, &mut effects),
             Event::ResignReply(reply) => self.on_resign(now, reply),
             Event::Depose(epoch) => self.depose = Some(epoch),
             Event::Resign => self.start_resigning(&mut effects),
@@ -560,13 +560,18 @@ impl ElectionCore {
         }
     }
 
-    fn on_attach(&mut self, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
+    fn on_attach(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
         if let Phase::Suspended { attaching, .. } = &mut self.phase {
             *attaching = false;
         }
-        // Applied or unknown: the next read says which, and what to do follows from it.
-        if let Ok(Attempt::Refused(view)) = reply {
-            self.see(view, effects);
+        // Whatever the answer, the next read says what holds, and what to do follows from it.
+        match reply {
+            Ok(Attempt::Applied(_)) => {}
+            Ok(Attempt::Refused(view)) => {
+                self.pause(now);
+                self.see(view, effects);
+            }
+            Err(_) => self.pause(now),
         }
     }
 
