@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::alive::{Members, OwnFile, Owner, wait_for_end};
-use super::database::Database;
+use super::database::{DataVersion, Database};
 use super::stopped::kill_stopped_holder;
 use super::tables::Tables;
 use super::worker::{Message, Poll, Worker, spawn, work_and_poll};
@@ -72,7 +72,7 @@ struct Follow {
     members: Members,
     own: Option<Nonce>,
     view: watch::Sender<Option<ElectionView>>,
-    version: Option<i64>,
+    version: Option<DataVersion>,
     fails: bool,
     /// The leaders that a thread waits for.
     awaited: Arc<Mutex<HashSet<Nonce>>>,
@@ -82,7 +82,7 @@ struct Follow {
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
         database.follow_file()?;
-        let version = database.data_version()?;
+        let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::database::Database;
+use super::database::{DataVersion, Database};
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
@@ -28,14 +28,14 @@ pub struct EmbeddedStore {
 /// Tells the last change whenever anybody committed.
 struct Follow {
     changes: watch::Sender<Option<Change>>,
-    version: Option<i64>,
+    version: Option<DataVersion>,
     fails: bool,
 }
 
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
         database.follow_file()?;
-        let version = database.data_version()?;
+        let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
         }

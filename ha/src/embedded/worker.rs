@@ -63,7 +63,7 @@ impl Worker {
             if sender.is_closed() {
                 return;
             }
-            let result = database.follow_file().and_then(|_| work(database));
+            let result = database.follow_file().and_then(|()| work(database));
             // A caller that gave up meanwhile does not want to know.
             let _ = sender.send(result);
         };
