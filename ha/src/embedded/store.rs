@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::bell::{self, Listener};
 use super::database::{DataVersion, Database};
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
@@ -23,6 +24,8 @@ pub struct EmbeddedStore {
     writer: Worker,
     changes: watch::Receiver<Option<Change>>,
     limits: Limits,
+    /// Ends its thread when dropped.
+    _listener: Option<Listener>,
 }
 
 /// Tells the last change whenever anybody committed.
@@ -77,7 +80,8 @@ impl EmbeddedStore {
             version: None,
             fails: false,
         };
-        let interval = options.poll_interval;
+        let listener = Listener::start(reading.path(), &reader)?;
+        let interval = options.look_interval(listener.as_ref());
         spawn("store-read", move || {
             work_and_poll(&queue, reading, interval, follow)
         })?;
@@ -87,6 +91,7 @@ impl EmbeddedStore {
             writer,
             changes,
             limits: options.limits,
+            _listener: listener,
         })
     }
 }
@@ -145,9 +150,15 @@ impl CoordinationStore for EmbeddedStore {
             });
         }
         let request = request.clone();
-        let commit = move |database: &mut Database| database.write(|t| t.commit(&request));
+        let commit = move |database: &mut Database| {
+            let reply = database.write(|tables| tables.commit(&request))?;
+            if reply == CommitReply::Applied {
+                bell::ring(database.path());
+            }
+            Ok(reply)
+        };
         let reply = self.writer.call(commit).await?;
-        self.reader.poll();
+        self.reader.look();
         Ok(reply)
     }
 }
