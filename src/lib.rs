@@ -1,2 +1,3 @@
 //! A cluster runtime for job graphs whose control plane does not go down.
+pub mod dataflow;
 pub mod job;
