@@ -1,6 +1,7 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
 pub mod config;
+pub mod dataflow;
 pub mod dispatcher;
 pub mod gateway;
 pub mod job;
