@@ -6,6 +6,8 @@
 
 mod connector;
 pub mod fencing;
+pub mod local;
+pub mod registration;
 
 use std::fmt;
 
@@ -13,6 +15,7 @@ use async_trait::async_trait;
 use tanist_proto::v1 as pb;
 
 pub use connector::Connector;
+pub use local::LocalConnector;
 
 /// Why a gateway gave no answer, or none that helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
