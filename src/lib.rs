@@ -6,5 +6,6 @@ pub mod dispatcher;
 pub mod gateway;
 pub mod job;
 pub mod process;
+pub mod resource_manager;
 pub mod rpc;
 pub mod telemetry;
