@@ -233,7 +233,7 @@ fn wrong_type(
         .map(|column| column.name.as_str())
         .collect();
     let instead = if fitting.is_empty() {
-        "its input has no such column".to_owned()
+        format!("its input ({input}) has no such column")
     } else {
         format!("use one of: {}", fitting.join(", "))
     };
