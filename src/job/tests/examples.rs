@@ -38,6 +38,20 @@ counts -> out  (parallelism 2 of 128, slot sharing group default)
 }
 
 #[test]
+fn the_job_in_the_documentation_is_the_example() {
+    let documentation = include_str!("../../../docs/jobs.md");
+    let job = documentation
+        .split_once("```yaml\n")
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .map(|(job, _)| job)
+        .expect("a job");
+    assert_eq!(
+        graph_of(job, &wordcount_options()),
+        graph_of(WORDCOUNT, &wordcount_options())
+    );
+}
+
+#[test]
 fn a_bounded_count_emits_at_the_end_and_an_unbounded_one_as_it_goes() {
     let emit_of = |graph: &tanist_proto::v1::JobGraph| {
         let count = &graph.vertices[1].operators[0];

@@ -138,6 +138,44 @@ fn a_foreign_graph_is_refused_with_the_reason() {
     );
 }
 
+#[test]
+fn a_huge_or_deep_file_is_refused_and_not_worked_on_for_ever() {
+    let refused = |text: String| {
+        let error = compile(&JobFile::new("job.yaml", text), &options()).expect_err("refused");
+        error.to_string()
+    };
+    refused("[".repeat(100_000));
+    refused(
+        "a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\n".to_owned()
+            + "c: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c, *c, *c]\n"
+            + "e: &e [*d, *d, *d, *d, *d, *d, *d, *d]\nf: &f [*e, *e, *e, *e, *e, *e, *e, *e]\n"
+            + "g: [*f, *f, *f, *f, *f, *f, *f, *f]\n",
+    );
+    let unread = super::with_steps(&"  - datagen: {}\n".repeat(1_000));
+    assert!(refused(unread).ends_with("\n  there are more problems: mend these first"));
+    let many = super::with_steps(&"  - datagen: {}\n".repeat(1_001));
+    assert!(refused(many).contains("it has 1001 steps: write at most 1000"));
+    let steps = format!(
+        "  - datagen:\n{}  - discard:\n",
+        "  - filter: {column: seq, op: ge, value: 0}\n".repeat(998)
+    );
+    let named = (0..)
+        .zip(steps.lines())
+        .fold(String::new(), |text, (number, line)| {
+            format!("{text}{line}\n    name: s{number}\n")
+        });
+    let graph = graph_of(&super::with_steps(&named), &options());
+    assert_eq!(graph.vertices[0].operators.len(), 1_000);
+}
+
+#[test]
+fn a_specification_with_unknown_fields_is_refused() {
+    says(
+        |graph| graph.vertices[1].operators[1].spec = r#"{"type":"discard","x":1}"#.into(),
+        "its specification is not known: unknown field `x`",
+    );
+}
+
 /// Texts that are often right.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![

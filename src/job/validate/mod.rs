@@ -13,7 +13,7 @@ use tanist_proto::v1;
 
 use super::compile::CompileOptions;
 use super::operator::OperatorSpec;
-use super::problem::Problem;
+use super::problem::{MAX_PROBLEMS, Problem};
 use super::restart;
 use super::schema::Schema;
 use super::stream_graph::{MAX_PARALLELISM_LIMIT, StreamGraph, StreamNode};
@@ -196,6 +196,10 @@ impl<'a> Check<'a> {
             self.report_job("it has a step that could not be read");
         }
         self.problems.sort_by_key(|problem| problem.position);
+        if self.problems.len() > MAX_PROBLEMS {
+            self.problems.truncate(MAX_PROBLEMS);
+            self.report_job("there are more problems: mend these first");
+        }
         Err(self.problems)
     }
 

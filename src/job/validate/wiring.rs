@@ -3,8 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Check;
-use crate::job::problem::{instead, nearest};
+use crate::job::problem::{MAX_PROBLEMS, instead, nearest};
 use crate::job::stream_graph::{StreamNode, Transformation};
+
+/// A union of more steps than this is refused.
+const MAX_INPUTS: usize = 100;
 
 impl Check<'_> {
     /// Finds out which steps each one reads.
@@ -43,9 +46,18 @@ impl Check<'_> {
             );
             return None;
         }
+        if names.len() > MAX_INPUTS {
+            let message = format!("it reads {} steps: name at most {MAX_INPUTS}", names.len());
+            self.report(index, message);
+            return None;
+        }
         let mut inputs = Vec::with_capacity(names.len());
         let mut complete = true;
         for (position, name) in names.iter().enumerate() {
+            // To look for what was meant takes time with each.
+            if self.problems.len() >= MAX_PROBLEMS {
+                return None;
+            }
             if names[..position].contains(name) {
                 self.report(index, format!("it reads `{name}` twice: name it once"));
                 complete = false;
