@@ -147,7 +147,6 @@ fn start_components(
             epoch: session.epoch().get(),
             registration: 0,
         },
-        cluster_id: options.ha.cluster_id.to_string(),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),
         resources: resources.clone(),
