@@ -1,3 +1,4 @@
 //! A cluster runtime for job graphs whose control plane does not go down.
 pub mod gateway;
 pub mod job;
+pub mod job_master;

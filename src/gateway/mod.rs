@@ -6,6 +6,7 @@
 
 mod connector;
 pub mod fencing;
+pub mod persistence;
 
 use std::fmt;
 

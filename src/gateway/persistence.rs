@@ -1,0 +1,127 @@
+//! How a JobMaster persists its job's state: the trait that it is given, so that it knows neither store nor fence, and
+//! an in-memory one with faults for tests.
+//!
+//! Invariant: an answer is definite. Whoever implements it repeats an ambiguous write until the store has answered.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_proto::v1 as pb;
+
+/// Why a job's state was not persisted. Definite: it was not, and never will be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PersistError {
+    /// This term is over: forget everything and tell nobody.
+    #[error("this term is over")]
+    TermOver,
+    /// The record is larger than the store takes.
+    #[error("the job's state of {size} bytes is more than the {limit} bytes that the store takes")]
+    TooLarge {
+        /// The record's size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The store refused it for another reason that does not pass.
+    #[error("the store refused the job's state: {0}")]
+    Refused(String),
+}
+
+/// Persists the states of one term's jobs under its fence.
+#[async_trait]
+pub trait JobStateStore: Send + Sync + fmt::Debug + 'static {
+    /// Replaces `states/<job>`. Returns when the store's answer is definite, however long that takes. The caller has one
+    /// write in flight.
+    async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError>;
+}
+
+/// A [`JobStateStore`] in memory, for tests. Clones share their content.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryJobStateStore {
+    inner: Arc<Mutex<Memory>>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    history: Vec<pb::JobState>,
+    delay: Duration,
+    term_is_over: bool,
+    refusal: Option<PersistError>,
+}
+
+impl MemoryJobStateStore {
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each write takes this long from here on.
+    pub fn set_delay(&self, delay: Duration) {
+        self.lock().delay = delay;
+    }
+
+    /// A younger term exists: every write that is not applied yet is refused.
+    pub fn end_term(&self) {
+        self.lock().term_is_over = true;
+    }
+
+    /// Refuses every write from here on.
+    pub fn refuse(&self, error: PersistError) {
+        self.lock().refusal = Some(error);
+    }
+
+    /// All that was written, oldest first.
+    pub fn history(&self) -> Vec<pb::JobState> {
+        self.lock().history.clone()
+    }
+
+    /// What was written last for `job_id`.
+    pub fn state(&self, job_id: &str) -> Option<pb::JobState> {
+        self.lock()
+            .history
+            .iter()
+            .rev()
+            .find(|state| state.job_id == job_id)
+            .cloned()
+    }
+}
+
+#[async_trait]
+impl JobStateStore for MemoryJobStateStore {
+    async fn put_state(&self, state: &pb::JobState) -> Result<(), PersistError> {
+        let delay = self.lock().delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let mut memory = self.lock();
+        if memory.term_is_over {
+            return Err(PersistError::TermOver);
+        }
+        if let Some(refusal) = &memory.refusal {
+            return Err(refusal.clone());
+        }
+        memory.history.push(state.clone());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_is_on_its_way_when_the_term_ends_is_refused() {
+        let store = MemoryJobStateStore::default();
+        store.set_delay(Duration::from_secs(1));
+        let state = pb::JobState {
+            job_id: "j".to_owned(),
+            ..pb::JobState::default()
+        };
+        let (answer, ()) = tokio::join!(store.put_state(&state), async {
+            store.end_term();
+        });
+        assert_eq!(answer, Err(PersistError::TermOver));
+        assert_eq!(store.state("j"), None);
+    }
+}
