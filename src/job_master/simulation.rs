@@ -223,7 +223,9 @@ impl World {
                 self.cancel_is_acknowledged = true;
             }
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
-            Effect::AnswerOffer { rejected, .. } => assert!(rejected.is_empty()),
+            Effect::AnswerOffer { rejected, .. } => {
+                assert!(rejected.is_empty() || self.result.is_some());
+            }
             Effect::Disconnect { .. } => {}
             Effect::End(result) => {
                 assert!(self.write.is_none(), "it ends with a write in flight");
@@ -544,7 +546,8 @@ impl World {
                 self.progress(index, 0, false);
                 let task_manager = &self.task_managers[index];
                 let (connection, slots) = (task_manager.connection(), task_manager.offers());
-                self.events.push((self.epoch, Event::SlotsOffered { connection, slots }));
+                self.events
+                    .push((self.epoch, Event::SlotsOffered { connection, slots }));
             }
             self.allocate(0);
             self.heartbeats();
