@@ -44,7 +44,6 @@ pub struct CoreOptions {
 /// An execution that a TaskManager runs and that is no task's present one.
 #[derive(Debug, Clone)]
 pub(super) struct Stray {
-    pub(super) generation: u64,
     pub(super) allocation: Option<AllocationId>,
     pub(super) noted_in: u64,
     pub(super) cancellation: Cancellation,
@@ -56,8 +55,8 @@ pub(super) struct Stray {
 pub(super) struct TaskManager {
     pub(super) registration: Registration,
     pub(super) location: pb::TaskManagerLocation,
-    // By index of the task.
-    pub(super) strays: BTreeMap<usize, Stray>,
+    // By index of the task and generation.
+    pub(super) strays: BTreeMap<(usize, u64), Stray>,
     // Ended executions that it reports until they are acknowledged: index of the task, generation.
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
 }
@@ -337,7 +336,7 @@ impl JobMasterCore {
                 outcome,
             } => {
                 self.check(&connection)?;
-                self.note_submitted(&connection.task_manager, &tasks, outcome, now_ms);
+                self.note_submitted(&connection.task_manager, &tasks, outcome);
             }
             Event::TasksCancelled {
                 connection,
@@ -474,7 +473,6 @@ impl JobMasterCore {
         task_manager: &ResourceId,
         tasks: &[pb::ExecutionId],
         outcome: SubmitOutcome,
-        now_ms: u64,
     ) {
         for id in tasks {
             let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
@@ -487,25 +485,24 @@ impl JobMasterCore {
             if !is_present || execution.known_since.is_some() || !execution.is_deployed() {
                 continue;
             }
-            match &outcome {
+            // Neither a refusal nor silence proves that it does not run (an earlier copy of the message may have been
+            // taken), so it is cancelled rather than taken for gone.
+            let cause = match &outcome {
                 SubmitOutcome::Answered(refused) => {
                     let is_it = |refused: &&pb::TaskRefusal| {
                         refused.vertex_id == id.vertex_id && refused.subtask == id.subtask
                     };
-                    match refused.iter().find(is_it) {
-                        None => execution.known_since = Some(turn),
-                        Some(refusal) => {
-                            let cause = format!("the deployment was refused: {}", refusal.reason);
-                            self.fail_task(task, &cause, now_ms);
-                        }
-                    }
+                    let Some(refusal) = refused.iter().find(is_it) else {
+                        execution.known_since = Some(turn);
+                        continue;
+                    };
+                    format!("the deployment was refused: {}", refusal.reason)
                 }
-                // It may have been started, so it is cancelled rather than taken for gone.
                 SubmitOutcome::Unknown(reason) => {
-                    let cause = format!("the deployment has an unknown outcome: {reason}");
-                    self.fail_region_of(task, cause);
+                    format!("the deployment has an unknown outcome: {reason}")
                 }
-            }
+            };
+            self.fail_region_of(task, cause);
         }
     }
 
@@ -534,13 +531,16 @@ impl JobMasterCore {
                 execution.cancellation = answer;
                 if is_confirmed && execution.known_since.is_none() {
                     execution.known_since = Some(turn);
-                    is_unsure = !execution.is_ended();
+                    is_unsure |= !execution.is_ended();
                 }
             }
-            let strays = self.task_managers.get_mut(&connection.task_manager);
-            let stray = strays.and_then(|known| known.strays.get_mut(&task));
-            if let Some(stray) = stray.filter(|stray| stray.cancellation == Cancellation::Asked) {
-                stray.cancellation = answer;
+            let known = self.task_managers.get_mut(&connection.task_manager);
+            let strays = known.into_iter().flat_map(|known| &mut known.strays);
+            for ((stray, generation), at) in strays {
+                let is_meant = *stray == task && *generation <= cancelled.up_to_generation;
+                if is_meant && at.cancellation == Cancellation::Asked {
+                    at.cancellation = answer;
+                }
             }
         }
         if is_unsure {

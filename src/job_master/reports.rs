@@ -108,25 +108,17 @@ impl JobMasterCore {
         let Some(known) = self.task_managers.get_mut(task_manager) else {
             return;
         };
+        let key = (task, report.generation);
         if is_terminal(report.state()) {
-            known
-                .strays
-                .retain(|stray, at| *stray != task || at.generation > report.generation);
+            known.strays.remove(&key);
             return;
         }
-        let stray = known.strays.entry(task).or_insert_with(|| Stray {
-            generation: report.generation,
+        let stray = known.strays.entry(key).or_insert_with(|| Stray {
             allocation: parse(&report.allocation_id),
             noted_in: turn,
             cancellation: Cancellation::NotAsked,
             canceling_since_ms: now_ms,
         });
-        if report.generation > stray.generation {
-            stray.generation = report.generation;
-            stray.allocation = parse(&report.allocation_id);
-            stray.cancellation = Cancellation::NotAsked;
-            stray.canceling_since_ms = now_ms;
-        }
         stray.noted_in = turn;
         if stray.cancellation == Cancellation::Failed {
             stray.cancellation = Cancellation::NotAsked;
@@ -155,9 +147,9 @@ impl JobMasterCore {
             }
         }
         if let Some(known) = self.task_managers.get_mut(task_manager) {
-            known.strays.retain(|task, stray| {
-                stray.noted_in > asked_in || reported.contains(&(*task, stray.generation))
-            });
+            known
+                .strays
+                .retain(|key, stray| stray.noted_in > asked_in || reported.contains(key));
         }
     }
 
@@ -193,9 +185,7 @@ impl JobMasterCore {
             }
         }
         if let Some(known) = self.task_managers.get_mut(task_manager) {
-            known
-                .strays
-                .retain(|task, stray| reported.contains(&(*task, stray.generation)));
+            known.strays.retain(|key, _| reported.contains(key));
             for stray in known.strays.values_mut() {
                 if stray.cancellation != Cancellation::Confirmed {
                     stray.cancellation = Cancellation::NotAsked;

@@ -119,7 +119,7 @@ impl JobMasterCore {
             }
         }
         for (id, known) in &self.task_managers {
-            for (task, stray) in &known.strays {
+            for ((task, _), stray) in &known.strays {
                 let is_asked = stray.cancellation != Cancellation::NotAsked;
                 if is_asked && overdue(stray.canceling_since_ms, timeout_ms) {
                     stuck.insert(id.clone(), self.execution.task_name(*task));
@@ -544,12 +544,12 @@ impl JobMasterCore {
             self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
         }
         for (task_manager, known) in &mut self.task_managers {
-            for (task, stray) in &mut known.strays {
+            for ((task, generation), stray) in &mut known.strays {
                 let region = &self.written.regions[self.execution.tasks[*task].region];
-                let id = execution_id(&self.execution, *task, stray.generation);
+                let id = execution_id(&self.execution, *task, *generation);
                 // A generation above the durable one is unheard of; nothing says that it is unwanted.
-                let is_unwanted = stray.generation < region.generation
-                    || stray.generation == region.generation
+                let is_unwanted = *generation < region.generation
+                    || *generation == region.generation
                         && (is_over || !is_placed_on(region, &id, &known.location));
                 if stray.cancellation != Cancellation::NotAsked || !is_unwanted {
                     continue;

@@ -768,13 +768,13 @@ fn shapes() -> impl Strategy<Value = (Vec<(&'static str, u32)>, Vec<(usize, usiz
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends(
         strategy in strategies(),
         (vertices, edges) in shapes(),
-        steps in prop::collection::vec((0u8..95, any::<u16>()), 0..400),
+        steps in prop::collection::vec((0u8..95, any::<u16>()), 0..500),
     ) {
         let mut world = World::new(&vertices, &edges, strategy);
         for (kind, pick) in steps {
