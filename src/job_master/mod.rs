@@ -19,11 +19,17 @@
 //! After a recovery each region that has not finished starts Waiting under a new generation; what the former term's
 //! tasks still run is cancelled when their TaskManagers register.
 
+mod actor;
+#[cfg(test)]
+mod actor_tests;
+mod calls;
 pub mod core;
 mod deployment;
 mod details;
 pub mod event;
 pub mod execution_graph;
+mod handle;
+mod options;
 mod reports;
 pub mod restart;
 mod settle;
@@ -32,3 +38,8 @@ mod simulation;
 pub mod slot_pool;
 #[cfg(test)]
 mod testing;
+
+pub use actor::JobMaster;
+pub use handle::JobMasterHandle;
+pub use options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter};
+pub use restart::RestartStrategy;
