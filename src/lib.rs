@@ -2,3 +2,4 @@
 pub mod gateway;
 pub mod job;
 pub mod resource_manager;
+pub mod task_executor;
