@@ -133,6 +133,13 @@ impl Core {
                 continue;
             };
             let told = known.executions.cancel_up_to(up_to, deadline);
+            // What runs is released when it has ended: without its output it would seem to have failed.
+            if !known.executions.is_running_up_to(up_to) {
+                self.effects.push(Effect::ReleaseTask(TaskKey {
+                    job,
+                    execution: up_to,
+                }));
+            }
             self.effects
                 .extend(told.into_iter().map(|key| cancel(job, key)));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
-use tanist_proto::id::{Generation, JobId};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
@@ -424,6 +424,8 @@ pub struct Started {
 pub struct ScriptedLauncher {
     started: mpsc::Sender<Started>,
     pub released: Mutex<Vec<JobId>>,
+    /// Subtask and generation.
+    pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
 }
 
@@ -447,6 +449,11 @@ impl TaskLauncher for ScriptedLauncher {
             status,
             is_slow_to_cancel: self.is_slow_to_cancel,
         })
+    }
+
+    fn release_task(&self, _: JobId, _: JobVertexId, subtask: u32, up_to: Generation) {
+        let mut released = self.released_tasks.lock().expect("not poisoned");
+        released.push((subtask, up_to.get()));
     }
 
     fn release_job(&self, job: JobId, _up_to: Generation) {
@@ -493,10 +500,10 @@ impl World {
         let (leader, followed) = watch::channel(None);
         let highest = HighestEpoch::default();
         let (sender, started) = mpsc::channel(64);
-        let released = Mutex::new(Vec::new());
         let launcher = Arc::new(ScriptedLauncher {
             started: sender,
-            released,
+            released: Mutex::new(Vec::new()),
+            released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
         });
         let services = TaskExecutorServices {
