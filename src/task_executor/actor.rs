@@ -171,7 +171,7 @@ impl Actor {
             }
             Message::Task(task, status) => {
                 let metrics = running.get(&task).map(|running| running.metrics());
-                if status.is_final() {
+                if status.is_terminal() {
                     self.running.remove(&task);
                 }
                 self.core.task_changed(now, task, status, metrics);
@@ -350,11 +350,11 @@ impl Actor {
         self.calls.spawn(async move {
             loop {
                 let present = status.borrow_and_update().clone();
-                let is_final = present.is_final();
+                let is_final = present.is_terminal();
                 if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
                     return Called::Watched;
                 }
-                if status.changed().await.is_err() && !status.borrow().is_final() {
+                if status.changed().await.is_err() && !status.borrow().is_terminal() {
                     let cause = "the task ended without a result".to_owned();
                     let failed = Message::Task(task, TaskStatus::Failed { cause });
                     let _it_ended = mailbox.send(failed).await;

@@ -166,7 +166,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&task.job) else {
             return;
         };
-        let is_final = status.is_final();
+        let is_final = status.is_terminal();
         if let TaskStatus::Failed { cause } = &status {
             let ExecutionKey {
                 vertex,

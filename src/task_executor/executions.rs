@@ -58,7 +58,7 @@ impl Executions {
         self.highest.insert(subtask, key.generation);
         // The job's record has a younger generation: nobody asks for the older ones' ends.
         let is_obsolete = |other: &ExecutionKey, execution: &Execution| {
-            (other.vertex, other.subtask) == subtask && execution.status.is_final()
+            (other.vertex, other.subtask) == subtask && execution.status.is_terminal()
         };
         self.executions
             .retain(|other, execution| !is_obsolete(other, execution));
@@ -109,7 +109,7 @@ impl Executions {
         let Some(execution) = self.executions.get_mut(key) else {
             return false;
         };
-        if execution.status.is_final() || execution.status == status {
+        if execution.status.is_terminal() || execution.status == status {
             return false;
         }
         execution.status = status;
@@ -123,7 +123,7 @@ impl Executions {
         if self
             .executions
             .get(key)
-            .is_some_and(|execution| execution.status.is_final())
+            .is_some_and(|execution| execution.status.is_terminal())
         {
             self.executions.remove(key);
             self.changed.remove(key);
@@ -162,7 +162,7 @@ impl Executions {
             let is_due = execution
                 .cancel_deadline
                 .is_some_and(|deadline| deadline <= now);
-            is_due && !execution.status.is_final()
+            is_due && !execution.status.is_terminal()
         })?;
         execution.cancel_deadline = None;
         Some(*key)
@@ -212,7 +212,7 @@ impl Executions {
     fn live(&self) -> impl Iterator<Item = (&ExecutionKey, &Execution)> {
         self.executions
             .iter()
-            .filter(|(_, execution)| !execution.status.is_final())
+            .filter(|(_, execution)| !execution.status.is_terminal())
     }
 
     fn cancel_where(
@@ -223,7 +223,7 @@ impl Executions {
         let mut told = Vec::new();
         for (key, execution) in &mut self.executions {
             let is_told = execution.cancel_deadline.is_some();
-            if applies(key, execution.allocation) && !execution.status.is_final() && !is_told {
+            if applies(key, execution.allocation) && !execution.status.is_terminal() && !is_told {
                 execution.cancel_deadline = Some(deadline);
                 told.push(*key);
             }
@@ -250,7 +250,7 @@ fn message(
         vertex_id: key.vertex.to_string(),
         subtask: key.subtask,
         generation: key.generation.get(),
-        state: execution.status.state().into(),
+        state: execution.status.execution_state().into(),
         cause,
         committables,
         metrics: metrics.or(execution.metrics),

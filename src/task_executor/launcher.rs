@@ -8,6 +8,8 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
+pub use crate::dataflow::TaskStatus;
+
 /// A task to start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskStart {
@@ -23,57 +25,6 @@ pub struct TaskStart {
     pub graph: Arc<pb::JobGraph>,
     /// Which task, which generation, and where its input comes from.
     pub deployment: pb::TaskDeployment,
-}
-
-/// How far a task is. The last three are final.
-#[derive(Debug, Clone, PartialEq)]
-pub enum TaskStatus {
-    /// It is being built.
-    Deploying,
-    /// Its operators open.
-    Initializing,
-    /// It works.
-    Running,
-    /// It was told to end and hasn't yet.
-    Canceling,
-    /// It has seen the end of its input.
-    Finished {
-        /// What its sinks wrote and what nobody sees yet.
-        committables: Vec<pb::Committable>,
-    },
-    /// It ended because it was told to.
-    Canceled,
-    /// It ended by itself.
-    Failed {
-        /// Why.
-        cause: String,
-    },
-}
-
-impl TaskStatus {
-    /// Whether nothing follows it.
-    pub fn is_final(&self) -> bool {
-        match self {
-            TaskStatus::Deploying
-            | TaskStatus::Initializing
-            | TaskStatus::Running
-            | TaskStatus::Canceling => false,
-            TaskStatus::Finished { .. } | TaskStatus::Canceled | TaskStatus::Failed { .. } => true,
-        }
-    }
-
-    /// The execution state that is reported.
-    pub fn state(&self) -> pb::ExecutionState {
-        match self {
-            TaskStatus::Deploying => pb::ExecutionState::Deploying,
-            TaskStatus::Initializing => pb::ExecutionState::Initializing,
-            TaskStatus::Running => pb::ExecutionState::Running,
-            TaskStatus::Canceling => pb::ExecutionState::Canceling,
-            TaskStatus::Finished { .. } => pb::ExecutionState::Finished,
-            TaskStatus::Canceled => pb::ExecutionState::Canceled,
-            TaskStatus::Failed { .. } => pb::ExecutionState::Failed,
-        }
-    }
 }
 
 /// Runs tasks. Every call returns at once.

@@ -22,6 +22,7 @@ mod connection;
 mod core;
 #[cfg(test)]
 mod core_tests;
+mod dataflow_launcher;
 mod deliveries;
 mod executions;
 mod handle;

@@ -149,6 +149,23 @@ impl Leader {
         self.wait_for(state.as_str_name(), take).await
     }
 
+    /// Waits until an execution is reported that has ended.
+    pub async fn ended(&self) -> pb::ExecutionReport {
+        let final_states = [
+            pb::ExecutionState::Finished,
+            pb::ExecutionState::Canceled,
+            pb::ExecutionState::Failed,
+        ];
+        let take = |heard| match heard {
+            Heard::Update(request) => {
+                let mut executions = request.executions.into_iter();
+                executions.find(|execution| final_states.contains(&execution.state()))
+            }
+            _ => None,
+        };
+        self.wait_for("end of an execution", take).await
+    }
+
     pub async fn freed(&self, slot: u32) {
         let take = |heard| match heard {
             Heard::Slots(request) => request
@@ -213,7 +230,7 @@ impl Leader {
         let request = pb::SubmitTasksRequest {
             sender: self.job_master_sender(),
             job: scope(),
-            graph: Some(pb::JobGraph::default()),
+            graph: Some(graph()),
             tasks: vec![deployment],
         };
         self.task_executor().submit_tasks(request).await
@@ -292,6 +309,38 @@ impl Leader {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, (u64, u64)> {
         self.registrations.lock().expect("not poisoned")
+    }
+}
+
+/// Ten records, counted and dropped.
+fn graph() -> pb::JobGraph {
+    let columns = ["seq", "key", "value"].map(|name| pb::Column {
+        name: name.to_owned(),
+        r#type: pb::ColumnType::Int64.into(),
+    });
+    let datagen = pb::Operator {
+        name: "numbers".to_owned(),
+        spec: r#"{"type":"datagen","count":10,"seed":1,"keys":3}"#.to_owned(),
+        output: columns.to_vec(),
+    };
+    let discard = pb::Operator {
+        name: "drop".to_owned(),
+        spec: r#"{"type":"discard"}"#.to_owned(),
+        output: Vec::new(),
+    };
+    let vertex = pb::JobVertex {
+        id: VERTEX.to_owned(),
+        name: "numbers".to_owned(),
+        operators: vec![datagen, discard],
+        parallelism: 1,
+        max_parallelism: 1,
+        slot_sharing_group: String::new(),
+    };
+    pb::JobGraph {
+        job_id: JOB.to_string(),
+        name: "test".to_owned(),
+        vertices: vec![vertex],
+        ..pb::JobGraph::default()
     }
 }
 
@@ -496,6 +545,11 @@ pub struct World {
 
 impl World {
     pub fn start(is_slow_to_cancel: bool) -> World {
+        World::start_with(is_slow_to_cancel, None)
+    }
+
+    /// With another launcher than the scripted one.
+    pub fn start_with(is_slow_to_cancel: bool, runs: Option<Arc<dyn TaskLauncher>>) -> World {
         let connector = LocalConnector::default();
         let (leader, followed) = watch::channel(None);
         let highest = HighestEpoch::default();
@@ -506,11 +560,12 @@ impl World {
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
         });
+        let runs = runs.unwrap_or_else(|| launcher.clone());
         let services = TaskExecutorServices {
             connector: Arc::new(connector.clone()),
             leader: followed,
             highest_epoch: highest.clone(),
-            launcher: launcher.clone(),
+            launcher: runs,
             description: description(),
         };
         let executor = TaskExecutor::start(Options::default(), services);
