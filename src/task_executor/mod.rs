@@ -30,6 +30,8 @@ mod job;
 mod launcher;
 mod registering;
 mod requests;
+#[cfg(test)]
+mod scripted_leader;
 mod slot_table;
 #[cfg(test)]
 mod testing;

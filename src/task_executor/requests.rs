@@ -363,6 +363,8 @@ impl Core {
                 .filter(|(_, known)| !known.is_ending)
                 .find(|(_, known)| known.connection.is_of(registration));
             let Some((&job, _)) = found else {
+                // A leader that is there to call is there to register at.
+                self.wake_all();
                 return Err(self.outdated(&format!("registration {registration} is not present")));
             };
             Target::JobMaster(job)
