@@ -524,9 +524,9 @@ impl World {
         }
     }
 
-    /// Without faults, until the job has ended.
-    fn come_to_an_end(&mut self) {
-        for _ in 0..400 {
+    /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
+    fn come_to_an_end(&mut self, canceled_in: Option<usize>) {
+        for round in 0..400 {
             if self.result.is_some() {
                 return;
             }
@@ -556,6 +556,9 @@ impl World {
             }
             while !self.events.is_empty() {
                 self.deliver_event(0);
+            }
+            if canceled_in == Some(round) {
+                self.hear(Event::CancelRequested);
             }
             self.now_ms += 500;
             self.hear(Event::TimePassed);
@@ -757,7 +760,10 @@ fn strategies() -> impl Strategy<Value = RestartStrategy> {
     ]
 }
 
-fn shapes() -> impl Strategy<Value = (Vec<(&'static str, u32)>, Vec<(usize, usize)>)> {
+/// Vertices (name, parallelism) and edges between their indices.
+type Shape = (Vec<(&'static str, u32)>, Vec<(usize, usize)>);
+
+fn shapes() -> impl Strategy<Value = Shape> {
     prop_oneof![
         Just((vec![("a", 2), ("b", 2)], vec![(0, 1)])),
         Just((
@@ -774,20 +780,21 @@ proptest! {
     fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends(
         strategy in strategies(),
         (vertices, edges) in shapes(),
+        canceled_in in prop::option::of(0usize..20),
         steps in prop::collection::vec((0u8..95, any::<u16>()), 0..500),
     ) {
         let mut world = World::new(&vertices, &edges, strategy);
         for (kind, pick) in steps {
             world.step(kind, usize::from(pick));
         }
-        world.come_to_an_end();
+        world.come_to_an_end(canceled_in);
     }
 }
 
 #[test]
 fn without_faults_a_job_finishes_in_its_first_generation() {
     let mut world = World::new(&[("a", 2), ("b", 2)], &[(0, 1)], RestartStrategy::None);
-    world.come_to_an_end();
+    world.come_to_an_end(None);
     let result = world.result.expect("it has ended");
     assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
     assert!(
