@@ -656,3 +656,41 @@ async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_fail
         0
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_backoff_was_over() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let mut failed = task_executor.reports().remove(0);
+    failed.set_state(ExecutionState::Failed);
+    failed.cause = "division by zero".to_owned();
+    let key = (failed.vertex_id.clone(), failed.subtask);
+    lock(&task_executor.running).insert(key, failed.clone());
+    fixture.report("tm1", 1, vec![failed]).await;
+    let start = tokio::time::Instant::now();
+    wait_until("the backoff is over", || {
+        start.elapsed() > Duration::from_secs(30)
+    })
+    .await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(details.status(), JobStatus::Restarting);
+    assert_eq!(
+        details.vertices[1].subtasks[0].state(),
+        ExecutionState::Canceling
+    );
+    for report in lock(&task_executor.running).values_mut() {
+        if report.state() == ExecutionState::Running {
+            report.set_state(ExecutionState::Canceled);
+        }
+    }
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    let runs_again = || {
+        task_executor
+            .reports()
+            .iter()
+            .all(|report| report.generation == 2)
+    };
+    wait_until("the next generation runs", runs_again).await;
+}
