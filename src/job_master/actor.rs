@@ -127,7 +127,7 @@ impl WallClock {
 pub(super) struct Peer {
     pub(super) registration: Registration,
     pub(super) last_heard: Instant,
-    pub(super) unreachable_calls: u32,
+    pub(super) failed_calls: u32,
     has_heartbeat_under_way: bool,
 }
 
@@ -272,9 +272,16 @@ impl JobMasterActor {
                     match &error {
                         None => {
                             peer.last_heard = Instant::now();
-                            peer.unreachable_calls = 0;
+                            peer.failed_calls = 0;
                         }
-                        Some(GatewayError::Unreachable { .. }) => peer.unreachable_calls += 1,
+                        Some(GatewayError::Unreachable { .. }) => peer.failed_calls += 1,
+                        // It was started anew, or connects again; if the latter, it is here before the next heartbeat.
+                        Some(GatewayError::NotFound(_)) if is_heartbeat => peer.failed_calls += 1,
+                        Some(GatewayError::Outdated { epoch, .. })
+                            if is_heartbeat && *epoch <= self.context.sender.epoch =>
+                        {
+                            peer.failed_calls += 1;
+                        }
                         Some(_) => {}
                     }
                 }
@@ -298,7 +305,7 @@ impl JobMasterActor {
         let is_lost = peer.is_some_and(|peer| {
             peer.registration == connection.registration
                 && threshold > 0
-                && peer.unreachable_calls >= threshold
+                && peer.failed_calls >= threshold
         });
         if let Some(error) = error.filter(|_| is_lost) {
             let cause = error.to_string();
@@ -322,7 +329,7 @@ impl JobMasterActor {
             self.peers.entry(id.clone()).or_insert_with(|| Peer {
                 registration,
                 last_heard: Instant::now(),
-                unreachable_calls: 0,
+                failed_calls: 0,
                 has_heartbeat_under_way: false,
             });
         }

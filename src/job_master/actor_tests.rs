@@ -27,6 +27,7 @@ enum Mood {
     Well,
     Silent,
     Unreachable,
+    StartedAnew,
 }
 
 /// A TaskExecutor that runs what it is given until the test says otherwise.
@@ -52,6 +53,10 @@ impl TaskExecutor {
             }
             Mood::Silent => std::future::pending().await,
             Mood::Unreachable => Err(GatewayError::gone("the TaskExecutor")),
+            Mood::StartedAnew => {
+                let reason = "no such registration".to_owned();
+                Err(GatewayError::Outdated { epoch: 3, reason })
+            }
         }
     }
 
@@ -483,6 +488,28 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
         "{:?}",
         before.elapsed()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    *lock(&task_executor.mood) = Mood::StartedAnew;
+    let before = tokio::time::Instant::now();
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert!(
+        result.cause.contains("no such registration"),
+        "{}",
+        result.cause
+    );
+    assert!(
+        before.elapsed() <= Duration::from_secs(21),
+        "{:?}",
+        before.elapsed()
+    );
+    assert_eq!(*lock(&fixture.deposed_by), None);
 }
 
 #[tokio::test(start_paused = true)]

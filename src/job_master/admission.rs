@@ -100,7 +100,7 @@ impl JobMasterActor {
             && peer.registration == registration
         {
             peer.last_heard = Instant::now();
-            peer.unreachable_calls = 0;
+            peer.failed_calls = 0;
         }
         Ok(Connection {
             task_manager,
