@@ -32,10 +32,14 @@ pub mod event;
 pub mod execution_graph;
 mod failed_job;
 mod handle;
+#[cfg(test)]
+mod invariants;
 mod options;
 mod recovery;
 mod reports;
 pub mod restart;
+#[cfg(test)]
+mod scripted;
 mod settle;
 #[cfg(test)]
 mod simulated_task_manager;
