@@ -5,6 +5,8 @@ pub mod election;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod failpoint;
 pub mod jobs;
 pub mod keys;

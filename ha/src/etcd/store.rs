@@ -1,0 +1,366 @@
+//! The records' half of the backend.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use etcd_client::{
+    Client, Compare, CompareOp, Event, EventType, GetOptions, GetResponse, Txn, TxnOp,
+    TxnOpResponse,
+};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::client::{Connection, Repeat};
+use super::follow::{Watched, follow};
+use super::status::{is_answer_too_large, is_revision_gone};
+use super::values::{Keys, change, decode, encode, guard, revision, token_revision};
+use super::{EtcdOptions, STORE};
+use crate::election::EpochRecord;
+use crate::error::{Error, Result};
+use crate::keys::{Key, Kind, Name, path};
+use crate::store::{
+    Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
+    Write,
+};
+
+/// Operations that etcd takes in a transaction (`--max-txn-ops`).
+const MAX_OPERATIONS: usize = 128;
+/// `changes` and its ring entry.
+const OWN_WRITES: usize = 2;
+/// etcd takes 1.5 MiB; the rest is for the ring entry, the guards and a long namespace.
+const MAX_BYTES: usize = 1024 * 1024;
+/// What an answer may hold. A page aims at a quarter of it.
+const MAX_ANSWER: usize = 32 * 1024 * 1024;
+const PAGE_BYTES: usize = MAX_ANSWER / 4;
+/// Reads in flight at once.
+const CONCURRENT_READS: usize = 16;
+
+/// Records in etcd. Its tasks end when it is dropped.
+#[derive(Debug)]
+pub struct EtcdStore {
+    connection: Connection,
+    keys: Keys,
+    changes: watch::Receiver<Option<Change>>,
+    /// The average size of an item on the last page read, to guess how many the next one may have.
+    item_bytes: AtomicUsize,
+    _stop: DropGuard,
+}
+
+impl EtcdStore {
+    pub(super) async fn open(options: EtcdOptions) -> Result<EtcdStore> {
+        let keys = Keys::new(&options.namespace);
+        let connection = Connection::new(options);
+        connection.probe(keys.epoch()).await?;
+        let stop = CancellationToken::new();
+        let (level, changes) = watch::channel(None);
+        let following = follow_changes(connection.clone(), keys.clone(), level);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(following));
+        let item_bytes = AtomicUsize::new(PAGE_BYTES / 500);
+        Ok(EtcdStore {
+            connection,
+            keys,
+            changes,
+            item_bytes,
+            _stop: stop.drop_guard(),
+        })
+    }
+
+    /// Refuses what etcd would refuse, with an error that says what is too large.
+    fn check(&self, request: &CommitRequest) -> Result<()> {
+        let limits = self.limits();
+        let size = request.writes.iter().map(Write::size).sum();
+        if size > limits.bytes {
+            let (what, limit) = ("a transaction", limits.bytes);
+            return Err(Error::TooLarge {
+                store: STORE,
+                what,
+                size,
+                limit,
+            });
+        }
+        if request.writes.len() > limits.writes {
+            let (count, limit) = (request.writes.len(), limits.writes);
+            let text = format!("{STORE} takes {limit} writes in a transaction, not {count}");
+            return Err(Error::Misconfigured(text.into()));
+        }
+        Ok(())
+    }
+
+    fn guards(&self, request: &CommitRequest) -> Vec<Compare> {
+        let fence = &request.fence;
+        let epoch = EpochRecord {
+            epoch: fence.epoch,
+            incarnation: fence.incarnation.clone(),
+        };
+        let (epoch_key, changes) = (self.keys.epoch(), self.keys.changes());
+        let revision = token_revision(fence.token);
+        vec![
+            Compare::mod_revision(epoch_key.as_str(), CompareOp::Equal, revision),
+            Compare::value(epoch_key, CompareOp::Equal, encode(&epoch)),
+            Compare::create_revision(self.keys.leader(), CompareOp::Greater, 0),
+            match request.after.number {
+                0 => Compare::create_revision(changes, CompareOp::Equal, 0),
+                _ => Compare::value(changes, CompareOp::Equal, encode(&request.after)),
+            },
+        ]
+    }
+
+    fn writes(&self, request: &CommitRequest) -> Vec<TxnOp> {
+        let change = request.change();
+        let mut writes = vec![
+            TxnOp::put(self.keys.changes(), encode(&change), None),
+            TxnOp::put(
+                self.keys.ring(change.number),
+                encode(&request.touched()),
+                None,
+            ),
+        ];
+        writes.extend(request.writes.iter().map(|write| match write {
+            Write::Put { key, value } => TxnOp::put(self.keys.item(key), value.to_vec(), None),
+            Write::Delete { key } => TxnOp::delete(self.keys.item(key), None),
+        }));
+        writes
+    }
+
+    /// One range of a listing: as many as fit, at the pinned revision if it is still there.
+    async fn range(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        mut limit: usize,
+        mut pinned: Option<i64>,
+    ) -> Result<(GetResponse, Option<i64>)> {
+        loop {
+            let call = self.connection.call(Repeat::Always, |client| {
+                let from = from.to_vec();
+                let mut options = GetOptions::new()
+                    .with_range(end)
+                    .with_limit(i64::try_from(limit).unwrap_or(i64::MAX));
+                if let Some(revision) = pinned {
+                    options = options.with_revision(revision);
+                }
+                async move {
+                    match reader(&client).get(from, Some(options)).await {
+                        Ok(answer) => Ok(Range::Read(answer)),
+                        Err(error) if is_answer_too_large(&error) => Ok(Range::TooLarge(error)),
+                        Err(error) if is_revision_gone(&error) => Ok(Range::RevisionGone(error)),
+                        Err(error) => Err(error),
+                    }
+                }
+            });
+            match call.await? {
+                Range::Read(answer) => return Ok((answer, pinned)),
+                Range::TooLarge(_) if limit > 1 => limit /= 2,
+                Range::RevisionGone(_) if pinned.is_some() => pinned = None,
+                Range::TooLarge(error) | Range::RevisionGone(error) => {
+                    return Err(Error::Misconfigured(format!("etcd: {error}").into()));
+                }
+            }
+        }
+    }
+}
+
+/// An answer to a range, or why another one has to be asked for.
+enum Range {
+    Read(GetResponse),
+    TooLarge(etcd_client::Error),
+    RevisionGone(etcd_client::Error),
+}
+
+/// A client that takes large answers.
+fn reader(client: &Client) -> etcd_client::KvClient {
+    client.kv_client().max_decoding_message_size(MAX_ANSWER)
+}
+
+async fn follow_changes(connection: Connection, keys: Keys, level: watch::Sender<Option<Change>>) {
+    let watched = vec![Watched {
+        first: keys.changes(),
+        last: None,
+    }];
+    let (connection, reader) = (connection.clone(), connection);
+    let read = async || {
+        let key = keys.changes();
+        let call = reader.call(Repeat::Always, |client| {
+            let key = key.clone();
+            async move { client.kv_client().get(key, None).await }
+        });
+        let answer = call.await?;
+        Ok((change(answer.kvs())?, revision(answer.header())))
+    };
+    let from_event = |event: &Event| match event.event_type() {
+        EventType::Put => event.kv().map(|kv| change(std::slice::from_ref(kv))),
+        EventType::Delete => Some(Ok(Change::default())),
+    };
+    follow(
+        connection,
+        watched,
+        level,
+        "follow the changes",
+        read,
+        from_event,
+    )
+    .await;
+}
+
+#[async_trait]
+impl CoordinationStore for EtcdStore {
+    fn limits(&self) -> Limits {
+        Limits {
+            writes: MAX_OPERATIONS - OWN_WRITES,
+            bytes: MAX_BYTES,
+        }
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        let paths: Vec<String> = keys.iter().map(|key| self.keys.item(key)).collect();
+        let reads = paths.into_iter().map(async |path: String| {
+            let call = self.connection.call(Repeat::Always, |client| {
+                let path = path.clone();
+                async move { reader(&client).get(path, None).await }
+            });
+            let value = call.await?.take_kvs().pop().map(|kv| kv.into_key_value().1);
+            Ok(value.map(Bytes::from))
+        });
+        stream::iter(reads)
+            .buffered(CONCURRENT_READS)
+            .try_collect()
+            .await
+    }
+
+    async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        let prefix = self.keys.kind(kind);
+        let end = end_of_prefix(&prefix);
+        let (mut from, mut pinned) = match &page {
+            // The first key after that name.
+            Some(page) => (
+                format!("{prefix}{}\0", page.after).into_bytes(),
+                page.revision,
+            ),
+            None => (prefix.clone().into_bytes(), None),
+        };
+        let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(1);
+        let limit = limit.min(PAGE_BYTES / item_bytes).max(1);
+        loop {
+            let (mut answer, still_pinned) = self.range(&from, &end, limit, pinned).await?;
+            pinned = still_pinned.or(Some(revision(answer.header())));
+            let more = answer.more();
+            let kvs = answer.take_kvs();
+            let last = kvs.last().map(|kv| kv.key().to_vec());
+            let bytes: usize = kvs.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
+            if let Some(average) = bytes.checked_div(kvs.len()) {
+                self.item_bytes.store(average, Ordering::Relaxed);
+            }
+            let items: Vec<(Name, Bytes)> = kvs
+                .into_iter()
+                .filter_map(|kv| item(prefix.len(), kv))
+                .collect();
+            let next = match items.last() {
+                Some((name, _)) if more => Some(PageToken {
+                    after: name.clone(),
+                    revision: pinned,
+                }),
+                Some(_) => None,
+                // Nothing but foreign keys: they are passed over here, as a token can't name them.
+                None if more && let Some(last) = last => {
+                    from = [&last[..], b"\0"].concat();
+                    continue;
+                }
+                None => None,
+            };
+            return Ok(Page { items, next });
+        }
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        let call = self.connection.call(Repeat::Always, |client| {
+            let txn = Txn::new().and_then(guard_reads(&self.keys));
+            async move { client.kv_client().txn(txn).await }
+        });
+        guard(&call.await?)
+    }
+
+    fn changes(&self) -> watch::Receiver<Option<Change>> {
+        self.changes.clone()
+    }
+
+    async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        let numbers: Vec<u64> = (first..=last).collect();
+        let mut touched = Vec::with_capacity(numbers.len());
+        for numbers in numbers.chunks(MAX_OPERATIONS) {
+            let keys: Vec<String> = numbers.iter().map(|n| self.keys.ring(*n)).collect();
+            let call = self.connection.call(Repeat::Always, |client| {
+                let reads: Vec<TxnOp> = keys
+                    .iter()
+                    .map(|key| TxnOp::get(key.as_str(), None))
+                    .collect();
+                async move { reader(&client).txn(Txn::new().and_then(reads)).await }
+            });
+            let answers = call.await?.op_responses();
+            for (number, answer) in numbers.iter().zip(answers) {
+                touched.push(ring_entry(*number, &answer)?);
+            }
+        }
+        Ok(touched)
+    }
+
+    async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.check(request)?;
+        let call = self.connection.call(Repeat::IfNotApplied, |client| {
+            let txn = Txn::new()
+                .when(self.guards(request))
+                .and_then(self.writes(request))
+                .or_else(guard_reads(&self.keys));
+            async move { client.kv_client().txn(txn).await }
+        });
+        let answer = call.await?;
+        if answer.succeeded() {
+            return Ok(CommitReply::Applied);
+        }
+        Ok(CommitReply::Refused(guard(&answer)?))
+    }
+}
+
+fn guard_reads(keys: &Keys) -> Vec<TxnOp> {
+    let keys_only = GetOptions::new().with_keys_only();
+    vec![
+        TxnOp::get(keys.epoch(), None),
+        TxnOp::get(keys.leader(), Some(keys_only)),
+        TxnOp::get(keys.changes(), None),
+    ]
+}
+
+/// The end of the range of keys that start with `prefix`, which ends with a slash.
+fn end_of_prefix(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// An item of a listing; `None` if its key is none of this crate's.
+fn item(prefix: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
+    let (key, value) = kv.into_key_value();
+    let text = String::from_utf8_lossy(key.get(prefix..).unwrap_or_default()).into_owned();
+    match Name::new(text) {
+        Ok(name) => Some((name, Bytes::from(value))),
+        Err(error) => {
+            tracing::warn!(%error, "a foreign key in etcd is passed over");
+            None
+        }
+    }
+}
+
+fn ring_entry(number: u64, answer: &TxnOpResponse) -> Result<Option<Touched>> {
+    let TxnOpResponse::Get(answer) = answer else {
+        return Ok(None);
+    };
+    let Some(kv) = answer.kvs().first() else {
+        return Ok(None);
+    };
+    let key = format!("{}/{}", path::CHANGES, number % crate::keys::CHANGES_RING);
+    let touched: Touched = decode(&key, kv.value())?;
+    Ok((touched.change.number == number).then_some(touched))
+}

@@ -1,0 +1,103 @@
+//! The backend against real servers: what is etcd's own. What all backends share is the conformance suite's.
+
+mod election;
+mod outages;
+mod records;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{OnceCell, watch};
+
+use super::*;
+use crate::Outcome;
+use crate::election::{
+    Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, EpochRecord,
+    LeaderInformation, LeaderKey, Member, Nonce, ProcessId, SessionState,
+};
+use crate::keys::{Key, Kind, Name};
+use crate::store::{Change, CommitReply, CommitRequest, CoordinationStore, Fence, Verdict, Write};
+use crate::testing::proxy::TcpProxy;
+use crate::testing::servers::{EtcdCluster, EtcdServer, EtcdServerOptions, ServerError};
+use crate::testing::wait::wait_until;
+
+type TestResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+const BOUND: Duration = Duration::from_secs(30);
+
+/// One server for all tests that do it no harm; each has a namespace of its own.
+async fn shared_server() -> Result<&'static EtcdServer, ServerError> {
+    static SERVER: OnceCell<EtcdServer> = OnceCell::const_new();
+    SERVER
+        .get_or_try_init(|| EtcdServer::start(EtcdServerOptions::default()))
+        .await
+}
+
+fn options(endpoints: Vec<String>, namespace: &str) -> EtcdOptions {
+    EtcdOptions {
+        endpoints,
+        namespace: format!("/test/{namespace}"),
+        lease_ttl: Duration::from_secs(1),
+        ..EtcdOptions::default()
+    }
+}
+
+async fn contender(options: &EtcdOptions) -> TestResult<EtcdElection> {
+    Ok(open_election(options.clone(), Clock::Boottime, true).await?)
+}
+
+async fn nonce(election: &EtcdElection) -> TestResult<Nonce> {
+    let mut session = election.session();
+    let alive = session.wait_for(|session| session.nonce().is_some());
+    let alive = tokio::time::timeout(BOUND, alive).await??;
+    Ok(alive.nonce().cloned().expect("it was waited for"))
+}
+
+/// Takes or deposes, whatever the store holds.
+async fn take(election: &EtcdElection, process: &str) -> TestResult<Fence> {
+    let nonce = nonce(election).await?;
+    let seen = election.read().await?;
+    let incarnation = match &seen.epoch {
+        Some((record, _)) => record.incarnation.clone(),
+        None => ClusterIncarnation::generate(),
+    };
+    let epoch = seen.youngest().next();
+    let next = EpochRecord {
+        epoch,
+        incarnation: incarnation.clone(),
+    };
+    let leader = LeaderKey {
+        epoch,
+        process: ProcessId::new(process),
+        nonce,
+    };
+    match election.advance(&seen, &next, &leader).await? {
+        Attempt::Applied(token) => Ok(Fence {
+            epoch,
+            token,
+            incarnation,
+        }),
+        Attempt::Refused(view) => Err(format!("refused: {view:?}").into()),
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(Kind::Graphs, Name::new(name).expect("a name"))
+}
+
+fn put(name: &str, value: impl Into<Bytes>) -> Write {
+    Write::Put {
+        key: key(name),
+        value: value.into(),
+    }
+}
+
+async fn level<T: Clone>(
+    receiver: &mut watch::Receiver<T>,
+    wanted: impl FnMut(&T) -> bool,
+) -> TestResult<T> {
+    Ok(tokio::time::timeout(BOUND, receiver.wait_for(wanted))
+        .await??
+        .clone())
+}

@@ -1,0 +1,156 @@
+//! Keys and values as etcd has them: paths below the namespace, and JSON.
+//!
+//! The JSON of one value is always the same bytes (field order is that of the type), as guards compare it.
+
+use etcd_client::{KeyValue, TxnOpResponse, TxnResponse};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::election::{
+    ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, ProcessId,
+};
+use crate::error::{Error, Result};
+use crate::keys::{CHANGES_RING, Key, Kind, path};
+use crate::store::{Change, Guard};
+
+/// The keys below a namespace.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    /// Ends with a slash.
+    prefix: String,
+}
+
+impl Keys {
+    pub(super) fn new(namespace: &str) -> Keys {
+        Keys {
+            prefix: format!("{}/", namespace.trim_end_matches('/')),
+        }
+    }
+
+    fn fixed(&self, path: &str) -> String {
+        format!("{}{path}", self.prefix)
+    }
+
+    pub(super) fn epoch(&self) -> String {
+        self.fixed(path::EPOCH)
+    }
+
+    pub(super) fn leader(&self) -> String {
+        self.fixed(path::LEADER)
+    }
+
+    pub(super) fn leader_info(&self) -> String {
+        self.fixed(path::LEADER_INFO)
+    }
+
+    pub(super) fn member(&self, process: &ProcessId) -> String {
+        format!("{}{process}", self.members())
+    }
+
+    /// The prefix of all members.
+    pub(super) fn members(&self) -> String {
+        format!("{}{}/", self.prefix, path::MEMBERS)
+    }
+
+    pub(super) fn changes(&self) -> String {
+        self.fixed(path::CHANGES)
+    }
+
+    pub(super) fn ring(&self, number: u64) -> String {
+        format!("{}{}/{}", self.prefix, path::CHANGES, number % CHANGES_RING)
+    }
+
+    pub(super) fn item(&self, key: &Key) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// The prefix of all items of a kind.
+    pub(super) fn kind(&self, kind: Kind) -> String {
+        format!("{}{}/", self.prefix, kind.directory())
+    }
+}
+
+/// The bytes of a value.
+pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("the types of this crate's keys have JSON forms")
+}
+
+/// Reads the value of the key at `path`, below the namespace.
+pub(super) fn decode<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| Error::Corrupt {
+        key: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+fn decode_first<T: DeserializeOwned>(path: &str, kvs: &[KeyValue]) -> Result<Option<T>> {
+    kvs.first().map(|kv| decode(path, kv.value())).transpose()
+}
+
+/// The key-values of each read in a transaction's answer, in order.
+fn reads(answer: &TxnResponse) -> Vec<Vec<KeyValue>> {
+    let kvs = |answer| match answer {
+        TxnOpResponse::Get(mut answer) => Some(answer.take_kvs()),
+        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+    };
+    answer.op_responses().into_iter().filter_map(kvs).collect()
+}
+
+/// The revision of an answer.
+pub(super) fn revision(header: Option<&etcd_client::ResponseHeader>) -> i64 {
+    header.map_or(0, etcd_client::ResponseHeader::revision)
+}
+
+/// The token for a revision of `epoch`.
+pub(super) fn token(revision: i64) -> EpochToken {
+    EpochToken(u64::try_from(revision).unwrap_or(0))
+}
+
+/// The revision of `epoch` for a token. A token that no etcd gave is one that never holds.
+pub(super) fn token_revision(token: EpochToken) -> i64 {
+    i64::try_from(token.0).unwrap_or(i64::MAX)
+}
+
+fn epoch_record(kvs: &[KeyValue]) -> Result<Option<(EpochRecord, EpochToken)>> {
+    let record = decode_first(path::EPOCH, kvs)?;
+    Ok(record.zip(kvs.first().map(|kv| token(kv.mod_revision()))))
+}
+
+/// The view in an answer that read `epoch`, `leader` and `leader-info`, in this order.
+pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
+    let reads = reads(answer);
+    let [epoch, leader, info] = &reads[..] else {
+        return Err(super::status::no_answer(
+            "an answer without the values that were asked for",
+        ));
+    };
+    Ok(ElectionView {
+        epoch: epoch_record(epoch)?,
+        leader: decode_first(path::LEADER, leader)?,
+        info: decode_first(path::LEADER_INFO, info)?,
+    })
+}
+
+/// The guard in an answer that read `epoch`, `leader` and `changes`, in this order.
+pub(super) fn guard(answer: &TxnResponse) -> Result<Guard> {
+    let reads = reads(answer);
+    let [epoch, leader, changes] = &reads[..] else {
+        return Err(super::status::no_answer(
+            "an answer without the values that were asked for",
+        ));
+    };
+    let flat =
+        |(record, token): (EpochRecord, EpochToken)| -> (Epoch, EpochToken, ClusterIncarnation) {
+            (record.epoch, token, record.incarnation)
+        };
+    Ok(Guard {
+        epoch: epoch_record(epoch)?.map(flat),
+        leader_present: !leader.is_empty(),
+        change: change(changes)?,
+    })
+}
+
+/// The value of `changes`; none committed if it is not there.
+pub(super) fn change(kvs: &[KeyValue]) -> Result<Change> {
+    Ok(decode_first(path::CHANGES, kvs)?.unwrap_or_default())
+}
