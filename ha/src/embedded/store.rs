@@ -34,7 +34,10 @@ struct Follow {
 
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
-        database.follow_file()?;
+        if database.follow_file()? {
+            // Versions of another connection can't be compared with what this one says.
+            self.version = None;
+        }
         let version = database.data_version()?;
         if self.version == Some(version) {
             return Ok(());

@@ -119,17 +119,14 @@ pub async fn a_transaction_too_large_harms_nothing(subject: &dyn Subject) -> Cas
     // Past the pipeline, so that it is the store's half that refuses.
     let request = raw(&term, first, large());
     let item = [key("item")];
-    let (refused, read, committed) = tokio::join!(
-        store.commit(&request),
-        store.get(&item),
-        pipeline.commit(vec![put("item", "2")]),
-    );
+    let (refused, read, guard) =
+        tokio::join!(store.commit(&request), store.get(&item), store.guard());
     let error = refused.expect_err("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     assert_eq!(error.outcome(), Outcome::Fatal);
     assert!(error.to_string().contains("bytes"), "{error}");
-    assert!(read?[0].is_some());
-    assert_eq!(committed?.number, 2);
+    assert_eq!(read?, [Some("1".into())]);
+    assert_eq!(guard?.change, first);
 
     for writes in [large(), many.collect()] {
         let (refused, committed) = tokio::join!(
