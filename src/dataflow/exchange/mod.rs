@@ -84,6 +84,17 @@ impl Exchange {
         runtime: Handle,
     ) -> io::Result<Exchange> {
         let listener = TcpListener::bind(address).await?;
+        Exchange::serve(listener, resource_id, incarnation, gate, runtime)
+    }
+
+    /// The same on a listener that is already bound.
+    pub fn serve(
+        listener: TcpListener,
+        resource_id: impl Into<String>,
+        incarnation: impl Into<String>,
+        gate: Arc<dyn EpochGate>,
+        runtime: Handle,
+    ) -> io::Result<Exchange> {
         let address = listener.local_addr()?;
         let server = Arc::new(Server {
             resource_id: resource_id.into(),
