@@ -7,7 +7,7 @@ use anyhow::ensure;
 use serde_json::Value;
 use tanist_proto::id::JobId;
 
-use crate::cli::CliOutput;
+use crate::cli::{Cli, CliOutput};
 use crate::cluster::Cluster;
 use crate::wait::wait_for;
 
@@ -47,6 +47,13 @@ impl Submission {
     pub fn path(self, name: &str, value: &Path) -> Submission {
         let value = value.to_string_lossy().into_owned();
         self.parameter(name, value)
+    }
+
+    /// Submits it through the JobManager at `address`; returns when the client ends.
+    pub async fn submit(&self, cli: &Cli, address: &str) -> anyhow::Result<CliOutput> {
+        let arguments = self.arguments(address);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        cli.run(&arguments).await
     }
 
     fn arguments(&self, address: &str) -> Vec<String> {
@@ -93,9 +100,7 @@ impl Cluster {
         address: &str,
         submission: &Submission,
     ) -> anyhow::Result<CliOutput> {
-        let arguments = submission.arguments(address);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.cli().run(&arguments).await
+        submission.submit(self.cli(), address).await
     }
 
     /// Submits a job through the leader; it was acknowledged when this returns.
