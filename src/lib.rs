@@ -5,5 +5,6 @@ pub mod dispatcher;
 pub mod gateway;
 pub mod job;
 pub mod process;
+pub mod rest;
 pub mod rpc;
 pub mod telemetry;
