@@ -8,7 +8,7 @@ use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
 
 use super::operator::{Emit, OperatorSpec};
-use super::problem::listing;
+use super::problem::{MAX_PROBLEMS, listing};
 use super::restart;
 use super::schema::Schema;
 use super::stream_graph::MAX_PARALLELISM_LIMIT;
@@ -18,8 +18,8 @@ use super::validate::{MAX_STEPS, name_problem};
 pub const MAX_SUBTASKS: u64 = 100_000;
 /// More channels between subtasks than this are refused, over all edges.
 pub const MAX_CHANNELS: u64 = 4_194_304;
-/// A broken graph can have as many problems as bytes: so many are listed.
-const MAX_PROBLEMS: usize = 100;
+/// Texts of strangers are repeated in messages: no message is longer.
+const MAX_MESSAGE_LENGTH: usize = 1_000;
 
 /// A JobGraph that must not be run, with everything that is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,6 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     if check.problems.is_empty() {
         return Ok(());
     }
-    check.problems.truncate(MAX_PROBLEMS);
     Err(InvalidJobGraph {
         problems: check.problems,
     })
@@ -60,9 +59,10 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    fn report(&mut self, problem: impl Into<String>) {
+    fn report(&mut self, problem: impl AsRef<str>) {
         if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(problem.into());
+            self.problems
+                .push(printable(problem.as_ref(), MAX_MESSAGE_LENGTH));
         }
     }
 
@@ -363,12 +363,15 @@ fn vertex_output(
     Ok((schema, bounded))
 }
 
-/// A name in a message: short, and nothing in it can forge a line.
+/// A name in a message.
 fn shown(name: &str) -> String {
-    let short: String = name
-        .chars()
-        .take(80)
+    format!("`{}`", printable(name, 80))
+}
+
+/// At most so many characters, none of which can forge a line of a log.
+fn printable(text: &str, length: usize) -> String {
+    text.chars()
+        .take(length)
         .map(|c| if c.is_control() { '?' } else { c })
-        .collect();
-    format!("`{short}`")
+        .collect()
 }

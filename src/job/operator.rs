@@ -1,5 +1,5 @@
 //! What an operator does: its specification as it stands in the job graph (JSON, tagged by `type`). What it runs as is
-//! [`crate::dataflow`]'s; how a job file spells it is [`super::yaml`]'s.
+//! the data flow's; how a job file spells it is `yaml`'s.
 
 use serde::{Deserialize, Serialize};
 

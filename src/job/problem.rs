@@ -76,6 +76,9 @@ pub struct InvalidJob {
     pub problems: Vec<Problem>,
 }
 
+/// So many problems are listed: whoever has more mends these first, and a broken graph may have as many as bytes.
+pub(super) const MAX_PROBLEMS: usize = 100;
+
 /// One problem stands on the line itself, several stand below it.
 pub(super) fn listing(name: &str, problems: &[impl fmt::Display]) -> String {
     match problems {

@@ -3,10 +3,12 @@
 //! Used both for a graph that is being built and for one that arrives compiled: a JobGraph is checked by the same rules
 //! it was made by.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::operator::{Comparison, OperatorSpec};
-use super::problem::instead;
+use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
 
 impl OperatorSpec {
@@ -63,6 +65,9 @@ impl OperatorSpec {
                     problems.push("`paths` is empty: write at least one path or glob".into());
                 }
                 for path in paths {
+                    if problems.len() == MAX_PROBLEMS {
+                        break;
+                    }
                     if path.is_empty() {
                         problems.push("`paths` has an empty path: write a path or a glob".into());
                     } else if path.contains('\0') {
@@ -173,8 +178,12 @@ impl OperatorSpec {
 /// Whether these can be key columns of records like these.
 pub(super) fn check_keys(input: &Schema, keys: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
-    for (index, key) in keys.iter().enumerate() {
-        if keys[..index].contains(key) {
+    let mut seen = HashSet::new();
+    for key in keys {
+        if problems.len() == MAX_PROBLEMS {
+            break;
+        }
+        if !seen.insert(key) {
             problems.push(format!("column `{key}` is given twice: write it once"));
         } else if let Err(problem) = column_of(input, key) {
             problems.push(problem);
@@ -233,7 +242,7 @@ fn wrong_type(
         .map(|column| column.name.as_str())
         .collect();
     let instead = if fitting.is_empty() {
-        "its input has no such column".to_owned()
+        format!("its input ({input}) has no such column")
     } else {
         format!("use one of: {}", fitting.join(", "))
     };

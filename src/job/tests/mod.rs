@@ -1,6 +1,10 @@
 //! Tests that go the whole way from what a person writes to the JobGraph or the message.
 
+mod chaining;
 mod examples;
+mod messages;
+mod parameters;
+mod robustness;
 
 use std::collections::BTreeMap;
 
@@ -35,7 +39,6 @@ fn graph_of(text: &str, options: &CompileOptions) -> JobGraph {
     }
 }
 
-#[allow(dead_code)]
 /// What is said of a job file that must not be valid.
 fn message_of(text: &str, options: &CompileOptions) -> String {
     match compile(&JobFile::new("job.yaml", text), options) {
@@ -44,8 +47,7 @@ fn message_of(text: &str, options: &CompileOptions) -> String {
     }
 }
 
-#[allow(dead_code)]
-/// `version` and `name` before these steps.
+/// `version` and `name` before these steps, the first of which stands in line 4.
 fn with_steps(steps: &str) -> String {
     format!("version: 1\nname: test\nsteps:\n{steps}")
 }

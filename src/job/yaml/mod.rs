@@ -134,9 +134,14 @@ fn restart_strategy(node: &Node, reader: &mut Reader) -> Option<v1::RestartStrat
         return strategy(kind, &mut Fields::of(&nothing, reader), reader);
     }
     let mut fields = Fields::of(node, reader);
-    let kind = fields.required("type", "exponential-delay", reader, |reader, _, node| {
-        reader.one_of("restart-strategy.type", node, &TYPES)
-    })?;
+    let Some(kind) = fields.node("type") else {
+        reader.problem(
+            Some(node.position),
+            "`restart-strategy` has no `type`: write for example `type: exponential-delay`",
+        );
+        return None;
+    };
+    let kind = reader.one_of("restart-strategy.type", kind, &TYPES)?;
     let strategy = strategy(kind, &mut fields, reader);
     fields.finish(&format!("restart-strategy `{kind}`"), reader);
     strategy

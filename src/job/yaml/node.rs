@@ -75,6 +75,10 @@ impl Node {
 
 /// The parser's message without its position, which is said in our own form.
 fn message(error: &serde_saphyr::Error) -> String {
+    if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error.without_snippet() {
+        let key = key.as_deref().unwrap_or_default();
+        return format!("the field `{key}` is there twice: write it once");
+    }
     let text = error.to_string();
     let text = text.lines().next().unwrap_or_default();
     let end = error

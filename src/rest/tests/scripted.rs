@@ -231,6 +231,17 @@ impl Served {
         self.leader.send_replace(leader);
     }
 
+    /// Until a request waits for a leader, holding a receiver besides the server's own.
+    pub(super) async fn until_somebody_waits(&self) {
+        let waiting = async {
+            while self.leader.receiver_count() < 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+        waited.expect("a request waits for a leader");
+    }
+
     pub(super) fn set_role(&self, role: Role) {
         *self.role.lock().expect("nothing panics holding it") = role;
     }

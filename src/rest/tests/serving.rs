@@ -171,7 +171,7 @@ async fn a_request_waits_for_a_leader_and_is_told_when_there_is_none() {
 
     let served = Served::over(None, RestServerOptions::default()).await;
     let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
-        tokio::task::yield_now().await;
+        served.until_somebody_waits().await;
         served.set_leader(Some(Arc::new(with_job())));
     });
     assert_eq!(answer.status, StatusCode::OK);
@@ -198,15 +198,14 @@ async fn a_leader_that_goes_in_the_middle_is_replaced_by_the_next() {
 
 #[tokio::test]
 async fn a_server_that_stops_keeps_nobody_waiting() {
-    let mut served = Served::over(None, RestServerOptions::default()).await;
+    let served = Served::over(None, RestServerOptions::default()).await;
     let stop = served.stop.clone();
     let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        served.until_somebody_waits().await;
         stop.cancel();
     });
-    // The request may also come too late to be read, then the client sees no answer; it does not wait in any case.
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-    (&mut served.serving).await.expect("it ends");
+    served.serving.await.expect("it ends");
 }
 
 #[tokio::test]

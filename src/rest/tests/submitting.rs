@@ -18,14 +18,16 @@ const YAML: (&str, &str) = ("content-type", "application/yaml; charset=utf-8");
 const JOB_FILE: &str = "\
 version: 1
 name: numbers
+parameters:
+  count:
+    default: 10
 steps:
   - name: numbers
-    type: datagen
-    count: ${count:-10}
-    rate: 5
+    datagen:
+      rate: 5
+      count: ${count}
   - name: out
-    type: discard
-    input: numbers
+    discard: {}
 ";
 
 fn graph() -> pb::JobGraph {
