@@ -17,6 +17,8 @@ mod partitioner;
 pub mod record;
 pub mod sink;
 pub mod task;
+#[cfg(test)]
+mod testing;
 
 pub use exchange::{EpochGate, Exchange, HighestEpoch, Refused};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

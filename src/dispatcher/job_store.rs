@@ -79,7 +79,7 @@ pub enum RecoveredJob {
         /// Why.
         reason: String,
         /// The state, if at least that can be read.
-        state: Option<pb::JobState>,
+        state: Option<Box<pb::JobState>>,
     },
 }
 
@@ -190,7 +190,7 @@ impl JobStore {
                 continue;
             };
             let (state, unreadable) = match state {
-                Some(Ok(stored)) => (Some(stored.record.0), None),
+                Some(Ok(stored)) => (Some(Box::new(stored.record.0)), None),
                 Some(Err(error)) => (None, Some(error.to_string())),
                 None => (None, Some(format!("states/{job} is missing"))),
             };
@@ -201,7 +201,7 @@ impl JobStore {
                     }
                     RecoveredJob::Readable {
                         graph: Box::new(graph.record.0),
-                        state: Box::new(state),
+                        state,
                     }
                 }
                 (Err(error), state, _) => RecoveredJob::Unreadable {
@@ -220,7 +220,7 @@ impl JobStore {
                 continue;
             };
             let reason = format!("graphs/{job} is missing");
-            let state = state.ok().map(|stored| stored.record.0);
+            let state = state.ok().map(|stored| Box::new(stored.record.0));
             recovered
                 .jobs
                 .push((job, RecoveredJob::Unreadable { reason, state }));

@@ -37,6 +37,9 @@ impl Default for RegistrationOptions {
     }
 }
 
+/// The longest delay after "not yet".
+const NOT_YET_DELAY: Duration = Duration::from_secs(1);
+
 /// What an attempt was answered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer<S> {
@@ -109,8 +112,14 @@ where
             }
             Ok(Err(error)) => {
                 tracing::debug!(target_address = target, %error, "registration failed");
-                let delay = error_delay;
-                error_delay = delay.saturating_mul(2).min(options.error_delay);
+                // A leader that is still recovering is there soon: backoff must not add to a takeover.
+                let is_soon = matches!(error, GatewayError::NotYet(_));
+                let delay = if is_soon {
+                    error_delay.min(NOT_YET_DELAY)
+                } else {
+                    error_delay
+                };
+                error_delay = error_delay.saturating_mul(2).min(options.error_delay);
                 delay
             }
             Err(_elapsed) => {
@@ -205,6 +214,16 @@ mod tests {
         assert!(begun[1] <= Duration::from_millis(100), "{begun:?}");
         assert!(begun[3] >= Duration::from_millis(500), "{begun:?}");
         assert!(begun[3] <= Duration::from_millis(700), "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_not_ready_yet_is_asked_at_least_once_a_second() {
+        let not_yet = || Some(Err(GatewayError::NotYet("recovering".to_owned())));
+        let mut script: Vec<_> = (0..20).map(|_| not_yet()).collect();
+        script.push(Some(Ok(Answer::Success(1))));
+        let (_, begun) = run(script, &Notify::new()).await;
+        let longest = begun.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(longest <= Some(Duration::from_secs(1)), "{begun:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,13 +15,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::refused;
 use super::calls::{Calls, Done};
 use super::core::{JobMasterCore, parse};
 use super::details::failed_initialization;
 use super::event::{CancelAnswer, Connection, Effect, Event, Refusal, Registration};
+use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, millis};
-use crate::gateway::{GatewayError, GatewayResult};
+use crate::gateway::GatewayError;
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -93,38 +95,6 @@ async fn run(
     }
 }
 
-/// Answers for a job that could not be initialized, until its result is written.
-async fn serve_failed(
-    result: &pb::JobResult,
-    mut messages: mpsc::Receiver<Message>,
-    stop: CancellationToken,
-) {
-    let over = || GatewayError::Conflict(result.cause.clone());
-    loop {
-        let message = tokio::select! {
-            () = stop.cancelled() => return,
-            message = messages.recv() => message,
-        };
-        // Whoever asked and has gone does not need the answer.
-        match message {
-            None => return,
-            Some(Message::Describe(reply)) => {
-                let _ = reply.send(Ok(result.details.clone().unwrap_or_default()));
-            }
-            Some(Message::ResultWritten(reply)) => {
-                let _ = reply.send(Ok(()));
-                return;
-            }
-            Some(Message::Cancel(reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Register(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Offer(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Update(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::FailSlot(_, reply)) => drop(reply.send(Err(over()))),
-            Some(Message::Disconnect(_, reply)) => drop(reply.send(Err(over()))),
-        }
-    }
-}
-
 /// Wall-clock time that never goes back: read once, then tokio's.
 #[derive(Debug, Clone, Copy)]
 struct WallClock {
@@ -154,22 +124,22 @@ impl WallClock {
 
 /// How a TaskManager has been heard of.
 #[derive(Debug)]
-struct Peer {
-    registration: Registration,
-    last_heard: Instant,
-    unreachable_calls: u32,
+pub(super) struct Peer {
+    pub(super) registration: Registration,
+    pub(super) last_heard: Instant,
+    pub(super) failed_calls: u32,
     has_heartbeat_under_way: bool,
 }
 
-struct JobMasterActor {
-    options: JobMasterOptions,
-    context: JobMasterContext,
+pub(super) struct JobMasterActor {
+    pub(super) options: JobMasterOptions,
+    pub(super) context: JobMasterContext,
     calls: Calls,
     clock: WallClock,
-    core: JobMasterCore,
+    pub(super) core: JobMasterCore,
     outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
     io: JoinSet<Done>,
-    peers: BTreeMap<ResourceId, Peer>,
+    pub(super) peers: BTreeMap<ResourceId, Peer>,
     cancels: Vec<Reply<()>>,
     needed: Option<u32>,
     is_declaring: bool,
@@ -195,8 +165,11 @@ impl JobMasterActor {
                 () = stop.cancelled() => Next::Forget,
                 Some(done) = self.io.join_next() => match done {
                     Ok(done) => self.note_done(done),
-                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                    Err(_) => Next::Continue,
+                    // Which effect was lost is unknown, so nothing can be built on this state any more.
+                    Err(error) => {
+                        tracing::error!(job = self.context.graph.job_id, %error, "JobMaster broke");
+                        Next::Forget
+                    }
                 },
                 message = messages.recv() => match message {
                     Some(message) => self.answer(message),
@@ -225,7 +198,7 @@ impl JobMasterActor {
     }
 
     /// Gives an event to the core and starts its effects. The answer to an offer is returned.
-    fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+    pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
         let effects = self.core.handle(self.clock.now_ms(), event)?;
         let mut answer = pb::OfferSlotsResponse::default();
         self.follow_peers();
@@ -299,9 +272,16 @@ impl JobMasterActor {
                     match &error {
                         None => {
                             peer.last_heard = Instant::now();
-                            peer.unreachable_calls = 0;
+                            peer.failed_calls = 0;
                         }
-                        Some(GatewayError::Unreachable { .. }) => peer.unreachable_calls += 1,
+                        Some(GatewayError::Unreachable { .. }) => peer.failed_calls += 1,
+                        // It was started anew, or connects again; if the latter, it is here before the next heartbeat.
+                        Some(GatewayError::NotFound(_)) if is_heartbeat => peer.failed_calls += 1,
+                        Some(GatewayError::Outdated { epoch, .. })
+                            if is_heartbeat && *epoch <= self.context.sender.epoch =>
+                        {
+                            peer.failed_calls += 1;
+                        }
                         Some(_) => {}
                     }
                 }
@@ -325,7 +305,7 @@ impl JobMasterActor {
         let is_lost = peer.is_some_and(|peer| {
             peer.registration == connection.registration
                 && threshold > 0
-                && peer.unreachable_calls >= threshold
+                && peer.failed_calls >= threshold
         });
         if let Some(error) = error.filter(|_| is_lost) {
             let cause = error.to_string();
@@ -349,7 +329,7 @@ impl JobMasterActor {
             self.peers.entry(id.clone()).or_insert_with(|| Peer {
                 registration,
                 last_heard: Instant::now(),
-                unreachable_calls: 0,
+                failed_calls: 0,
                 has_heartbeat_under_way: false,
             });
         }
@@ -385,6 +365,16 @@ impl JobMasterActor {
             .collect();
         for connection in silent {
             let cause = format!("no heartbeat for {} ms", millis(timeout));
+            // If it lives, it learns that it has to register again.
+            if let Some(location) = self.core.location(&connection.task_manager).cloned() {
+                let (connection, cause) = (connection.clone(), cause.clone());
+                let goodbye = Effect::Disconnect {
+                    connection,
+                    location,
+                    cause,
+                };
+                self.calls.start(&mut self.io, &self.core, goodbye);
+            }
             self.note(Event::TaskManagerLost { connection, cause });
         }
         if now >= self.next_heartbeat {
@@ -513,118 +503,6 @@ impl JobMasterActor {
         }
         Next::Continue
     }
-
-    fn register(
-        &mut self,
-        request: pb::RegisterTaskManagerRequest,
-    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
-        let sender = self.admit(request.sender.as_ref())?;
-        let location = request.location.unwrap_or_default();
-        let connection = Connection {
-            task_manager: resource_id(&location.resource_id)?,
-            registration: Registration::new(sender.registration),
-        };
-        let (executions, slots) = (request.executions, request.slots);
-        let event = Event::Registered {
-            connection,
-            location,
-            executions,
-            slots,
-        };
-        let job_incarnation = self.core.job_incarnation();
-        let answer = match self.hear(event) {
-            Ok(_) => pb::registration_response::Answer::Success(pb::RegistrationSuccess {
-                resource_id: format!("job-master-{}-{job_incarnation}", self.context.graph.job_id),
-                cluster_id: String::new(),
-                cluster_incarnation: self.context.sender.cluster_incarnation.clone(),
-                epoch: self.context.sender.epoch,
-                heartbeat_interval_ms: millis(self.options.heartbeat_interval),
-                heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
-            }),
-            Err(refusal) => {
-                let reason = refusal.to_string();
-                pb::registration_response::Answer::Failure(pb::RegistrationFailure { reason })
-            }
-        };
-        let registration = Some(pb::RegistrationResponse {
-            answer: Some(answer),
-        });
-        Ok(pb::RegisterTaskManagerResponse {
-            registration,
-            job_incarnation,
-        })
-    }
-
-    /// Refuses a message of another term; one of a younger term ends this one.
-    fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<pb::Sender> {
-        let missing = || GatewayError::Invalid("the message names no sender".to_owned());
-        let (sender, own) = (sender.ok_or_else(missing)?, &self.context.sender);
-        let outdated = |reason: String| GatewayError::Outdated {
-            epoch: own.epoch,
-            reason,
-        };
-        if sender.cluster_incarnation != own.cluster_incarnation {
-            let (theirs, ours) = (&sender.cluster_incarnation, &own.cluster_incarnation);
-            return Err(outdated(format!(
-                "cluster incarnation {theirs}, this is {ours}"
-            )));
-        }
-        if sender.epoch > own.epoch {
-            (self.context.on_higher_epoch)(Epoch::new(sender.epoch));
-        }
-        if sender.epoch != own.epoch {
-            return Err(outdated(format!(
-                "epoch {}, this is epoch {}",
-                sender.epoch, own.epoch
-            )));
-        }
-        Ok(sender.clone())
-    }
-
-    fn admit_from(
-        &mut self,
-        sender: Option<&pb::Sender>,
-        job: Option<&pb::JobScope>,
-        task_manager: &str,
-    ) -> GatewayResult<Connection> {
-        let sender = self.admit(sender)?;
-        let own = self.core.job_incarnation();
-        if let Some(job) = job.filter(|job| job.job_incarnation != own) {
-            let reason = format!("job incarnation {}, this is {own}", job.job_incarnation);
-            return Err(GatewayError::Outdated {
-                epoch: sender.epoch,
-                reason,
-            });
-        }
-        let task_manager = resource_id(task_manager)?;
-        let registration = Registration::new(sender.registration);
-        if let Some(peer) = self.peers.get_mut(&task_manager)
-            && peer.registration == registration
-        {
-            peer.last_heard = Instant::now();
-            peer.unreachable_calls = 0;
-        }
-        Ok(Connection {
-            task_manager,
-            registration,
-        })
-    }
-}
-
-fn refused(refusal: Refusal) -> GatewayError {
-    match refusal {
-        Refusal::NotRegistered(_) => GatewayError::NotFound(refusal.to_string()),
-        Refusal::Outdated { .. } => GatewayError::Outdated {
-            epoch: 0,
-            reason: refusal.to_string(),
-        },
-        Refusal::Ended => GatewayError::Conflict(refusal.to_string()),
-    }
-}
-
-fn resource_id(text: &str) -> GatewayResult<ResourceId> {
-    text.parse()
-        .map_err(|error| GatewayError::Invalid(format!("{error}")))
 }
 
 fn texts<T: std::fmt::Display>(ids: &[T]) -> Vec<String> {

@@ -1,355 +1,16 @@
 //! The actor on paused time, with scripted TaskExecutors.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tanist_ha::election::Epoch;
-use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState, JobStatus};
 
+use super::scripted::{Fixture, Mood, lock, options, sender, wait_until};
 use super::testing::{graph_of, submitted};
-use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
-use super::{SinkCommitter, options::OnHigherEpoch};
+use super::{JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::{MemoryJobStateStore, PersistError};
-use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
-    ResourceManagerGateway, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
-    TaskExecutorGateway,
-};
-
-/// How a TaskExecutor answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Mood {
-    #[default]
-    Well,
-    Silent,
-    Unreachable,
-}
-
-/// A TaskExecutor that runs what it is given until the test says otherwise.
-#[derive(Debug, Default)]
-struct TaskExecutor {
-    mood: Mutex<Mood>,
-    running: Mutex<BTreeMap<(String, u32), pb::ExecutionReport>>,
-    slots: Mutex<Vec<String>>,
-    calls: Mutex<Vec<String>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl TaskExecutor {
-    async fn answer(&self, call: String) -> GatewayResult<pb::Ack> {
-        let mood = *lock(&self.mood);
-        match mood {
-            Mood::Well => {
-                lock(&self.calls).push(call);
-                Ok(pb::Ack {})
-            }
-            Mood::Silent => std::future::pending().await,
-            Mood::Unreachable => Err(GatewayError::gone("the TaskExecutor")),
-        }
-    }
-
-    fn was_called(&self, call: &str) -> bool {
-        lock(&self.calls).iter().any(|made| made == call)
-    }
-
-    fn reports(&self) -> Vec<pb::ExecutionReport> {
-        lock(&self.running).values().cloned().collect()
-    }
-
-    /// Moves all that runs to a state and gives the reports of it.
-    fn all_become(&self, state: ExecutionState) -> Vec<pb::ExecutionReport> {
-        for report in lock(&self.running).values_mut() {
-            report.set_state(state);
-            if state == ExecutionState::Finished {
-                let name = format!("{}-{}", report.subtask, report.generation);
-                report.committables = vec![pb::Committable {
-                    pending_path: format!("/out/.pending/{name}"),
-                    final_path: format!("/out/{name}"),
-                }];
-            }
-        }
-        self.reports()
-    }
-}
-
-#[async_trait]
-impl TaskExecutorGateway for TaskExecutor {
-    async fn request_slot(
-        &self,
-        _: pb::RequestSlotRequest,
-    ) -> GatewayResult<pb::RequestSlotResponse> {
-        Err(GatewayError::Internal("JobMasters don't".to_owned()))
-    }
-
-    async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack> {
-        self.answer(format!("free {}", request.allocation_ids.len()))
-            .await
-    }
-
-    async fn submit_tasks(
-        &self,
-        request: pb::SubmitTasksRequest,
-    ) -> GatewayResult<pb::SubmitTasksResponse> {
-        self.answer("submit".to_owned()).await?;
-        for task in request.tasks {
-            let report = pb::ExecutionReport {
-                vertex_id: task.vertex_id.clone(),
-                subtask: task.subtask,
-                generation: task.generation,
-                state: ExecutionState::Running.into(),
-                allocation_id: task.allocation_id,
-                ..pb::ExecutionReport::default()
-            };
-            lock(&self.running).insert((task.vertex_id, task.subtask), report);
-        }
-        Ok(pb::SubmitTasksResponse::default())
-    }
-
-    async fn cancel_tasks(&self, _: pb::CancelTasksRequest) -> GatewayResult<pb::Ack> {
-        self.answer("cancel".to_owned()).await
-    }
-
-    async fn acknowledge_executions(
-        &self,
-        request: pb::AcknowledgeExecutionsRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.answer(format!("acknowledge {}", request.executions.len()))
-            .await
-    }
-
-    async fn heartbeat_from_resource_manager(
-        &self,
-        _: pb::HeartbeatFromResourceManagerRequest,
-    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
-        Err(GatewayError::Internal("JobMasters don't".to_owned()))
-    }
-
-    async fn heartbeat_from_job_master(
-        &self,
-        _: pb::HeartbeatFromJobMasterRequest,
-    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
-        self.answer("heartbeat".to_owned()).await?;
-        let allocation_ids = lock(&self.slots).clone();
-        Ok(pb::HeartbeatFromJobMasterResponse {
-            executions: self.reports(),
-            allocation_ids,
-        })
-    }
-
-    async fn disconnect_job_master(
-        &self,
-        request: pb::DisconnectJobMasterRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.answer(format!("disconnect, ended: {}", request.job_ended))
-            .await
-    }
-
-    async fn disconnect_resource_manager(
-        &self,
-        _: pb::DisconnectResourceManagerRequest,
-    ) -> GatewayResult<pb::Ack> {
-        Err(GatewayError::Internal("JobMasters don't".to_owned()))
-    }
-}
-
-/// All that surrounds a JobMaster.
-#[derive(Debug, Default)]
-struct Surroundings {
-    task_executors: BTreeMap<String, Arc<TaskExecutor>>,
-    declared: Mutex<Vec<u32>>,
-    committed: Mutex<Vec<pb::Committable>>,
-    failing_commits: Mutex<u32>,
-}
-
-impl Connector for Surroundings {
-    fn dispatcher(&self, _: &str) -> Arc<dyn DispatcherGateway> {
-        unreachable!("a JobMaster has its Dispatcher's handle")
-    }
-
-    fn resource_manager(&self, _: &str) -> Arc<dyn ResourceManagerGateway> {
-        unreachable!("a JobMaster is given its ResourceManager")
-    }
-
-    fn job_master(&self, _: &str, _: JobId) -> Arc<dyn JobMasterGateway> {
-        unreachable!("JobMasters don't call each other")
-    }
-
-    fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
-        self.task_executors[address].clone()
-    }
-}
-
-#[async_trait]
-impl ResourceRequirementsGateway for Surroundings {
-    async fn declare_required_resources(
-        &self,
-        requirements: ResourceRequirements,
-    ) -> GatewayResult<()> {
-        let needed = requirements
-            .resources
-            .iter()
-            .map(|resource| resource.minimum)
-            .sum();
-        lock(&self.declared).push(needed);
-        Ok(())
-    }
-
-    async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {
-        Ok(ResourceOverview::default())
-    }
-}
-
-#[async_trait]
-impl SinkCommitter for Surroundings {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
-        let mut failing = lock(&self.failing_commits);
-        if *failing > 0 {
-            *failing -= 1;
-            return Err("no space".to_owned());
-        }
-        lock(&self.committed).extend_from_slice(committables);
-        Ok(())
-    }
-}
-
-struct Fixture {
-    surroundings: Arc<Surroundings>,
-    store: MemoryJobStateStore,
-    deposed_by: Arc<Mutex<Option<Epoch>>>,
-    graph: pb::JobGraph,
-    job_master: JobMasterHandle,
-}
-
-fn sender(registration: u64) -> pb::Sender {
-    pb::Sender {
-        cluster_incarnation: "c".to_owned(),
-        epoch: 3,
-        registration,
-    }
-}
-
-fn options(restart_strategy: RestartStrategy) -> JobMasterOptions {
-    JobMasterOptions {
-        restart_strategy,
-        ..JobMasterOptions::default()
-    }
-}
-
-impl Fixture {
-    fn start(options: JobMasterOptions) -> Fixture {
-        let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
-        let state = submitted(&graph);
-        Fixture::start_with(options, graph, state, MemoryJobStateStore::default())
-    }
-
-    fn start_with(
-        options: JobMasterOptions,
-        graph: pb::JobGraph,
-        state: pb::JobState,
-        store: MemoryJobStateStore,
-    ) -> Fixture {
-        let task_executors = ["tm1:1", "tm2:1"].map(|address| (address.to_owned(), Arc::default()));
-        let surroundings = Surroundings {
-            task_executors: task_executors.into_iter().collect(),
-            ..Surroundings::default()
-        };
-        let surroundings = Arc::new(surroundings);
-        let deposed_by = Arc::new(Mutex::new(None));
-        let heard = deposed_by.clone();
-        let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch| *lock(&heard) = Some(epoch));
-        let context = JobMasterContext {
-            graph: graph.clone(),
-            is_recovered: !state.regions.is_empty(),
-            state,
-            sender: sender(0),
-            rpc_address: "jm:1".to_owned(),
-            state_store: Arc::new(store.clone()),
-            resources: surroundings.clone(),
-            connector: surroundings.clone(),
-            committer: surroundings.clone(),
-            on_higher_epoch,
-        };
-        let job_master = JobMaster::start(options, context);
-        Fixture {
-            surroundings,
-            store,
-            deposed_by,
-            graph,
-            job_master,
-        }
-    }
-
-    fn task_executor(&self, name: &str) -> Arc<TaskExecutor> {
-        self.surroundings.task_executors[&format!("{name}:1")].clone()
-    }
-
-    /// Registers a TaskManager with two slots.
-    async fn register(
-        &self,
-        name: &str,
-        registration: u64,
-    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
-        let offers = (0..2u32).map(|slot| pb::SlotOffer {
-            allocation_id: format!("{:031x}{slot}", registration),
-            slot,
-            profile: None,
-        });
-        let offers: Vec<pb::SlotOffer> = offers.collect();
-        *lock(&self.task_executor(name).slots) = offers
-            .iter()
-            .map(|offer| offer.allocation_id.clone())
-            .collect();
-        let request = pb::RegisterTaskManagerRequest {
-            sender: Some(sender(registration)),
-            job_id: self.graph.job_id.clone(),
-            location: Some(pb::TaskManagerLocation {
-                resource_id: name.to_owned(),
-                incarnation: "1".to_owned(),
-                rpc_address: format!("{name}:1"),
-                data_address: format!("{name}:2"),
-            }),
-            executions: self.task_executor(name).reports(),
-            slots: offers,
-        };
-        self.job_master.register_task_manager(request).await
-    }
-
-    async fn report(&self, name: &str, registration: u64, executions: Vec<pb::ExecutionReport>) {
-        let request = pb::UpdateTaskExecutionStatesRequest {
-            sender: Some(sender(registration)),
-            job: None,
-            resource_id: name.to_owned(),
-            incarnation: "1".to_owned(),
-            executions,
-        };
-        self.job_master
-            .update_task_execution_states(request)
-            .await
-            .expect("registered");
-    }
-
-    fn stored(&self) -> pb::JobState {
-        self.store.state(&self.graph.job_id).unwrap_or_default()
-    }
-}
-
-/// Waits, in the test's own time, until a claim holds.
-async fn wait_until(what: &str, claim: impl Fn() -> bool) {
-    for _ in 0..100_000 {
-        if claim() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within 1000 s: {what}");
-}
+use crate::gateway::{GatewayError, JobMasterGateway};
 
 #[tokio::test(start_paused = true)]
 async fn a_job_is_placed_deployed_committed_and_let_go() {
@@ -483,6 +144,28 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
         "{:?}",
         before.elapsed()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    *lock(&task_executor.mood) = Mood::StartedAnew;
+    let before = tokio::time::Instant::now();
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert!(
+        result.cause.contains("no such registration"),
+        "{}",
+        result.cause
+    );
+    assert!(
+        before.elapsed() <= Duration::from_secs(21),
+        "{:?}",
+        before.elapsed()
+    );
+    assert_eq!(*lock(&fixture.deposed_by), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -655,4 +338,42 @@ async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_fail
         fixture.job_master.describe().await.expect("alive").restarts,
         0
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_backoff_was_over() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let mut failed = task_executor.reports().remove(0);
+    failed.set_state(ExecutionState::Failed);
+    failed.cause = "division by zero".to_owned();
+    let key = (failed.vertex_id.clone(), failed.subtask);
+    lock(&task_executor.running).insert(key, failed.clone());
+    fixture.report("tm1", 1, vec![failed]).await;
+    let start = tokio::time::Instant::now();
+    wait_until("the backoff is over", || {
+        start.elapsed() > Duration::from_secs(30)
+    })
+    .await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(details.status(), JobStatus::Restarting);
+    assert_eq!(
+        details.vertices[1].subtasks[0].state(),
+        ExecutionState::Canceling
+    );
+    for report in lock(&task_executor.running).values_mut() {
+        if report.state() == ExecutionState::Running {
+            report.set_state(ExecutionState::Canceled);
+        }
+    }
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    let runs_again = || {
+        task_executor
+            .reports()
+            .iter()
+            .all(|report| report.generation == 2)
+    };
+    wait_until("the next generation runs", runs_again).await;
 }

@@ -18,9 +18,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::event::{Connection, Effect, Event, Refusal, Registration, SubmitOutcome};
-use super::execution_graph::{
-    BuildError, Cancellation, Execution, ExecutionGraph, Place, RegionPhase,
-};
+use super::execution_graph::{BuildError, Cancellation, Execution, ExecutionGraph};
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
 
@@ -120,6 +118,7 @@ pub struct JobMasterCore {
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
+    pub(super) settled_at_ms: u64,
     pub(super) turn: u64,
     pub(super) effects: Vec<Effect>,
 }
@@ -184,6 +183,7 @@ impl JobMasterCore {
                 status: pb::JobStatus::Initializing.into(),
                 at_ms: now_ms,
             }],
+            settled_at_ms: 0,
             turn: 0,
             effects: Vec::new(),
             options,
@@ -196,78 +196,6 @@ impl JobMasterCore {
         core.take_over(now_ms)?;
         core.note_status(now_ms);
         Ok(core)
-    }
-
-    /// Takes up what the record says: finished executions stay, what is to be stopped is looked for, every other
-    /// deployed region gets a new generation. (An adopting JobMaster would look for all of them here.)
-    fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
-        for region in 0..self.execution.regions.len() {
-            let generation = self.record.regions[region].generation;
-            self.restore_executions(region)?;
-            let tasks = &self.execution.regions[region].tasks;
-            let is_finished = tasks.iter().all(|task| {
-                self.execution.tasks[*task].execution.state == ExecutionState::Finished
-            });
-            let phase = if is_finished {
-                RegionPhase::Deployed
-            } else if self.is_stopping() {
-                RegionPhase::Stopping {
-                    restart_at_ms: None,
-                }
-            } else {
-                if generation > 0 {
-                    self.supersede(region);
-                }
-                self.renew_executions(region);
-                RegionPhase::Waiting { since_ms: now_ms }
-            };
-            self.execution.regions[region].phase = phase;
-        }
-        self.record.job_incarnation = self.record.job_incarnation.saturating_add(1);
-        self.revision += 1;
-        Ok(())
-    }
-
-    /// Gives the region's executions the state that the record has of them.
-    fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
-        let state = self.record.regions[region].clone();
-        for task in self.execution.regions[region].tasks.clone() {
-            self.execution.tasks[task].execution =
-                Execution::created(Generation::new(state.generation));
-        }
-        let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
-        for placement in &state.placements {
-            let task = self.execution.find(&placement.vertex_id, placement.subtask);
-            let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
-            let location = placement.location.clone().unwrap_or_default();
-            let place = Place {
-                task_manager: parse(&location.resource_id)
-                    .ok_or_else(|| unknown("no TaskManager"))?,
-                allocation: parse(&placement.allocation_id).ok_or_else(|| unknown("no slot"))?,
-                location,
-            };
-            let key = self.execution.slot_key(task);
-            self.pool
-                .remember(key, place.task_manager.clone(), place.allocation);
-            let execution = &mut self.execution.tasks[task].execution;
-            execution.state = ExecutionState::Reconciling;
-            execution.place = Some(place);
-        }
-        for end in &self.record.terminal {
-            let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
-                return Err(unknown(&end.vertex_id));
-            };
-            if self.execution.tasks[task].region != region || end.generation != state.generation {
-                continue;
-            }
-            let execution = &mut self.execution.tasks[task].execution;
-            execution.state = end.state();
-            execution.ended_at_ms = end.ended_at_ms;
-            execution.cause.clone_from(&end.cause);
-            execution.committables.clone_from(&end.committables);
-            execution.is_recorded = true;
-        }
-        Ok(())
     }
 
     /// Takes an event. Refused: nothing has changed.

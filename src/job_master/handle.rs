@@ -54,7 +54,7 @@ impl JobMasterHandle {
     }
 
     /// Waits for the job's result, which is for the caller to write; it is dirty. `None`: the JobMaster was stopped, or
-    /// its term is over, and the job goes on elsewhere.
+    /// its term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
         let mut outcome = self.outcome.clone();
         outcome

@@ -19,20 +19,30 @@
 //! After a recovery each region that has not finished starts Waiting under a new generation; what the former term's
 //! tasks still run is cancelled when their TaskManagers register.
 
+mod act;
 mod actor;
 #[cfg(test)]
 mod actor_tests;
+mod admission;
 mod calls;
 pub mod core;
 mod deployment;
 mod details;
 pub mod event;
 pub mod execution_graph;
+mod failed_job;
 mod handle;
+#[cfg(test)]
+mod invariants;
 mod options;
+mod recovery;
 mod reports;
 pub mod restart;
+#[cfg(test)]
+mod scripted;
 mod settle;
+#[cfg(test)]
+mod simulated_task_manager;
 #[cfg(test)]
 mod simulation;
 pub mod slot_pool;

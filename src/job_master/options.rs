@@ -20,7 +20,8 @@ pub struct JobMasterOptions {
     pub heartbeat_interval: Duration,
     /// After this silence a TaskManager is lost.
     pub heartbeat_timeout: Duration,
-    /// After so many calls in a row that can't reach it, a TaskManager is lost at once; 0: never.
+    /// After so many calls in a row that can't reach it, or heartbeats that it refuses, a TaskManager is lost at once;
+    /// 0: never.
     pub rpc_failure_threshold: u32,
     /// A call that is not answered in this time has no answer.
     pub rpc_ask_timeout: Duration,

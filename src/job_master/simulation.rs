@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tanist_ha::election::Epoch;
-use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use super::core::{CoreOptions, JobMasterCore};
-use super::event::{CancelAnswer, Connection, Effect, Event, Registration, SubmitOutcome};
+use super::event::{CancelAnswer, Connection, Effect, Event, SubmitOutcome};
 use super::execution_graph::is_terminal;
+use super::invariants::{all_finished, assert_persisted_placement, region_of};
 use super::restart::RestartStrategy;
+use super::simulated_task_manager::{Running, TaskKey, TaskManager, report};
 use super::testing::{graph_of, submitted};
-
-type TaskKey = (String, u32);
 
 /// A request on its way to a TaskManager, from a term.
 #[derive(Debug, Clone)]
@@ -32,24 +32,6 @@ enum Call {
     Acknowledge(Vec<pb::ExecutionId>),
     Free(Vec<AllocationId>),
     Heartbeat(u64),
-}
-
-#[derive(Debug, Clone)]
-struct Running {
-    generation: u64,
-    state: S,
-    allocation: String,
-}
-
-#[derive(Debug)]
-struct TaskManager {
-    id: ResourceId,
-    incarnation: u32,
-    registration: u64,
-    epoch: u64,
-    slots: Vec<Option<AllocationId>>,
-    running: BTreeMap<TaskKey, Vec<Running>>,
-    highest: BTreeMap<TaskKey, u64>,
 }
 
 #[derive(Debug)]
@@ -524,9 +506,9 @@ impl World {
         }
     }
 
-    /// Without faults, until the job has ended.
-    fn come_to_an_end(&mut self) {
-        for _ in 0..400 {
+    /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
+    fn come_to_an_end(&mut self, canceled_in: Option<usize>) {
+        for round in 0..400 {
             if self.result.is_some() {
                 return;
             }
@@ -557,193 +539,14 @@ impl World {
             while !self.events.is_empty() {
                 self.deliver_event(0);
             }
+            if canceled_in == Some(round) {
+                self.hear(Event::CancelRequested);
+            }
             self.now_ms += 500;
             self.hear(Event::TimePassed);
         }
         panic!("the job does not end: {:#?}", self.core);
     }
-}
-
-impl TaskManager {
-    fn connection(&self) -> Connection {
-        let registration = Registration::new(self.registration);
-        Connection {
-            task_manager: self.id.clone(),
-            registration,
-        }
-    }
-
-    fn location(&self) -> pb::TaskManagerLocation {
-        pb::TaskManagerLocation {
-            resource_id: self.id.to_string(),
-            incarnation: self.incarnation.to_string(),
-            rpc_address: format!("{}:1", self.id),
-            data_address: format!("{}:2", self.id),
-        }
-    }
-
-    fn report(&self) -> Vec<pb::ExecutionReport> {
-        let of_key = |(key, running): (&TaskKey, &Vec<Running>)| {
-            running.iter().map(|it| report(key, it)).collect::<Vec<_>>()
-        };
-        self.running.iter().flat_map(of_key).collect()
-    }
-
-    fn offers(&self) -> Vec<pb::SlotOffer> {
-        let slots = self.slots.iter().enumerate();
-        let offer = |(index, slot): (usize, &Option<AllocationId>)| {
-            let slot = slot.as_ref()?;
-            let index = u32::try_from(index).expect("few slots");
-            Some(pb::SlotOffer {
-                allocation_id: slot.to_string(),
-                slot: index,
-                profile: None,
-            })
-        };
-        slots.filter_map(offer).collect()
-    }
-
-    fn crash(&mut self) {
-        self.incarnation += 1;
-        self.slots.fill(None);
-        self.running.clear();
-        self.highest.clear();
-        // Registrations are unique across restarts; nothing that was sent before is taken any more.
-        self.registration += 1;
-    }
-
-    fn submit(&mut self, tasks: &[pb::TaskDeployment]) -> Vec<pb::TaskRefusal> {
-        let mut refused = Vec::new();
-        for task in tasks {
-            let key = (task.vertex_id.clone(), task.subtask);
-            let has_slot = self
-                .slots
-                .iter()
-                .flatten()
-                .any(|slot| slot.to_string() == task.allocation_id);
-            let is_old = self
-                .highest
-                .get(&key)
-                .is_some_and(|highest| *highest >= task.generation);
-            if is_old || !has_slot {
-                refused.push(pb::TaskRefusal {
-                    vertex_id: task.vertex_id.clone(),
-                    subtask: task.subtask,
-                    generation: task.generation,
-                    reason: "no slot, or an old generation".to_owned(),
-                });
-                continue;
-            }
-            for (other, running) in &self.running {
-                let is_beside = running.iter().any(|it| {
-                    !is_terminal(it.state)
-                        && it.allocation == task.allocation_id
-                        && other.0 == task.vertex_id
-                });
-                assert!(
-                    !is_beside,
-                    "two subtasks of one vertex in a slot: {other:?}, {task:?}"
-                );
-            }
-            self.highest.insert(key.clone(), task.generation);
-            self.running.entry(key).or_default().push(Running {
-                generation: task.generation,
-                state: S::Deploying,
-                allocation: task.allocation_id.clone(),
-            });
-        }
-        refused
-    }
-
-    fn cancel(&mut self, tasks: &[pb::TaskCancellation]) {
-        for task in tasks {
-            let key = (task.vertex_id.clone(), task.subtask);
-            let highest = self.highest.entry(key.clone()).or_default();
-            *highest = (*highest).max(task.up_to_generation);
-            for running in self.running.get_mut(&key).into_iter().flatten() {
-                if running.generation <= task.up_to_generation && !is_terminal(running.state) {
-                    running.state = S::Canceling;
-                }
-            }
-        }
-    }
-
-    fn free(&mut self, allocations: &[AllocationId]) {
-        for slot in &mut self.slots {
-            if slot.is_some_and(|slot| allocations.contains(&slot)) {
-                *slot = None;
-            }
-        }
-        for running in self.running.values_mut().flatten() {
-            let is_freed = allocations
-                .iter()
-                .any(|it| it.to_string() == running.allocation);
-            if is_freed && !is_terminal(running.state) {
-                running.state = S::Canceled;
-            }
-        }
-    }
-}
-
-fn report(key: &TaskKey, running: &Running) -> pb::ExecutionReport {
-    pb::ExecutionReport {
-        vertex_id: key.0.clone(),
-        subtask: key.1,
-        generation: running.generation,
-        state: running.state.into(),
-        cause: if running.state == S::Failed {
-            "division by zero".to_owned()
-        } else {
-            String::new()
-        },
-        allocation_id: running.allocation.clone(),
-        ..pb::ExecutionReport::default()
-    }
-}
-
-fn region_of(graph: &pb::JobGraph, state: &pb::JobState, vertex_id: &str) -> pb::RegionState {
-    let built = super::execution_graph::ExecutionGraph::build(graph).expect("valid");
-    let task = built.find(vertex_id, 0).expect("a vertex of the graph");
-    state
-        .regions
-        .get(built.tasks[task].region)
-        .cloned()
-        .unwrap_or_default()
-}
-
-fn all_finished(graph: &pb::JobGraph, state: &pb::JobState) -> bool {
-    let mut tasks = graph.vertices.iter().flat_map(|vertex| {
-        (0..vertex.parallelism).map(move |subtask| (vertex.id.as_str(), subtask))
-    });
-    tasks.all(|(vertex_id, subtask)| {
-        let generation = region_of(graph, state, vertex_id).generation;
-        state.terminal.iter().any(|end| {
-            end.vertex_id == vertex_id
-                && end.subtask == subtask
-                && end.generation == generation
-                && end.state() == S::Finished
-        })
-    })
-}
-
-fn assert_persisted_placement(
-    stored: &pb::JobState,
-    epoch: u64,
-    connection: &Connection,
-    task: &pb::TaskDeployment,
-) {
-    let is_stored = stored.regions.iter().any(|region| {
-        region.epoch == epoch
-            && region.generation == task.generation
-            && region.placements.iter().any(|placement| {
-                let location = placement.location.as_ref();
-                placement.vertex_id == task.vertex_id
-                    && placement.subtask == task.subtask
-                    && placement.allocation_id == task.allocation_id
-                    && location.is_some_and(|it| it.resource_id == connection.task_manager.as_str())
-            })
-    });
-    assert!(is_stored, "deployed, but not stored by this term: {task:?}");
 }
 
 fn strategies() -> impl Strategy<Value = RestartStrategy> {
@@ -757,7 +560,10 @@ fn strategies() -> impl Strategy<Value = RestartStrategy> {
     ]
 }
 
-fn shapes() -> impl Strategy<Value = (Vec<(&'static str, u32)>, Vec<(usize, usize)>)> {
+/// Vertices (name, parallelism) and edges between their indices.
+type Shape = (Vec<(&'static str, u32)>, Vec<(usize, usize)>);
+
+fn shapes() -> impl Strategy<Value = Shape> {
     prop_oneof![
         Just((vec![("a", 2), ("b", 2)], vec![(0, 1)])),
         Just((
@@ -774,20 +580,21 @@ proptest! {
     fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends(
         strategy in strategies(),
         (vertices, edges) in shapes(),
+        canceled_in in prop::option::of(0usize..20),
         steps in prop::collection::vec((0u8..95, any::<u16>()), 0..500),
     ) {
         let mut world = World::new(&vertices, &edges, strategy);
         for (kind, pick) in steps {
             world.step(kind, usize::from(pick));
         }
-        world.come_to_an_end();
+        world.come_to_an_end(canceled_in);
     }
 }
 
 #[test]
 fn without_faults_a_job_finishes_in_its_first_generation() {
     let mut world = World::new(&[("a", 2), ("b", 2)], &[(0, 1)], RestartStrategy::None);
-    world.come_to_an_end();
+    world.come_to_an_end(None);
     let result = world.result.expect("it has ended");
     assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
     assert!(

@@ -216,6 +216,13 @@ impl SlotPool {
         overdue
     }
 
+    /// No slot is more than what is needed.
+    pub fn forget_idle(&mut self) {
+        for slot in self.slots.values_mut() {
+            slot.idle_since_ms = None;
+        }
+    }
+
     /// Since when the slot that idles longest does.
     pub fn idle_since_ms(&self) -> Option<u64> {
         self.slots

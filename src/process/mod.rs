@@ -8,7 +8,6 @@ mod settings;
 pub mod shutdown;
 mod sinks;
 mod taskmanager;
-mod tasks;
 mod term;
 pub mod view;
 

@@ -17,7 +17,6 @@ use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::dataflow::{Exchange, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
-use crate::process::tasks::DataflowTasks;
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{TaskExecutor, TaskExecutorDescription, TaskExecutorServices};
 use crate::telemetry::{ExitCode, version};
@@ -116,10 +115,7 @@ impl TaskManager {
             connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
             leader,
             highest_epoch: self.highest_epoch.clone(),
-            launcher: Arc::new(DataflowTasks::new(TaskRuntime::new(
-                self.tasks.handle(),
-                self.exchange.clone(),
-            ))),
+            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
             description: self.description.clone(),
         };
         let executor = TaskExecutor::start(settings::task_executor(&self.options), services);

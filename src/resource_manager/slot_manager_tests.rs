@@ -109,6 +109,22 @@ fn a_slot_that_is_occupied_is_taken_elsewhere() {
 }
 
 #[test]
+fn a_report_from_before_an_allocation_does_not_undo_it() {
+    let mut slots = with_workers(&[2]);
+    slots.declare(needs(job(1), 1, 1));
+    let asked_at = slots.turn();
+    let request = slots.match_slots().remove(0);
+    let allocated = RequestOutcome::Allocated;
+    slots.answered(&request.worker, request.slot, request.holder, &allocated);
+    slots.report(&worker(0), &[(0, None), (1, None)], asked_at);
+    assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
+    assert!(slots.match_slots().is_empty());
+    // One that was asked for afterwards does.
+    slots.report(&worker(0), &[(0, None), (1, None)], slots.turn());
+    assert_eq!(slots.slot_counts(&worker(0)), (2, 2));
+}
+
+#[test]
 fn a_slot_that_is_too_small_is_not_taken() {
     let mut slots = SlotManager::new(1);
     let small = pb::ResourceProfile {

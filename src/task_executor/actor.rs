@@ -301,6 +301,11 @@ impl Actor {
                     running.cancel();
                 }
             }
+            Effect::ReleaseTask(TaskKey { job, execution: of }) => {
+                self.services
+                    .launcher
+                    .release_task(job, of.vertex, of.subtask, of.generation);
+            }
             Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
             Effect::Fatal(reason) => {
                 tracing::error!(reason, "the task executor can't go on");

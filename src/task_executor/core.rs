@@ -91,6 +91,8 @@ pub enum Effect {
     Start(TaskKey, Box<TaskStart>),
     /// Tell a task to end.
     Cancel(TaskKey),
+    /// Nobody takes what this execution and older ones of its subtask have produced.
+    ReleaseTask(TaskKey),
     /// Nothing of the job is here any more.
     Release(JobId),
     /// This process can't go on.
@@ -174,6 +176,9 @@ impl Core {
             tracing::warn!(job = %task.job, %vertex, subtask, %generation, cause, "task failed");
         }
         if job.executions.update(&task.execution, status, metrics) && is_final {
+            if job.executions.was_told_to_end(&task.execution) {
+                self.effects.push(Effect::ReleaseTask(task));
+            }
             self.settle(task.job);
         }
         self.flush(now, task.job);

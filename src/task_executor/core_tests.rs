@@ -365,6 +365,7 @@ impl World {
                 | Effect::Offer { .. }
                 | Effect::Update { .. }
                 | Effect::Cancel(_)
+                | Effect::ReleaseTask(_)
                 | Effect::Fatal(_) => {}
             }
         }

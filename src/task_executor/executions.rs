@@ -130,6 +130,21 @@ impl Executions {
         }
     }
 
+    /// Whether this one was cancelled, however it ended.
+    pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
+        self.executions
+            .get(key)
+            .is_some_and(|execution| execution.cancel_deadline.is_some())
+    }
+
+    /// Whether a generation of the subtask up to this one runs.
+    pub fn is_running_up_to(&self, up_to: ExecutionKey) -> bool {
+        self.live().any(|(key, _)| {
+            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
+                && key.generation <= up_to.generation
+        })
+    }
+
     /// Whether something runs in the allocation.
     pub fn is_in_use(&self, allocation: AllocationId) -> bool {
         self.live()

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_proto::id::{Generation, JobId};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
@@ -31,6 +31,8 @@ pub struct TaskStart {
 pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     /// Starts a task. A task that can't be started shows as failed.
     fn start(&self, task: TaskStart) -> Box<dyn RunningTask>;
+    /// Nobody will take what this subtask's generations up to this one have produced.
+    fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation);
     /// Nothing of the job's generations up to this one will be asked for any more.
     fn release_job(&self, job: JobId, up_to: Generation);
 }

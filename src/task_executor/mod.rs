@@ -22,6 +22,7 @@ mod connection;
 mod core;
 #[cfg(test)]
 mod core_tests;
+mod dataflow_launcher;
 mod deliveries;
 mod executions;
 mod handle;
@@ -29,6 +30,8 @@ mod job;
 mod launcher;
 mod registering;
 mod requests;
+#[cfg(test)]
+mod scripted_leader;
 mod slot_table;
 #[cfg(test)]
 mod testing;

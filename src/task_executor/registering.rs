@@ -127,6 +127,8 @@ impl Core {
                 self.heard_of_leader = now;
                 self.resource_manager
                     .succeed(now, self.heartbeat_timeout(&success));
+                // Its leader answers: whoever waits for a JobMaster there need not wait any longer.
+                self.wake_all();
                 if self.slots.version() != self.reported_slots {
                     let all = self.slots.report().slots;
                     self.notify_slots(all);
@@ -202,6 +204,13 @@ impl Core {
             address,
             run,
         });
+    }
+
+    /// Ends all delays between attempts.
+    pub(super) fn wake_all(&mut self) {
+        let jobs = self.jobs.keys().map(|&job| Target::JobMaster(job));
+        let targets = std::iter::once(Target::ResourceManager).chain(jobs);
+        self.effects.extend(targets.map(Effect::Wake));
     }
 
     /// A leader spoke on a connection.

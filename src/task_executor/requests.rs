@@ -133,6 +133,13 @@ impl Core {
                 continue;
             };
             let told = known.executions.cancel_up_to(up_to, deadline);
+            // What runs is released when it has ended: without its output it would seem to have failed.
+            if !known.executions.is_running_up_to(up_to) {
+                self.effects.push(Effect::ReleaseTask(TaskKey {
+                    job,
+                    execution: up_to,
+                }));
+            }
             self.effects
                 .extend(told.into_iter().map(|key| cancel(job, key)));
         }
@@ -356,6 +363,8 @@ impl Core {
                 .filter(|(_, known)| !known.is_ending)
                 .find(|(_, known)| known.connection.is_of(registration));
             let Some((&job, _)) = found else {
+                // A leader that is there to call is there to register at.
+                self.wake_all();
                 return Err(self.outdated(&format!("registration {registration} is not present")));
             };
             Target::JobMaster(job)

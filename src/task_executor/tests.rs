@@ -6,6 +6,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 use tokio::time::Instant;
 
+use super::scripted_leader::*;
 use super::testing::*;
 use super::*;
 use crate::gateway::local::Fault;
@@ -231,6 +232,29 @@ async fn a_cancelled_generation_never_starts_even_if_it_comes_later() {
         leader.submit(4, A1).await.expect("is registered").refused,
         []
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_output_of_a_cancelled_generation_is_released_when_it_has_ended() {
+    let (world, leader, task) = running(true).await;
+    let released = || {
+        world
+            .launcher
+            .released_tasks
+            .lock()
+            .expect("not poisoned")
+            .clone()
+    };
+    leader.cancel(1).await;
+    assert_eq!(released(), []);
+    // It was about to finish: nobody takes what it made.
+    task.status.send_replace(TaskStatus::Finished {
+        committables: Vec::new(),
+    });
+    leader.updated(ExecutionState::Finished).await;
+    assert_eq!(released(), [(0, 1)]);
+    leader.cancel(2).await;
+    assert_eq!(released(), [(0, 1), (0, 2)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -134,7 +134,7 @@ impl Default for Timing {
 enum Phase {
     Standby,
     /// The request is sent with exactly these guards, again and again until the answer is definite.
-    Taking(Taking),
+    Taking(Box<Taking>),
     Leading(Term),
     Suspended {
         term: Term,
@@ -365,7 +365,7 @@ impl ElectionCore {
             in_flight: true,
         };
         effects.push(taking.request());
-        self.phase = Phase::Taking(taking);
+        self.phase = Phase::Taking(Box::new(taking));
     }
 
     /// Takes note of what the keys hold.
@@ -518,7 +518,7 @@ impl ElectionCore {
     }
 
     fn on_advance(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
-        let Phase::Taking(taking) = self.phase.clone() else {
+        let Phase::Taking(mut taking) = self.phase.clone() else {
             return;
         };
         match reply {
@@ -545,10 +545,8 @@ impl ElectionCore {
                 self.resolve_taking(&view, &taking, effects);
             }
             Err(error) if error.outcome() == Outcome::Ambiguous => {
-                self.phase = Phase::Taking(Taking {
-                    in_flight: false,
-                    ..taking
-                });
+                taking.in_flight = false;
+                self.phase = Phase::Taking(taking);
                 self.pause(now);
                 self.read(effects);
             }

@@ -73,6 +73,12 @@ impl Channel {
         true
     }
 
+    /// Whether the consumer has come.
+    #[cfg(test)]
+    pub(super) fn is_attached(&self) -> bool {
+        self.lock().reader.is_some()
+    }
+
     /// Puts a batch in; waits while there is no place.
     pub(super) async fn push(&self, batch: RecordBatch) -> Result<(), Closed> {
         let size = size_of(&batch);

@@ -1,5 +1,6 @@
 //! The consuming side of the network: opens a channel at its producer's TaskManager and fills the local end of it.
 
+use std::convert::Infallible;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl Request {
         let (mut reader, mut writer) = stream.into_split();
         tokio::select! {
             ended = self.receive(&mut reader, channel) => ended,
-            error = give_credit(&mut writer, channel) => Err(self.lost(&error)),
+            never = give_credit(&mut writer, channel) => match never {},
         }
     }
 
@@ -166,13 +167,15 @@ async fn shake_hands(
     }
 }
 
-/// Gives credit for the places that are free, until the connection is lost.
-async fn give_credit(writer: &mut (impl AsyncWrite + Unpin), channel: &Channel) -> io::Error {
+/// Gives credit for the places that are free. Never ends: that the connection is lost shows in what is received, and only
+/// after what the producer said last.
+async fn give_credit(writer: &mut (impl AsyncWrite + Unpin), channel: &Channel) -> Infallible {
     loop {
         let places = u32::try_from(channel.grant().await).unwrap_or(u32::MAX);
         let written = write_frame(writer, FrameType::Credit, &places.to_le_bytes()).await;
         if let Err(error) = written {
-            return error;
+            tracing::debug!(%error, "can't give credit");
+            return std::future::pending().await;
         }
     }
 }

@@ -16,6 +16,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 pub(super) const LARGEST_BODY: usize = 64 * 1024 * 1024;
 /// The largest body before a channel is open.
 pub(super) const LARGEST_HELLO: usize = 64 * 1024;
+/// Bodies up to this are copied behind their header.
+const SMALL_BODY: usize = 16 * 1024;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +93,14 @@ pub(super) async fn write_frame(
     }
     let length = u32::try_from(body.len()).map_err(io::Error::other)?;
     let [a, b, c, d] = length.to_le_bytes();
-    writer.write_all(&[a, b, c, d, frame_type as u8]).await?;
-    writer.write_all(body).await?;
+    let header = [a, b, c, d, frame_type as u8];
+    if body.len() <= SMALL_BODY {
+        // One packet, and a consumer that goes away doesn't do so in the middle of a frame.
+        writer.write_all(&[&header, body].concat()).await?;
+    } else {
+        writer.write_all(&header).await?;
+        writer.write_all(body).await?;
+    }
     writer.flush().await
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::channel::{Channel, Popped};
-use super::partition::{Attempt, PartitionId, Partitions};
+use super::partition::{PartitionId, Partitions};
 
 /// A producer that ended without having given everything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,15 @@ pub(super) struct Source {
     /// Empty until the producer has been found.
     pub(super) channel: Arc<OnceLock<Arc<Channel>>>,
     /// For a channel within this TaskManager.
-    pub(super) local: Option<(Arc<Partitions>, PartitionId, Attempt, u32)>,
+    pub(super) local: Option<Local>,
+}
+
+/// A channel of a partition in this TaskManager.
+#[derive(Clone)]
+pub(super) struct Local {
+    pub(super) partitions: Arc<Partitions>,
+    pub(super) partition: PartitionId,
+    pub(super) target: u32,
 }
 
 /// The channels that are still open. Dropping it ends its connections.
@@ -81,9 +89,11 @@ impl InputGate {
                     looked_at += 1;
                 }
                 Popped::Finished => {
-                    let source = self.sources.swap_remove(index);
-                    if let Some((partitions, partition, attempt, target)) = source.local {
-                        partitions.consumed(partition, attempt, target);
+                    let Source { local, channel, .. } = self.sources.swap_remove(index);
+                    if let (Some(local), Some(channel)) = (local, channel.get()) {
+                        local
+                            .partitions
+                            .consumed(local.partition, local.target, channel);
                     }
                 }
                 Popped::Failed(cause) => {
@@ -104,5 +114,13 @@ impl InputGate {
     /// Waits until [`InputGate::poll`] may find something.
     pub(in crate::dataflow) async fn readable(&self) {
         self.readable.notified().await;
+    }
+
+    /// Whether all producers have been found.
+    #[cfg(test)]
+    pub(super) fn opened(&self) -> bool {
+        self.sources
+            .iter()
+            .all(|source| source.channel.get().is_some())
     }
 }

@@ -1,7 +1,7 @@
 //! The exchange: how records get from the tasks that make them to the tasks that take them.
 //!
 //! Consumers pull. A producer registers a *result partition* with one bounded channel a target subtask; each consumer opens
-//! its channel, in memory if producer and consumer share the TaskManager, else over TCP ([`frame`], [`hello`]). A channel
+//! its channel, in memory if producer and consumer share the TaskManager, else over TCP (`frame`, `hello`). A channel
 //! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away.
 //!
 //! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
@@ -170,24 +170,16 @@ impl Exchange {
                 &*request.location.resource_id,
                 &*request.location.incarnation,
             );
-            let local = (here == there).then(|| {
-                let ChannelRequest {
-                    partition,
-                    attempt,
-                    target_subtask,
-                    ..
-                } = request;
-                (
-                    Arc::clone(self.partitions()),
-                    partition,
-                    attempt,
-                    target_subtask,
-                )
+            let local = (here == there).then(|| gate::Local {
+                partitions: Arc::clone(self.partitions()),
+                partition: request.partition,
+                target: request.target_subtask,
             });
             let readable = Arc::clone(&readable);
             match local.clone() {
                 Some(wanted) => {
-                    let opening = open_local(wanted, Arc::clone(&channel), readable);
+                    let found = Arc::clone(&channel);
+                    let opening = open_local(wanted, request.attempt, found, readable);
                     openers.spawn_on(opening, &self.inner.runtime);
                 }
                 None => {
@@ -234,10 +226,16 @@ impl Exchange {
 
 /// Waits for a producer in this TaskManager.
 async fn open_local(
-    (partitions, partition, attempt, target): (Arc<Partitions>, PartitionId, Attempt, u32),
+    wanted: gate::Local,
+    attempt: Attempt,
     channel: Arc<OnceLock<Arc<Channel>>>,
     readable: Arc<Notify>,
 ) {
+    let gate::Local {
+        partitions,
+        partition,
+        target,
+    } = wanted;
     let found = partitions.wait_for(partition, attempt, target).await;
     let found = found.and_then(|found| match found.attach(&readable) {
         true => Ok(found),

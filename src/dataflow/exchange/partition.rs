@@ -185,12 +185,14 @@ impl Partitions {
     }
 
     /// A channel was taken to its end. With its last channel the partition goes.
-    pub(super) fn consumed(&self, id: PartitionId, attempt: Attempt, target: u32) {
+    pub(super) fn consumed(&self, id: PartitionId, target: u32, channel: &Arc<Channel>) {
         let mut partitions = self.lock();
         let Some(partition) = partitions.get_mut(&id) else {
             return;
         };
-        if partition.attempt == attempt {
+        // Another attempt's partition may have taken the place.
+        let present = partition.channels.get(&target);
+        if present.is_some_and(|present| Arc::ptr_eq(present, channel)) {
             partition.channels.remove(&target);
             if partition.channels.is_empty() {
                 partitions.remove(&id);
@@ -243,6 +245,12 @@ impl PartitionWriter {
         batch: arrow_array::RecordBatch,
     ) -> Result<(), Closed> {
         self.channels[place].push(batch).await
+    }
+
+    /// Whether all consumers have come.
+    #[cfg(test)]
+    pub(super) fn is_read(&self) -> bool {
+        self.channels.iter().all(|channel| channel.is_attached())
     }
 
     /// All is in.

@@ -4,12 +4,13 @@
 //! served again, since the consumer failed and its whole region is restarted.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
 use tanist_ha::election::Epoch;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -24,6 +25,8 @@ use super::partition::Partitions;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a hello waits here for its producer before it is told to ask again.
 const PRODUCER_WAIT: Duration = Duration::from_millis(500);
+/// How long a consumer that was sent its end may take to read up to it.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(60);
 /// After an error in accepting, such as too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -74,7 +77,13 @@ impl Server {
             _ => return Err(frame::invalid("no hello".to_owned())),
         };
         let hello = Hello::decode(hello.as_slice()).map_err(io::Error::other)?;
-        let (answer, found) = match self.find(&hello).await {
+        // A consumer that goes away while it waits must not take the channel from its next try.
+        let found = tokio::select! {
+            biased;
+            _ = read_frame(&mut reader, 0) => return Ok(()),
+            found = self.find(&hello) => found,
+        };
+        let (answer, found) = match found {
             Ok(channel) => (Answer::accepted(), Some(channel)),
             Err(answer) => (answer, None),
         };
@@ -83,15 +92,18 @@ impl Server {
             return Ok(());
         };
         let credit = Semaphore::new(0);
+        let mut receiving = pin!(receive_credit(&credit, &mut reader));
         tokio::select! {
-            sent = send(&channel, &readable, &credit, &mut writer) => {
-                sent?;
-                let (partition, attempt) = hello.partition().map_err(frame::invalid)?;
-                self.partitions.consumed(partition, attempt, hello.target_subtask);
-                Ok(())
-            }
-            received = receive_credit(&credit, &mut reader) => received,
+            sent = send(&channel, &readable, &credit, &mut writer) => sent?,
+            received = &mut receiving => return received,
         }
+        // Closing first, with credit unread, would make the system drop what the consumer has not read.
+        writer.shutdown().await?;
+        tokio::time::timeout(GOODBYE_TIMEOUT, receiving).await??;
+        let (partition, _) = hello.partition().map_err(frame::invalid)?;
+        self.partitions
+            .consumed(partition, hello.target_subtask, &channel);
+        Ok(())
     }
 
     async fn find(&self, hello: &Hello) -> Result<(Arc<Channel>, Arc<Notify>), Answer> {
@@ -195,10 +207,7 @@ async fn receive_credit(
 ) -> io::Result<()> {
     loop {
         let Some(frame) = read_frame(reader, LARGEST_HELLO).await? else {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the consumer went away",
-            ));
+            return Ok(());
         };
         let given: Option<[u8; 4]> = frame.body.as_slice().try_into().ok();
         let (FrameType::Credit, Some(given)) = (frame.frame_type, given) else {

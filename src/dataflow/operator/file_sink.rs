@@ -1,8 +1,8 @@
 //! Writes records as lines into a pending file; see [`crate::dataflow::sink`] for how it becomes visible.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
 use tanist_proto::v1::Committable;
@@ -12,6 +12,7 @@ use crate::dataflow::record;
 use crate::dataflow::sink::{self, PartNames};
 
 const BUFFER: usize = 256 * 1024;
+const CREATE_TRIES: u32 = 5;
 
 pub(super) struct FileSink {
     names: PartNames,
@@ -34,12 +35,7 @@ impl Operator for FileSink {
     fn open(&mut self) -> Result<(), OperatorError> {
         sink::check_output(&self.names.directory)?;
         let pending = &self.names.pending;
-        if let Some(directory) = pending.parent() {
-            fs::create_dir_all(directory)
-                .map_err(|error| OperatorError::io("create", directory, error))?;
-        }
-        let file =
-            File::create(pending).map_err(|error| OperatorError::io("create", pending, error))?;
+        let file = create(pending)?;
         let writer = BufWriter::with_capacity(BUFFER, file);
         self.pending = Some(Pending {
             path: pending.clone(),
@@ -72,6 +68,19 @@ impl Operator for FileSink {
                 final_path: names.visible.to_string_lossy().into_owned(),
             }])
         }))
+    }
+}
+
+/// Creates a file with its directories. Another job's cleanup may remove a directory while it is empty: then once more.
+fn create(pending: &Path) -> Result<File, OperatorError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let directory = pending.parent().map_or(Ok(()), fs::create_dir_all);
+        match directory.and_then(|()| File::create(pending)) {
+            Err(error) if error.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
+            created => return created.map_err(|e| OperatorError::io("create", pending, e)),
+        }
     }
 }
 

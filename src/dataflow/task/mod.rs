@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_proto::v1::{JobGraph, TaskDeployment, TaskMetrics};
+use tanist_proto::v1::{Committable, JobGraph, TaskDeployment, TaskMetrics};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -70,9 +70,11 @@ impl TaskRuntime {
             spec,
             exchange: self.exchange.clone(),
             counters: Arc::clone(&counters),
-            status: sender,
+            status: sender.clone(),
         };
-        self.runtime.spawn(supervise(task, cancel.clone()));
+        let name = task.name();
+        self.runtime
+            .spawn(supervise(name, task.run(), sender, cancel.clone()));
         RunningTask {
             status,
             counters,
@@ -119,11 +121,14 @@ impl RunningTask {
 }
 
 /// Runs a task to its end, whatever that is.
-async fn supervise(task: run::Run, cancel: CancellationToken) {
-    let status = task.status.clone();
-    let name = task.name();
+async fn supervise(
+    name: String,
+    task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
+    status: watch::Sender<TaskStatus>,
+    cancel: CancellationToken,
+) {
     tracing::debug!(task = name, "task starts");
-    let mut running = Box::pin(AssertUnwindSafe(task.run()).catch_unwind());
+    let mut running = Box::pin(AssertUnwindSafe(task).catch_unwind());
     let ended = tokio::select! {
         biased;
         () = cancel.cancelled() => None,
