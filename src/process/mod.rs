@@ -1,5 +1,6 @@
 //! The composition root: the only place that constructs components and wires them.
 
+pub mod demo;
 pub mod ha;
 mod jobmanager;
 mod launcher;
