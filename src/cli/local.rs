@@ -20,6 +20,8 @@ use crate::job::slots_needed;
 use crate::process::{JobManager, TaskManager};
 use crate::telemetry::ExitCode;
 
+/// How often is asked whether the job is cleaned up after.
+const CLEANUP_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the cluster may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -69,9 +71,23 @@ async fn attend(client: &JobClient, graph: &JobGraph) -> ExitCode {
     let mut progress = Progress::new();
     let running = async {
         let submitted = client.submit(graph).await?;
-        client
+        let ended = client
             .wait_for_end(submitted.job, |info| progress.update(info))
-            .await
+            .await?;
+        // The cluster ends with the job, so nobody could clean up later.
+        let cleaned_up = async {
+            while client
+                .info(submitted.job)
+                .await
+                .is_ok_and(|info| info.cleaning_up)
+            {
+                tokio::time::sleep(CLEANUP_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(END_TIMEOUT, cleaned_up).await.is_err() {
+            say("what the job left in its output directory could not be removed in time");
+        }
+        Ok(ended)
     };
     let ended: Option<Result<_, ClientError>> = tokio::select! {
         ended = running => Some(ended),

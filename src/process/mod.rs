@@ -1,17 +1,21 @@
 //! The composition root: the only place that constructs components and wires them.
 
+pub mod demo;
 pub mod ha;
 mod jobmanager;
 mod launcher;
 mod listen;
+pub mod local;
 mod settings;
 pub mod shutdown;
 mod sinks;
 mod taskmanager;
 mod term;
 pub mod view;
+mod working_dir;
 
 pub use jobmanager::JobManager;
 pub use listen::BindError;
 pub use taskmanager::{StartError, TaskManager};
 pub use view::{HaStatus, JobManagerView, Role};
+pub use working_dir::{DirectoryError, WorkingDir};

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! - A term is over only when the store says that `epoch` moved on, when a higher epoch was heard of, or by resigning.
-//!   Never because of a clock, a lost session or an unreachable store.
+//! - A term is over only when the store says that `epoch` moved on or refuses to attach it, when a higher epoch was heard
+//!   of, or by resigning. Never because of a clock, a lost session or an unreachable store.
 //! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they name this
 //!   session (its request was applied) or a moved epoch (it never will be).
 //! - Views are compared by epoch: one of an older epoch than this process knows says nothing.
@@ -170,6 +170,10 @@ pub struct ElectionCore {
     depose: Option<Epoch>,
     /// A read is under way.
     reading: bool,
+    /// A view of another incarnation came, which may be older than this process's own first term.
+    doubted: bool,
+    /// The read under way was begun since then, so it settles the doubt.
+    settles_doubt: bool,
     /// The last request got no answer that helps: nothing is sent before this moment.
     paused_until: Option<Moment>,
     hold_off_until: Option<Moment>,
@@ -189,6 +193,8 @@ impl ElectionCore {
             highest: Epoch::ZERO,
             depose: None,
             reading: false,
+            doubted: false,
+            settles_doubt: false,
             paused_until: None,
             hold_off_until: None,
         }
@@ -222,7 +228,7 @@ impl ElectionCore {
         let mut effects = Vec::new();
         match event {
             Event::Session(session) => self.session = session,
-            Event::View(view) => self.see(view, &mut effects),
+            Event::View(view) => self.see(view, false, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
             Event::AttachReply(reply) => self.on_attach(now, reply, &mut effects),
@@ -243,6 +249,9 @@ impl ElectionCore {
         self.suspend_if_unsure(now, effects);
         if self.paused_until.is_none() {
             self.send_what_is_due(effects);
+            if self.doubted && self.phase != Phase::Refused {
+                self.read(effects);
+            }
         }
         effects.extend(self.next_wake(now).map(Effect::WakeAt));
     }
@@ -306,6 +315,7 @@ impl ElectionCore {
     fn read(&mut self, effects: &mut Vec<Effect>) {
         if !self.reading {
             self.reading = true;
+            self.settles_doubt = self.doubted;
             effects.push(Effect::Read);
         }
     }
@@ -341,7 +351,8 @@ impl ElectionCore {
             Some(leader) if leader.process == self.process => true,
             Some(leader) => self.depose == Some(leader.epoch),
         };
-        self.depose = self.depose.filter(|epoch| *epoch > youngest);
+        // Until the term is over the wish stays, as this attempt may fail in passing.
+        self.depose = self.depose.filter(|epoch| *epoch >= youngest);
         if !wanted {
             return;
         }
@@ -368,8 +379,9 @@ impl ElectionCore {
         self.phase = Phase::Taking(Box::new(taking));
     }
 
-    /// Takes note of what the keys hold.
-    fn see(&mut self, view: ElectionView, effects: &mut Vec<Effect>) {
+    /// Takes note of what the keys hold. Another incarnation is `proven` by a read that was begun since the first sign
+    /// of it: a watch may tell late that the store was empty, when this process has begun the first term there.
+    fn see(&mut self, view: ElectionView, proven: bool, effects: &mut Vec<Effect>) {
         let found = view
             .epoch
             .as_ref()
@@ -377,7 +389,9 @@ impl ElectionCore {
         match &self.incarnation {
             None => self.incarnation = found,
             Some(expected) if found.as_ref() != Some(expected) => {
-                if self.phase != Phase::Refused {
+                if !proven {
+                    self.doubted = true;
+                } else if self.phase != Phase::Refused {
                     let expected = expected.clone();
                     effects.push(Effect::Publish(Standing::Refused { expected, found }));
                     self.phase = Phase::Refused;
@@ -442,11 +456,13 @@ impl ElectionCore {
 
     fn on_read(&mut self, now: Moment, reply: Result<ElectionView>, effects: &mut Vec<Effect>) {
         self.reading = false;
+        let proven = std::mem::take(&mut self.settles_doubt);
         let Ok(view) = reply else {
             self.pause(now);
             return;
         };
-        self.see(view.clone(), effects);
+        self.doubted &= !proven;
+        self.see(view.clone(), proven, effects);
         match self.phase.clone() {
             Phase::Taking(taking) => self.resolve_taking(&view, &taking, effects),
             Phase::Suspended {
@@ -540,7 +556,7 @@ impl ElectionCore {
             }
             Ok(Attempt::Refused(view)) => {
                 // Somebody else was faster, or an earlier copy of this request was applied.
-                self.see(view.clone(), effects);
+                self.see(view.clone(), false, effects);
                 self.phase = Phase::Standby;
                 self.resolve_taking(&view, &taking, effects);
             }
@@ -562,12 +578,16 @@ impl ElectionCore {
         if let Phase::Suspended { attaching, .. } = &mut self.phase {
             *attaching = false;
         }
-        // Whatever the answer, the next read says what holds, and what to do follows from it.
+        // Applied or unknown: the next read says which, and what to do follows from it.
         match reply {
             Ok(Attempt::Applied(_)) => {}
             Ok(Attempt::Refused(view)) => {
                 self.pause(now);
-                self.see(view, effects);
+                self.see(view, false, effects);
+                if !self.doubted && matches!(self.phase, Phase::Suspended { .. }) {
+                    // Also where the number of the epoch does not show it: the store lets this term attach no more.
+                    self.end_term(effects);
+                }
             }
             Err(_) => self.pause(now),
         }

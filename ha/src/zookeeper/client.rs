@@ -134,7 +134,10 @@ async fn supervise(options: ZooKeeperOptions, current: Arc<watch::Sender<Option<
         }
         tracing::warn!(%state, "the session ended");
         current.send_replace(None);
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        // Seldom enough to spare the servers, and often enough to be back before the old session ends on them: after an
+        // outage of the ensemble that gives a suspended leader the first chance.
+        let slowest = (options.session_timeout / 4).min(Duration::from_secs(2));
+        let mut backoff = Backoff::new(Duration::from_millis(100).min(slowest), slowest);
         let session = loop {
             match Session::open(&options).await {
                 Ok(session) => break session,

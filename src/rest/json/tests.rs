@@ -71,6 +71,7 @@ fn job() -> pb::JobDetails {
         failures: vec![failure(1_300, "first"), failure(1_400, "second\nin detail")],
         restarts: 2,
         quarantine: String::new(),
+        cleaning_up: false,
     }
 }
 

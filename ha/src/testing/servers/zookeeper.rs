@@ -15,7 +15,7 @@ use super::{ServerError, ServerProcess, ask, io_error};
 
 /// Where Debian puts the jars.
 const JARS: &str = "/usr/share/java";
-/// The Debian package that has the server, and brings Java.
+/// The Debian package that has the server.
 const PACKAGE: &str = "zookeeper";
 
 /// How a ZooKeeper server is started.
@@ -108,7 +108,7 @@ impl ZooKeeperServer {
             .args(["-cp", &class_path()?])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg("./zoo.cfg");
-        self.process.start(&mut command, PACKAGE)
+        self.process.start(&mut command, "default-jre-headless")
     }
 
     fn write_files(&self) -> std::io::Result<()> {

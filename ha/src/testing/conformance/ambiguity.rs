@@ -1,0 +1,151 @@
+//! The answer is lost: the process still comes to know what the store knows.
+
+use super::{CaseResult, Process, Subject, key, put};
+use crate::election::{Epoch, ProcessId};
+use crate::testing::faulty::{Faults, Operation};
+
+/// To taking.
+pub async fn a_process_whose_answer_to_taking_is_lost_finds_that_it_leads(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let faults = Faults::default();
+    faults.lose_replies(Operation::Advance, 1000);
+    let a = Process::start_with(subject, "a", faults).await?;
+    let term = a.leads().await;
+    let view = a.agrees_with_the_store().await?;
+    assert_eq!(view.youngest(), term.epoch());
+    let change = a
+        .pipeline(subject, &term)
+        .await?
+        .commit(vec![put("item", "1")])
+        .await?;
+    assert_eq!(change.number, 1);
+    Ok(())
+}
+
+/// Not the answer to taking is lost but the request itself: it is sent again.
+pub async fn a_process_whose_request_to_take_is_lost_takes_all_the_same(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let faults = Faults::default();
+    let never_arrives = faults.hold_next(Operation::Advance);
+    let a = Process::start_with(subject, "a", faults).await?;
+    assert!(never_arrives.reached().await.is_some());
+    let term = a.leads().await;
+    assert_eq!(term.epoch(), Epoch::new(1));
+    a.agrees_with_the_store().await?;
+    Ok(())
+}
+
+/// To deposing.
+pub async fn a_deposer_whose_answer_is_lost_finds_that_it_leads(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let old = a.leads().await;
+    let b = Process::start(subject, "b").await?;
+    b.faults.lose_replies(Operation::Advance, 1);
+    let youngest = b.election.depose(old.epoch()).await?;
+    assert!(youngest > old.epoch());
+    a.is_over(&old).await;
+    b.leads_after(old.epoch()).await;
+    let view = a.agrees_with_the_store().await?;
+    assert_eq!(b.agrees_with_the_store().await?.leader, view.leader);
+    Ok(())
+}
+
+/// To taking, and before the process can find out, another one has deposed it.
+pub async fn a_taker_that_is_deposed_before_it_knows_does_not_lead(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let b = Process::start(subject, "b").await?;
+    let first = b.leads().await;
+    let a = Process::start(subject, "a").await?;
+    let history = crate::testing::invariants::History::default();
+    let notes = [a.note_in(&history), b.note_in(&history)];
+    for _ in 0..5 {
+        a.faults.lose_replies(Operation::Advance, 1);
+        let youngest = b.driver.read().await?.youngest();
+        let (by_a, by_b) = tokio::join!(
+            a.election.depose(youngest),
+            b.election.depose(youngest.next())
+        );
+        assert!(by_a? > youngest);
+        assert!(by_b? > youngest.next() || b.driver.read().await?.youngest() > youngest);
+    }
+    assert!(first.is_over());
+    let view = a.agrees_with_the_store().await?;
+    assert_eq!(b.agrees_with_the_store().await?.leader, view.leader);
+    for note in notes {
+        note.abort();
+    }
+    history.check()?;
+    Ok(())
+}
+
+/// To resigning.
+pub async fn a_process_whose_answer_to_resigning_is_lost_has_resigned(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let b = Process::start(subject, "b").await?;
+    a.faults.lose_replies(Operation::Resign, 2);
+    a.election.resign().await;
+    a.is_over(&term).await;
+    b.leads_after(term.epoch()).await;
+    a.agrees_with_the_store().await?;
+    Ok(())
+}
+
+/// To committing: it is applied once.
+pub async fn a_commit_whose_answers_are_lost_is_applied_once(subject: &dyn Subject) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let (pipeline, faults) = a.faulty_pipeline(subject, &term).await?;
+    let store = subject.store(&ProcessId::new("checker")).await?;
+    for number in 1..=5 {
+        faults.lose_replies(Operation::Commit, 2);
+        let change = pipeline
+            .commit(vec![put("item", &number.to_string())])
+            .await?;
+        assert_eq!(change.number, number);
+        assert_eq!(store.guard().await?.change, change);
+        let value = store.get(&[key("item")]).await?;
+        assert_eq!(value, [Some(number.to_string().into())]);
+    }
+    Ok(())
+}
+
+/// To committing, and before it can be sent again the term is over: the caller is told that it may have been applied.
+pub async fn a_commit_of_a_term_that_ends_before_its_answer_is_not_denied(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let old = a.leads().await;
+    let b = Process::start(subject, "b").await?;
+    let (pipeline, faults) = a.faulty_pipeline(subject, &old).await?;
+    // No answer of this term's arrives any more.
+    faults.lose_replies(Operation::Commit, 1000);
+    let committing = {
+        let pipeline = pipeline.clone();
+        tokio::spawn(async move { pipeline.commit(vec![put("item", "old")]).await })
+    };
+    let store = subject.store(&ProcessId::new("checker")).await?;
+    let mut changes = store.changes();
+    let applied = changes.wait_for(|change| change.is_some_and(|change| change.number == 1));
+    tokio::time::timeout(super::BOUND, applied).await??;
+    b.election.depose(old.epoch()).await?;
+    let young = b.leads_after(old.epoch()).await;
+    b.pipeline(subject, &young)
+        .await?
+        .commit(vec![put("other", "young")])
+        .await?;
+    let told = committing.await?;
+    assert!(
+        matches!(told, Err(crate::store::pipeline::CommitError::Unknown)),
+        "it was applied: {told:?}"
+    );
+    assert_eq!(store.get(&[key("item")]).await?, [Some("old".into())]);
+    Ok(())
+}

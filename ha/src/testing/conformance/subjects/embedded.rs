@@ -1,0 +1,137 @@
+//! The embedded backend, in a directory of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use super::super::{CaseResult, OpenElection, Subject};
+use super::gates::Gates;
+use crate::clock::Clock;
+use crate::election::{ElectionDriver, ProcessId};
+use crate::embedded::{EmbeddedOptions, open_election, open_store};
+use crate::store::CoordinationStore;
+
+const DATABASE: &str = "tanist.db";
+
+#[derive(Debug)]
+pub(super) struct EmbeddedSubject {
+    gates: Gates,
+    /// Holds the write lock while the "quorum" is lost.
+    blocker: Mutex<Option<Connection>>,
+    directory: TempDir,
+}
+
+impl EmbeddedSubject {
+    pub(super) fn new() -> CaseResult<EmbeddedSubject> {
+        Ok(EmbeddedSubject {
+            gates: Gates::default(),
+            blocker: Mutex::default(),
+            directory: tempfile::tempdir()?,
+        })
+    }
+
+    fn options(&self) -> EmbeddedOptions {
+        EmbeddedOptions {
+            busy_timeout: Duration::from_millis(300),
+            ..EmbeddedOptions::new(self.directory.path())
+        }
+    }
+
+    fn connect(&self) -> CaseResult<Connection> {
+        let connection = Connection::open(self.directory.path().join(DATABASE))?;
+        connection.busy_timeout(Duration::from_secs(10))?;
+        Ok(connection)
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for EmbeddedSubject {
+    fn lease(&self) -> Option<Duration> {
+        None
+    }
+
+    async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection> {
+        let (options, process) = (self.options(), process.clone());
+        let enter = self.gates.enter(&process);
+        Ok(Box::new(move || {
+            enter();
+            Box::pin(async move {
+                let election = open_election(options, process, true, Clock::Boottime).await?;
+                Ok(Arc::new(election) as Arc<dyn ElectionDriver>)
+            })
+        }))
+    }
+
+    async fn observer(&self, process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>> {
+        let options = self.options();
+        let election = open_election(options, process.clone(), false, Clock::Boottime).await?;
+        Ok(Arc::new(election))
+    }
+
+    async fn store(&self, _process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
+        Ok(Arc::new(open_store(self.options()).await?))
+    }
+
+    async fn stop(&self, process: &ProcessId) {
+        self.gates.stop(process).await;
+    }
+
+    async fn cont(&self, process: &ProcessId) {
+        self.gates.cont(process);
+    }
+
+    /// Dropping frees the lock, as the kernel does when a process dies.
+    async fn crash(&self, _process: &ProcessId) {}
+
+    /// There is no network to a file.
+    async fn isolate(&self, _process: &ProcessId) {}
+
+    async fn heal(&self, _process: &ProcessId) {}
+
+    async fn interrupt(&self, _process: &ProcessId) {}
+
+    async fn delete_leader(&self) -> CaseResult {
+        self.connect()?
+            .execute("update epoch set leader = null, nonce = null", [])?;
+        Ok(())
+    }
+
+    /// Nobody gets the write lock.
+    async fn lose_quorum(&self) -> CaseResult {
+        let connection = self.connect()?;
+        connection.execute_batch("begin immediate")?;
+        *self.blocker.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        Ok(())
+    }
+
+    async fn regain_quorum(&self) -> CaseResult {
+        drop(
+            self.blocker
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        Ok(())
+    }
+
+    /// There is no server: processes that go on don't notice anything.
+    async fn restart(&self) -> CaseResult {
+        Ok(())
+    }
+
+    async fn restart_wiped(&self) -> CaseResult {
+        for suffix in ["", "-wal", "-shm"] {
+            let path = self.directory.path().join(format!("{DATABASE}{suffix}"));
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error.into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

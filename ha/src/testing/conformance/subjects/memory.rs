@@ -1,0 +1,116 @@
+//! The memory backend, in real time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::runtime::Handle;
+
+use super::super::{CaseResult, OpenElection, Subject};
+use crate::clock::Clock;
+use crate::election::{ElectionDriver, ProcessId};
+use crate::memory::{MemoryCluster, MemoryOptions};
+use crate::store::CoordinationStore;
+
+#[derive(Debug)]
+pub(super) struct MemorySubject {
+    cluster: MemoryCluster,
+    lease: Duration,
+}
+
+impl MemorySubject {
+    pub(super) fn new() -> MemorySubject {
+        let lease = super::lease(Duration::from_secs(1), MemoryOptions::default().ttl);
+        let options = MemoryOptions {
+            ttl: lease,
+            request_timeout: Duration::from_millis(500),
+            ..MemoryOptions::default()
+        };
+        MemorySubject {
+            cluster: MemoryCluster::new(options),
+            lease,
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for MemorySubject {
+    fn lease(&self) -> Option<Duration> {
+        Some(self.lease)
+    }
+
+    async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection> {
+        let (cluster, process) = (self.cluster.clone(), process.clone());
+        // The server's side of its lease is a task beside it, which must not stop with the process's thread.
+        let runtime = Handle::current();
+        Ok(Box::new(move || {
+            Box::pin(async move {
+                let _entered = runtime.enter();
+                let election = cluster.election(process, Clock::Boottime);
+                Ok(Arc::new(election) as Arc<dyn ElectionDriver>)
+            })
+        }))
+    }
+
+    async fn observer(&self, _process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>> {
+        Ok(Arc::new(self.cluster.observer()))
+    }
+
+    async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
+        Ok(Arc::new(self.cluster.store_of(process.clone())))
+    }
+
+    /// As its upkeep runs beside the process's thread, it is cut off instead.
+    async fn stop(&self, process: &ProcessId) {
+        self.cluster.partition(process);
+    }
+
+    async fn cont(&self, process: &ProcessId) {
+        self.cluster.heal(process);
+    }
+
+    /// Dropping is dying.
+    async fn crash(&self, _process: &ProcessId) {}
+
+    async fn isolate(&self, process: &ProcessId) {
+        self.cluster.partition(process);
+    }
+
+    async fn heal(&self, process: &ProcessId) {
+        self.cluster.heal(process);
+    }
+
+    async fn interrupt(&self, process: &ProcessId) {
+        self.cluster.partition(process);
+        self.cluster.heal(process);
+    }
+
+    /// With its lease, as nothing else takes the key away here.
+    async fn delete_leader(&self) -> CaseResult {
+        if let Some(leader) = self.cluster.observer().read().await?.leader {
+            self.cluster.expire(&leader.process);
+        }
+        Ok(())
+    }
+
+    async fn lose_quorum(&self) -> CaseResult {
+        self.cluster.unavailable(true);
+        Ok(())
+    }
+
+    async fn regain_quorum(&self) -> CaseResult {
+        self.cluster.unavailable(false);
+        Ok(())
+    }
+
+    async fn restart(&self) -> CaseResult {
+        self.cluster.unavailable(true);
+        self.cluster.unavailable(false);
+        Ok(())
+    }
+
+    async fn restart_wiped(&self) -> CaseResult {
+        self.cluster.wipe();
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! What etcd and ZooKeeper have in common as subjects: servers that can be broken, and for each process a wire of its
+//! own to them, made of proxies.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::super::CaseResult;
+use crate::election::ProcessId;
+use crate::testing::proxy::TcpProxy;
+use crate::testing::servers::{
+    EtcdCluster, EtcdServer, ServerError, ZooKeeperEnsemble, ZooKeeperServer,
+};
+
+/// Servers of a case's own.
+#[async_trait(?Send)]
+pub(super) trait Breakable: std::fmt::Debug + Send {
+    /// Kills so many that no quorum is left.
+    fn kill_majority(&mut self);
+
+    /// Starts those again.
+    async fn start_majority(&mut self) -> Result<(), ServerError>;
+
+    async fn restart(&mut self) -> Result<(), ServerError>;
+
+    async fn restart_wiped(&mut self) -> Result<(), ServerError>;
+}
+
+macro_rules! breakable_server {
+    ($server:ty) => {
+        #[async_trait(?Send)]
+        impl Breakable for $server {
+            fn kill_majority(&mut self) {
+                self.kill();
+            }
+
+            async fn start_majority(&mut self) -> Result<(), ServerError> {
+                <$server>::restart(self).await
+            }
+
+            async fn restart(&mut self) -> Result<(), ServerError> {
+                <$server>::restart(self).await
+            }
+
+            async fn restart_wiped(&mut self) -> Result<(), ServerError> {
+                <$server>::restart_wiped(self).await
+            }
+        }
+    };
+}
+
+macro_rules! breakable_ensemble {
+    ($ensemble:ty) => {
+        #[async_trait(?Send)]
+        impl Breakable for $ensemble {
+            fn kill_majority(&mut self) {
+                for server in self.servers().iter_mut().skip(1) {
+                    server.kill();
+                }
+            }
+
+            async fn start_majority(&mut self) -> Result<(), ServerError> {
+                for server in self.servers().iter_mut().skip(1) {
+                    server.restart().await?;
+                }
+                Ok(())
+            }
+
+            async fn restart(&mut self) -> Result<(), ServerError> {
+                <$ensemble>::restart(self).await
+            }
+
+            async fn restart_wiped(&mut self) -> Result<(), ServerError> {
+                <$ensemble>::restart_wiped(self).await
+            }
+        }
+    };
+}
+
+breakable_server!(EtcdServer);
+breakable_server!(ZooKeeperServer);
+breakable_ensemble!(EtcdCluster);
+breakable_ensemble!(ZooKeeperEnsemble);
+
+/// The servers of a subject, and everybody's wires to them.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// `None`: shared, so not to be broken.
+    own: Option<Mutex<Box<dyn Breakable>>>,
+    addresses: Vec<SocketAddr>,
+    wires: Mutex<HashMap<ProcessId, Arc<Vec<TcpProxy>>>>,
+}
+
+impl Network {
+    pub(super) fn new(own: Option<Box<dyn Breakable>>, addresses: Vec<SocketAddr>) -> Network {
+        Network {
+            own: own.map(Mutex::new),
+            addresses,
+            wires: Mutex::default(),
+        }
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().copied()
+    }
+
+    pub(super) async fn servers(&self) -> CaseResult<MutexGuard<'_, Box<dyn Breakable>>> {
+        match &self.own {
+            Some(servers) => Ok(servers.lock().await),
+            None => Err("this case breaks a server, so it needs one of its own".into()),
+        }
+    }
+
+    /// The wire of a process: one proxy a server.
+    pub(super) async fn wire(&self, process: &ProcessId) -> CaseResult<Arc<Vec<TcpProxy>>> {
+        let mut wires = self.wires.lock().await;
+        if let Some(wire) = wires.get(process) {
+            return Ok(wire.clone());
+        }
+        let mut wire = Vec::new();
+        for address in &self.addresses {
+            wire.push(TcpProxy::start(*address).await?);
+        }
+        let wire = Arc::new(wire);
+        wires.insert(process.clone(), wire.clone());
+        Ok(wire)
+    }
+
+    /// The addresses of a process's wire.
+    pub(super) async fn endpoints(&self, process: &ProcessId) -> CaseResult<Vec<String>> {
+        let wire = self.wire(process).await?;
+        Ok(wire
+            .iter()
+            .map(|proxy| proxy.address().to_string())
+            .collect())
+    }
+
+    pub(super) async fn each_proxy(&self, process: &ProcessId, change: impl Fn(&TcpProxy)) {
+        let wire = self.wires.lock().await.get(process).cloned();
+        for proxy in wire.iter().flat_map(|wire| wire.iter()) {
+            change(proxy);
+        }
+    }
+
+    pub(super) async fn interrupt(&self, process: &ProcessId) {
+        self.each_proxy(process, TcpProxy::cut).await;
+        self.each_proxy(process, TcpProxy::forward).await;
+    }
+}

@@ -1,0 +1,306 @@
+//! A backend whose answers get lost and whose requests come late: a decorator over either half of any backend.
+//!
+//! Faults meet guarded writes only, each by its kind, in the order in which they were asked for; reads, watches and the
+//! session pass. A request that is held is answered with `NoAnswer` and made by [`Held::deliver`], whenever the test
+//! says so: to the store it is a late twin of what its caller has sent again meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tokio::sync::{oneshot, watch};
+
+use crate::election::{
+    Attempt, ElectionDriver, ElectionView, EpochRecord, EpochToken, LeaderInformation, LeaderKey,
+    Member, SessionState,
+};
+use crate::error::{Error, Result};
+use crate::keys::{Key, Kind};
+use crate::store::{
+    Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
+};
+
+/// The guarded writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// [`ElectionDriver::advance`].
+    Advance,
+    /// [`ElectionDriver::attach`].
+    Attach,
+    /// [`ElectionDriver::resign`].
+    Resign,
+    /// [`ElectionDriver::publish`].
+    Publish,
+    /// [`CoordinationStore::commit`].
+    Commit,
+}
+
+/// The answer to a guarded write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Of the election's half.
+    Attempt(Attempt),
+    /// Of the records' half.
+    Commit(CommitReply),
+}
+
+impl Answer {
+    /// Whether the store applied it.
+    pub fn is_applied(&self) -> bool {
+        match self {
+            Answer::Attempt(attempt) => matches!(attempt, Attempt::Applied(_)),
+            Answer::Commit(reply) => *reply == CommitReply::Applied,
+        }
+    }
+}
+
+enum Fate {
+    LoseReply,
+    Hold(oneshot::Sender<Held>),
+}
+
+/// A request that its caller has given up, and that has not reached the store yet.
+pub struct Held {
+    request: BoxFuture<'static, Result<Answer>>,
+}
+
+impl Held {
+    /// Lets it through: the store judges it by what it holds now.
+    pub async fn deliver(self) -> Result<Answer> {
+        self.request.await
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").finish_non_exhaustive()
+    }
+}
+
+/// A request that will be held.
+#[derive(Debug)]
+pub struct Holding {
+    receiver: oneshot::Receiver<Held>,
+}
+
+impl Holding {
+    /// Waits until it was sent, and so is held. `None`: the backend is gone, nothing will be sent.
+    pub async fn reached(self) -> Option<Held> {
+        self.receiver.await.ok()
+    }
+}
+
+/// What goes wrong, and a record of what was taken. Clones share it.
+#[derive(Clone, Default)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    fates: HashMap<Operation, VecDeque<Fate>>,
+    takings: Vec<(ElectionView, LeaderKey)>,
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults").finish_non_exhaustive()
+    }
+}
+
+impl Faults {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next `n` answers of the store to such requests are replaced by `NoAnswer`.
+    pub fn lose_replies(&self, operation: Operation, n: usize) {
+        let mut state = self.state();
+        let fates = state.fates.entry(operation).or_default();
+        fates.extend((0..n).map(|_| Fate::LoseReply));
+    }
+
+    /// The next such request is answered with `NoAnswer` and kept back.
+    pub fn hold_next(&self, operation: Operation) -> Holding {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state();
+        let fates = state.fates.entry(operation).or_default();
+        fates.push_back(Fate::Hold(sender));
+        Holding { receiver }
+    }
+
+    /// Each request to take that the store applied: what had been seen before it, and the key that it put.
+    pub fn takings(&self) -> Vec<(ElectionView, LeaderKey)> {
+        self.state().takings.clone()
+    }
+
+    fn next(&self, operation: Operation) -> Option<Fate> {
+        self.state().fates.get_mut(&operation)?.pop_front()
+    }
+
+    async fn meet(
+        &self,
+        operation: Operation,
+        request: BoxFuture<'static, Result<Answer>>,
+    ) -> Result<Answer> {
+        match self.next(operation) {
+            None => request.await,
+            Some(Fate::LoseReply) => match request.await {
+                Ok(_) => Err(lost("the answer was dropped")),
+                // There was no answer to lose: the next one is.
+                Err(error) => {
+                    let mut state = self.state();
+                    let fates = state.fates.entry(operation).or_default();
+                    fates.push_front(Fate::LoseReply);
+                    Err(error)
+                }
+            },
+            Some(Fate::Hold(sender)) => {
+                // A test that does not wait for it wants it never to arrive.
+                let _ = sender.send(Held { request });
+                Err(lost("the request is held"))
+            }
+        }
+    }
+}
+
+fn lost(reason: &str) -> Error {
+    Error::NoAnswer {
+        store: "the faulty store",
+        reason: reason.to_owned(),
+    }
+}
+
+/// A half of a backend with faults.
+#[derive(Debug)]
+pub struct Faulty<T: ?Sized> {
+    inner: Arc<T>,
+    faults: Faults,
+}
+
+impl<T: ?Sized> Faulty<T> {
+    /// `inner`, as `faults` says.
+    pub fn new(inner: Arc<T>, faults: Faults) -> Faulty<T> {
+        Faulty { inner, faults }
+    }
+}
+
+impl Faulty<dyn ElectionDriver> {
+    async fn attempt(
+        &self,
+        operation: Operation,
+        request: impl Future<Output = Result<Attempt>> + Send + 'static,
+    ) -> Result<Attempt> {
+        let request = Box::pin(async move { request.await.map(Answer::Attempt) });
+        match self.faults.meet(operation, request).await? {
+            Answer::Attempt(attempt) => Ok(attempt),
+            Answer::Commit(_) => Err(lost("an answer to another request")),
+        }
+    }
+}
+
+#[async_trait]
+impl ElectionDriver for Faulty<dyn ElectionDriver> {
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.inner.session()
+    }
+
+    fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
+        self.inner.observed()
+    }
+
+    async fn read(&self) -> Result<ElectionView> {
+        self.inner.read().await
+    }
+
+    async fn advance(
+        &self,
+        seen: &ElectionView,
+        next: &EpochRecord,
+        leader: &LeaderKey,
+    ) -> Result<Attempt> {
+        let (inner, faults) = (self.inner.clone(), self.faults.clone());
+        let (seen, next, leader) = (seen.clone(), next.clone(), leader.clone());
+        let request = async move {
+            let attempt = inner.advance(&seen, &next, &leader).await?;
+            if matches!(attempt, Attempt::Applied(_)) {
+                faults.state().takings.push((seen, leader));
+            }
+            Ok(attempt)
+        };
+        self.attempt(Operation::Advance, request).await
+    }
+
+    async fn attach(&self, token: EpochToken, leader: &LeaderKey) -> Result<Attempt> {
+        let (inner, leader) = (self.inner.clone(), leader.clone());
+        let request = async move { inner.attach(token, &leader).await };
+        self.attempt(Operation::Attach, request).await
+    }
+
+    async fn resign(&self, token: EpochToken) -> Result<Attempt> {
+        let inner = self.inner.clone();
+        let request = async move { inner.resign(token).await };
+        self.attempt(Operation::Resign, request).await
+    }
+
+    async fn publish(&self, token: EpochToken, info: &LeaderInformation) -> Result<Attempt> {
+        let (inner, info) = (self.inner.clone(), info.clone());
+        let request = async move { inner.publish(token, &info).await };
+        self.attempt(Operation::Publish, request).await
+    }
+
+    async fn announce(&self, member: &Member) -> Result<()> {
+        self.inner.announce(member).await
+    }
+
+    async fn members(&self) -> Result<Vec<Member>> {
+        self.inner.members().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl CoordinationStore for Faulty<dyn CoordinationStore> {
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        self.inner.get(keys).await
+    }
+
+    async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.inner.list(kind, page, limit).await
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        self.inner.guard().await
+    }
+
+    fn changes(&self) -> watch::Receiver<Option<Change>> {
+        self.inner.changes()
+    }
+
+    async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        self.inner.touched(first, last).await
+    }
+
+    async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let (inner, request) = (self.inner.clone(), request.clone());
+        let request = async move { inner.commit(&request).await.map(Answer::Commit) };
+        match self
+            .faults
+            .meet(Operation::Commit, Box::pin(request))
+            .await?
+        {
+            Answer::Commit(reply) => Ok(reply),
+            Answer::Attempt(_) => Err(lost("an answer to another request")),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The conformance suite on every backend, against real servers: one test for each case and backend.
+//!
+//! Servers are started when the first test needs them, and shared by all cases that do them no harm. Leases are as short
+//! as each store grants; `TANIST_TEST_ALL=1` tests with the defaults.
+
+use tanist_ha::testing::conformance::{Backend, Place, run};
+
+/// Makes a test of each case on one backend.
+macro_rules! tests {
+    ($backend:ident: $($theme:ident { $($place:ident: $($case:ident),*;)* })*) => {$(
+        mod $theme {
+            use super::super::*;
+            use tanist_ha::testing::conformance::$theme as cases;
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    run(Backend::$backend, Place::$place, stringify!($case), cases::$case).await;
+                }
+            )*)*
+        }
+    )*};
+}
+
+/// Names all cases, once.
+macro_rules! suite {
+    ($($module:ident = $backend:ident)*) => {$(
+        mod $module {
+            tests! { $backend:
+                mutual_exclusion {
+                    Shared:
+                        at_most_one_process_leads_in_each_epoch,
+                        of_two_deposers_at_once_one_leads,
+                        of_two_that_believe_to_lead_only_the_younger_one_writes;
+                }
+                fencing {
+                    Shared:
+                        a_deposed_term_cannot_write,
+                        a_term_whose_key_a_stranger_deleted_cannot_write_without_it,
+                        a_process_stopped_past_its_lease_and_deposed_cannot_write,
+                        a_suspended_term_that_is_already_over_does_not_come_back,
+                        a_term_that_resigns_while_it_is_deposed_ends_once,
+                        a_term_that_attaches_while_it_is_deposed_does_not_undo_that;
+                }
+                ambiguity {
+                    Shared:
+                        a_process_whose_answer_to_taking_is_lost_finds_that_it_leads,
+                        a_process_whose_request_to_take_is_lost_takes_all_the_same,
+                        a_deposer_whose_answer_is_lost_finds_that_it_leads,
+                        a_taker_that_is_deposed_before_it_knows_does_not_lead,
+                        a_process_whose_answer_to_resigning_is_lost_has_resigned,
+                        a_commit_whose_answers_are_lost_is_applied_once,
+                        a_commit_of_a_term_that_ends_before_its_answer_is_not_denied;
+                }
+                late_twins {
+                    Shared:
+                        late_creates_updates_and_deletes_change_nothing,
+                        a_commit_that_arrives_in_a_younger_term_changes_nothing,
+                        a_late_taking_changes_nothing,
+                        a_late_resignation_changes_nothing,
+                        a_late_attachment_changes_nothing,
+                        late_leader_information_changes_nothing,
+                        a_taking_that_is_applied_after_it_was_given_up_is_taken_up;
+                }
+                resign {
+                    Shared:
+                        a_resigned_term_is_handed_over_without_a_timeout,
+                        a_closed_process_is_not_waited_for,
+                        a_lone_process_that_resigned_leads_again_in_another_term;
+                }
+                sessions {
+                    Shared:
+                        a_term_whose_lease_was_lost_is_attached_to_the_next_one,
+                        a_restarted_process_takes_over_from_its_earlier_start_at_once,
+                        a_dead_leader_is_replaced,
+                        members_and_the_confirmed_leader_are_known_to_all;
+                }
+                scale {
+                    Shared:
+                        ten_thousand_items_are_listed_page_by_page,
+                        values_of_all_sizes_are_kept,
+                        a_transaction_too_large_harms_nothing;
+                }
+                watches {
+                    Shared:
+                        a_feed_tells_of_a_gap_only_when_the_ring_was_passed;
+                    Ensemble:
+                        a_feed_sees_every_transaction_across_reconnects,
+                        an_observer_sees_the_leader_across_reconnects;
+                }
+                outages {
+                    Own:
+                        a_server_that_restarts_with_its_data_changes_no_leader,
+                        a_server_that_restarts_without_its_data_is_refused_loudly;
+                    Ensemble:
+                        a_quorum_lost_for_longer_than_any_lease_changes_no_leader;
+                }
+            }
+        }
+    )*};
+}
+
+suite! {
+    memory = Memory
+    embedded = Embedded
+    etcd = Etcd
+    zookeeper = ZooKeeper
+}

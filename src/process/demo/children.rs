@@ -1,0 +1,239 @@
+//! The demo's processes and its directory. None of them outlives the [`Playground`].
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::Command;
+
+use super::DemoError;
+
+/// How long a process may take to end in order before it is killed.
+const END_BOUND: Duration = Duration::from_secs(10);
+/// How often the children are looked at while something is waited for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How many lines of a log an error shows.
+const TAIL: usize = 15;
+
+/// Settings of all processes. Progress is reported often, so that there is something to see.
+const SETTINGS: [&str; 4] = [
+    "high-availability.type=embedded",
+    "heartbeat.interval=100 ms",
+    "heartbeat.timeout=10 s",
+    "cluster.registration.error-delay=500 ms",
+];
+
+/// One of the demo's processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Child {
+    index: usize,
+    name: String,
+}
+
+impl Child {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    name: String,
+    process: tokio::process::Child,
+    expected_to_run: bool,
+}
+
+/// The directory and the processes in it.
+#[derive(Debug)]
+pub(super) struct Playground {
+    program: PathBuf,
+    directory: PathBuf,
+    keep: bool,
+    children: Vec<Running>,
+}
+
+impl Playground {
+    pub(super) fn create(program: PathBuf, keep: bool) -> Result<Playground, DemoError> {
+        let name = format!("tanist-demo-{:08x}", rand::random::<u32>());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).map_err(DemoError::io(directory.display().to_string()))?;
+        Ok(Playground {
+            program,
+            directory,
+            keep,
+            children: Vec::new(),
+        })
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the embedded store is.
+    pub(super) fn store(&self) -> PathBuf {
+        self.directory.join("store")
+    }
+
+    /// Starts `tanist COMMAND` with these settings; its output goes to a log in the directory.
+    pub(super) fn start(
+        &mut self,
+        name: &str,
+        command: &str,
+        own: &[&str],
+    ) -> Result<Child, DemoError> {
+        let path = self.log_path(name);
+        let log = File::create(&path).map_err(DemoError::io(path.display().to_string()))?;
+        let errors = log
+            .try_clone()
+            .map_err(DemoError::io(path.display().to_string()))?;
+        let store = format!("high-availability.embedded.dir={}", self.store().display());
+        let temporary = format!("io.tmp.dirs={}", self.directory.display());
+        let mut process = Command::new(&self.program);
+        process.arg(command);
+        for setting in SETTINGS
+            .iter()
+            .chain(own)
+            .chain(&[store.as_str(), temporary.as_str()])
+        {
+            process.args(["-D", setting]);
+        }
+        let process = process
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(DemoError::io(self.program.display().to_string()))?;
+        self.children.push(Running {
+            name: name.to_owned(),
+            process,
+            expected_to_run: true,
+        });
+        Ok(Child {
+            index: self.children.len() - 1,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Runs `tanist` with `arguments` to its end; an error unless it succeeds.
+    pub(super) async fn call(&self, arguments: &[String]) -> Result<(), DemoError> {
+        let output = Command::new(&self.program)
+            .args(arguments)
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(DemoError::io(self.program.display().to_string()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = arguments.join(" ");
+        Err(DemoError::Unexpected(format!(
+            "`tanist {line}` failed ({}): {said}",
+            output.status
+        )))
+    }
+
+    /// The process id of a running child, for people.
+    pub(super) fn pid(&self, child: &Child) -> String {
+        let id = self.children[child.index].process.id();
+        id.map_or_else(|| "gone".to_owned(), |id| id.to_string())
+    }
+
+    /// SIGKILL. Returns at once: whoever measures from here measures the kernel's work as well.
+    pub(super) fn kill(&mut self, child: &Child) {
+        let running = &mut self.children[child.index];
+        running.expected_to_run = false;
+        // It fails only if the process has ended by itself, which is as dead.
+        let _ = running.process.start_kill();
+    }
+
+    /// Waits for `what`, and meanwhile for the end of any process that should run.
+    pub(super) async fn bounded<T>(
+        &mut self,
+        what: &str,
+        bound: Duration,
+        waited: impl Future<Output = Result<T, DemoError>>,
+    ) -> Result<T, DemoError> {
+        tokio::select! {
+            done = tokio::time::timeout(bound, waited) => done.unwrap_or_else(|_| {
+                Err(DemoError::Unexpected(format!("waited {bound:?} for {what} in vain")))
+            }),
+            ended = self.first_to_end() => Err(ended),
+        }
+    }
+
+    async fn first_to_end(&mut self) -> DemoError {
+        loop {
+            for child in self
+                .children
+                .iter_mut()
+                .filter(|child| child.expected_to_run)
+            {
+                if let Ok(Some(status)) = child.process.try_wait() {
+                    let (name, status) = (child.name.clone(), status.to_string());
+                    let log = log_tail(&self.log_path(&name));
+                    return DemoError::Ended { name, status, log };
+                }
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Ends every process in order, by force if need be, and removes the directory.
+    pub(super) async fn stop(mut self) -> Result<(), DemoError> {
+        for child in &self.children {
+            let pid = child.process.id().and_then(|id| i32::try_from(id).ok());
+            if let Some(pid) = pid.and_then(Pid::from_raw) {
+                // Not reaped yet, so the id is still this child's.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        let mut stubborn = Vec::new();
+        for child in &mut self.children {
+            if tokio::time::timeout(END_BOUND, child.process.wait())
+                .await
+                .is_err()
+            {
+                stubborn.push(child.name.clone());
+                let _ = child.process.kill().await;
+            }
+        }
+        if stubborn.is_empty() {
+            return Ok(());
+        }
+        let stubborn = stubborn.join(", ");
+        Err(DemoError::Unexpected(format!(
+            "{stubborn} had to be killed: no end within {END_BOUND:?}"
+        )))
+    }
+
+    fn log_path(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.log"))
+    }
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // Those that were stopped in order are gone already.
+            let _ = child.process.start_kill();
+        }
+        if !self.keep
+            && let Err(error) = std::fs::remove_dir_all(&self.directory)
+        {
+            eprintln!("{} is not removed: {error}", self.directory.display());
+        }
+    }
+}
+
+fn log_tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| format!("(no log: {error})"));
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
+}

@@ -1,0 +1,94 @@
+//! What the demo sees of its cluster: the leader, by watching the store, and the job, by asking the leader.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tanist_ha::clock::Clock;
+use tanist_ha::election::{ElectionDriver, ProcessId};
+use tanist_ha::embedded::{self, EmbeddedOptions};
+use tanist_ha::retrieval::{self, LeaderView};
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{DescribeJobRequest, JobDetails};
+use tokio::sync::watch;
+
+use super::{ASK_INTERVAL, DemoError};
+use crate::gateway::{Connector as _, GatewayError};
+use crate::rpc::{RpcOptions, TonicConnector};
+
+/// The cluster id that processes have without another setting.
+const CLUSTER_ID: &str = "default";
+
+/// A confirmed leader.
+#[derive(Debug, Clone)]
+pub(super) struct Leader {
+    pub(super) process: String,
+    pub(super) epoch: u64,
+    pub(super) rest: String,
+    rpc: String,
+}
+
+pub(super) struct ClusterWatch {
+    leaders: watch::Receiver<LeaderView>,
+    connector: TonicConnector,
+    /// Keeps the watch going.
+    _driver: Arc<dyn ElectionDriver>,
+}
+
+impl ClusterWatch {
+    /// Watches the cluster whose embedded store is in `directory`.
+    pub(super) async fn open(directory: PathBuf) -> Result<ClusterWatch, DemoError> {
+        let options = EmbeddedOptions::new(directory.join(CLUSTER_ID));
+        let observer = ProcessId::new("demo");
+        let driver = embedded::open_election(options, observer, false, Clock::Boottime).await;
+        let driver: Arc<dyn ElectionDriver> = Arc::new(driver.map_err(DemoError::Store)?);
+        Ok(ClusterWatch {
+            leaders: retrieval::follow(driver.observed()),
+            connector: TonicConnector::new(RpcOptions::default()),
+            _driver: driver,
+        })
+    }
+
+    /// The first confirmed leader of an epoch above `epoch`.
+    pub(super) async fn leader_above(&mut self, epoch: u64) -> Result<Leader, DemoError> {
+        let confirmed = |view: &LeaderView| {
+            view.leader
+                .as_ref()
+                .is_some_and(|leader| leader.epoch.get() > epoch)
+        };
+        let gone = || DemoError::Unexpected("the store is not watched any more".to_owned());
+        let view = self.leaders.wait_for(confirmed).await.map_err(|_| gone())?;
+        let leader = view.leader.clone().ok_or_else(gone)?;
+        let address = |name: &str| leader.addresses.get(name).cloned().unwrap_or_default();
+        Ok(Leader {
+            process: leader.process.to_string(),
+            epoch: leader.epoch.get(),
+            rest: address("rest"),
+            rpc: address("rpc"),
+        })
+    }
+
+    /// Asks `leader` about `job` until it is as wanted or over.
+    pub(super) async fn until(
+        &self,
+        leader: &Leader,
+        job: JobId,
+        wanted: impl Fn(&JobDetails) -> bool,
+    ) -> Result<JobDetails, DemoError> {
+        let dispatcher = self.connector.dispatcher(&leader.rpc);
+        loop {
+            match dispatcher
+                .describe_job(DescribeJobRequest {
+                    job_id: job.to_string(),
+                })
+                .await
+            {
+                Ok(details) if wanted(&details) => return Ok(details),
+                Ok(_) => {}
+                Err(GatewayError::NotFound(text)) => return Err(DemoError::Unexpected(text)),
+                // Not yet, or not reached this time.
+                Err(_) => {}
+            }
+            tokio::time::sleep(ASK_INTERVAL).await;
+        }
+    }
+}
