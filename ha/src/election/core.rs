@@ -134,7 +134,7 @@ impl Default for Timing {
 enum Phase {
     Standby,
     /// The request is sent with exactly these guards, again and again until the answer is definite.
-    Taking(Taking),
+    Taking(Box<Taking>),
     Leading(Term),
     Suspended {
         term: Term,
@@ -376,7 +376,7 @@ impl ElectionCore {
             in_flight: true,
         };
         effects.push(taking.request());
-        self.phase = Phase::Taking(taking);
+        self.phase = Phase::Taking(Box::new(taking));
     }
 
     /// Takes note of what the keys hold. Another incarnation is `proven` by a read that was begun since the first sign
@@ -561,10 +561,10 @@ impl ElectionCore {
                 self.resolve_taking(&view, &taking, effects);
             }
             Err(error) if error.outcome() == Outcome::Ambiguous => {
-                self.phase = Phase::Taking(Taking {
+                self.phase = Phase::Taking(Box::new(Taking {
                     in_flight: false,
-                    ..taking
-                });
+                    ..*taking
+                }));
                 self.pause(now);
                 self.read(effects);
             }
