@@ -1,4 +1,13 @@
-//! A cluster runtime for job graphs whose control plane does not go down.
+//! Tanist: a cluster runtime for job graphs whose control plane does not go down.
+
+pub mod config;
+pub mod dataflow;
+pub mod dispatcher;
 pub mod gateway;
 pub mod job;
+pub mod job_master;
+pub mod process;
+pub mod resource_manager;
 pub mod rpc;
+pub mod task_executor;
+pub mod telemetry;

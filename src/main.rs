@@ -1,2 +1,3 @@
-//! x
+//! The `tanist` program.
+
 fn main() {}

@@ -1,1 +1,33 @@
-//! x
+//! Starts, kills, stops and cuts off real Tanist processes and their stores, and checks what is left.
+//!
+//! A [`Cluster`] is a number of `tanist` processes on a [`Store`]: each with its own directory, ports and log, all of them
+//! gone when the cluster is dropped, and when the process that holds it dies. What a test waits for is bounded, and says what
+//! it saw last together with the ends of all logs. Not here: what is done to a cluster and what must hold then, which are the
+//! tests' own.
+
+pub mod builder;
+pub mod cli;
+pub mod cluster;
+pub mod dump;
+pub mod guard;
+pub mod jobs;
+pub mod process;
+pub mod rest;
+pub mod store;
+pub mod wait;
+pub mod wordcount;
+
+pub use builder::ClusterBuilder;
+pub use cli::{Cli, CliOutput};
+pub use cluster::{Cluster, Leader};
+pub use dump::StoreDump;
+pub use jobs::{JobView, Submission};
+pub use process::Process;
+pub use rest::RestClient;
+pub use store::{Store, StoreKind};
+pub use wait::wait_for;
+
+/// Whether the long variants are asked for: the stores' default leases instead of the shortest ones.
+pub fn test_all() -> bool {
+    std::env::var_os("TANIST_TEST_ALL").is_some_and(|value| value == "1")
+}

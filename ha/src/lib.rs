@@ -115,6 +115,7 @@ pub mod failpoint;
 pub mod jobs;
 pub mod keys;
 pub mod memory;
+pub mod retrieval;
 pub mod retry;
 pub mod store;
 #[cfg(feature = "testing")]

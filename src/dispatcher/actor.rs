@@ -10,7 +10,7 @@ use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
@@ -61,7 +61,9 @@ pub struct DispatcherContext {
 
 impl fmt::Debug for DispatcherContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DispatcherContext").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("DispatcherContext")
+            .field("session", &self.session)
+            .finish_non_exhaustive()
     }
 }
 
@@ -91,10 +93,19 @@ impl Dispatcher {
 
 #[derive(Debug)]
 enum Entry {
-    Persisting { key: SubmissionKey, waiting: Vec<Reply<pb::SubmitJobResponse>> },
-    Running { key: SubmissionKey, control: Arc<dyn JobMasterControl> },
+    Persisting {
+        key: SubmissionKey,
+        waiting: Vec<Reply<pb::SubmitJobResponse>>,
+    },
+    Running {
+        key: SubmissionKey,
+        control: Arc<dyn JobMasterControl>,
+    },
     /// Globally terminal; the result is being written, cleaned up after, or clean.
-    Ended { key: SubmissionKey, result: Box<pb::JobResult> },
+    Ended {
+        key: SubmissionKey,
+        result: Box<pb::JobResult>,
+    },
     /// Its records can't be read.
     Quarantined { job: Box<Quarantined> },
 }
@@ -107,12 +118,31 @@ struct Quarantined {
 }
 
 enum Event {
-    Persisted { submission: Box<Submission>, state: Box<pb::JobState>, result: Result<(), JobStoreError> },
-    JobEnded { job: JobId, result: Option<Box<pb::JobResult>> },
-    ResultWritten { job: JobId, result: Box<pb::JobResult>, written: Result<(), JobStoreError> },
-    CleanedUp { job: JobId },
-    MarkedClean { job: JobId, result: Result<(), JobStoreError> },
-    Expired { jobs: Vec<JobId>, result: Result<(), JobStoreError> },
+    Persisted {
+        submission: Box<Submission>,
+        state: Box<pb::JobState>,
+        result: Result<(), JobStoreError>,
+    },
+    JobEnded {
+        job: JobId,
+        result: Option<Box<pb::JobResult>>,
+    },
+    ResultWritten {
+        job: JobId,
+        result: Box<pb::JobResult>,
+        written: Result<(), JobStoreError>,
+    },
+    CleanedUp {
+        job: JobId,
+    },
+    MarkedClean {
+        job: JobId,
+        result: Result<(), JobStoreError>,
+    },
+    Expired {
+        jobs: Vec<JobId>,
+        result: Result<(), JobStoreError>,
+    },
     Done,
 }
 
@@ -128,7 +158,13 @@ impl DispatcherActor {
         for (job, result) in recovered.results {
             let key = result_key(&result);
             let dirty = result.dirty;
-            self.jobs.insert(job, Entry::Ended { key, result: Box::new(result) });
+            self.jobs.insert(
+                job,
+                Entry::Ended {
+                    key,
+                    result: Box::new(result),
+                },
+            );
             if dirty {
                 info!(%job, "the cleanup of an ended job is resumed");
                 self.start_cleanup(job);
@@ -145,8 +181,17 @@ impl DispatcherActor {
                     error!(%job, reason, "a job is quarantined: its records can't be read");
                     let state = state.unwrap_or_default();
                     let key = state_key(&state);
-                    let quarantined = Quarantined { key, name: state.name, reason };
-                    self.jobs.insert(job, Entry::Quarantined { job: Box::new(quarantined) });
+                    let quarantined = Quarantined {
+                        key,
+                        name: state.name,
+                        reason,
+                    };
+                    self.jobs.insert(
+                        job,
+                        Entry::Quarantined {
+                            job: Box::new(quarantined),
+                        },
+                    );
                 }
             }
         }
@@ -199,7 +244,9 @@ impl DispatcherActor {
                 let resources = self.context.resources.clone();
                 self.spawn_reply(reply, async move {
                     let overview = resources.resource_overview().await?;
-                    Ok(pb::ListTaskManagersResponse { task_managers: overview.task_managers })
+                    Ok(pb::ListTaskManagersResponse {
+                        task_managers: overview.task_managers,
+                    })
                 });
             }
             Command::Stop { reply } => {
@@ -210,14 +257,25 @@ impl DispatcherActor {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Persisted { submission, state, result } => {
+            Event::Persisted {
+                submission,
+                state,
+                result,
+            } => {
                 self.on_persisted(*submission, *state, result);
             }
-            Event::JobEnded { job, result: Some(result) } => self.on_job_ended(job, result),
+            Event::JobEnded {
+                job,
+                result: Some(result),
+            } => self.on_job_ended(job, result),
             Event::JobEnded { job, result: None } => {
                 warn!(%job, "the JobMaster stopped without a result; the term is ending");
             }
-            Event::ResultWritten { job, result, written } => {
+            Event::ResultWritten {
+                job,
+                result,
+                written,
+            } => {
                 self.on_result_written(job, result, written);
             }
             Event::CleanedUp { job } => self.on_cleaned_up(job),
@@ -256,7 +314,13 @@ impl DispatcherActor {
             }
             Ok(Admission::Accept) => {
                 let key = submission.key.clone();
-                self.jobs.insert(job, Entry::Persisting { key, waiting: vec![reply] });
+                self.jobs.insert(
+                    job,
+                    Entry::Persisting {
+                        key,
+                        waiting: vec![reply],
+                    },
+                );
                 self.persist(submission);
             }
         }
@@ -285,7 +349,9 @@ impl DispatcherActor {
         result: Result<(), JobStoreError>,
     ) {
         let job = submission.job;
-        let Some(Entry::Persisting { waiting, .. }) = self.jobs.remove(&job) else { return };
+        let Some(Entry::Persisting { waiting, .. }) = self.jobs.remove(&job) else {
+            return;
+        };
         match result {
             Ok(()) => {
                 info!(%job, name = submission.graph.name, "job submitted");
@@ -306,7 +372,13 @@ impl DispatcherActor {
     fn launch(&mut self, job: JobId, graph: pb::JobGraph, state: pb::JobState, recovered: bool) {
         let key = state_key(&state);
         let control = self.context.launcher.launch(graph, state, recovered);
-        self.jobs.insert(job, Entry::Running { key, control: control.clone() });
+        self.jobs.insert(
+            job,
+            Entry::Running {
+                key,
+                control: control.clone(),
+            },
+        );
         self.tasks.spawn(async move {
             let result = control.ended().await.map(Box::new);
             Event::JobEnded { job, result }
@@ -321,7 +393,11 @@ impl DispatcherActor {
             if written.is_ok() {
                 failpoint("job.result-written").await;
             }
-            Event::ResultWritten { job, result, written }
+            Event::ResultWritten {
+                job,
+                result,
+                written,
+            }
         });
     }
 
@@ -348,7 +424,9 @@ impl DispatcherActor {
     }
 
     fn start_cleanup(&mut self, job: JobId) {
-        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else { return };
+        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else {
+            return;
+        };
         let remove = result.remove.clone().unwrap_or_default();
         let cleaner = self.context.cleaner.clone();
         self.tasks.spawn(async move {
@@ -358,8 +436,14 @@ impl DispatcherActor {
     }
 
     fn on_cleaned_up(&mut self, job: JobId) {
-        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else { return };
-        let clean = pb::JobResult { dirty: false, remove: None, ..(**result).clone() };
+        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else {
+            return;
+        };
+        let clean = pb::JobResult {
+            dirty: false,
+            remove: None,
+            ..(**result).clone()
+        };
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let result = store.put_clean_result(&clean).await;
@@ -384,11 +468,16 @@ impl DispatcherActor {
                 let _ = reply.send(Err(no_such_job(job)));
             }
             Some(Entry::Persisting { .. }) => {
-                let _ = reply.send(Err(GatewayError::NotYet(format!("job {job} is being persisted"))));
+                let _ = reply.send(Err(GatewayError::NotYet(format!(
+                    "job {job} is being persisted"
+                ))));
             }
             Some(Entry::Running { control, .. }) => {
                 let control = control.clone();
-                self.spawn_reply(reply, async move { control.cancel().await.map(|()| pb::Ack {}) });
+                self.spawn_reply(
+                    reply,
+                    async move { control.cancel().await.map(|()| pb::Ack {}) },
+                );
             }
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
@@ -412,16 +501,20 @@ impl DispatcherActor {
                 Err(failure) => Err(GatewayError::from(failure.clone())),
             };
             let _ = reply.send(answer);
-            Event::ResultWritten { job, result: Box::new(result), written }
+            Event::ResultWritten {
+                job,
+                result: Box::new(result),
+                written,
+            }
         });
     }
 
     fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn crate::gateway::JobMasterGateway>> {
         match self.jobs.get(&job) {
             Some(Entry::Running { control, .. }) => Ok(control.gateway()),
-            Some(Entry::Persisting { .. } | Entry::Quarantined { .. }) => {
-                Err(GatewayError::NotYet(format!("job {job} has no JobMaster at present")))
-            }
+            Some(Entry::Persisting { .. } | Entry::Quarantined { .. }) => Err(
+                GatewayError::NotYet(format!("job {job} has no JobMaster at present")),
+            ),
             Some(Entry::Ended { .. }) => {
                 Err(GatewayError::NotFound(format!("job {job} has ended")))
             }
@@ -442,11 +535,22 @@ impl DispatcherActor {
     }
 
     fn list(&mut self, reply: Reply<pb::ListJobsResponse>) {
-        let described: Vec<_> = self.jobs.iter().map(|(job, entry)| describe(*job, entry)).collect();
+        let described: Vec<_> = self
+            .jobs
+            .iter()
+            .map(|(job, entry)| describe(*job, entry))
+            .collect();
         let as_of = self.position();
         self.spawn_reply(reply, async move {
-            let jobs = join_all(described).await.into_iter().filter_map(Result::ok).collect();
-            Ok(pb::ListJobsResponse { jobs, as_of: Some(as_of) })
+            let jobs = join_all(described)
+                .await
+                .into_iter()
+                .filter_map(Result::ok)
+                .collect();
+            Ok(pb::ListJobsResponse {
+                jobs,
+                as_of: Some(as_of),
+            })
         });
     }
 
@@ -455,7 +559,10 @@ impl DispatcherActor {
             let matches = |entry: &&Entry| matches!(entry, Entry::Ended { result, .. } if result.status() == wanted);
             u32::try_from(self.jobs.values().filter(matches).count()).unwrap_or(u32::MAX)
         };
-        let running = self.jobs.values().filter(|entry| matches!(entry, Entry::Running { .. }));
+        let running = self
+            .jobs
+            .values()
+            .filter(|entry| matches!(entry, Entry::Running { .. }));
         let mut overview = pb::ClusterOverview {
             jobs_running: u32::try_from(running.count()).unwrap_or(u32::MAX),
             jobs_finished: ended(pb::JobStatus::Finished),
@@ -482,7 +589,8 @@ impl DispatcherActor {
     }
 
     fn expire_results(&mut self) {
-        let retention_ms = u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
+        let retention_ms =
+            u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
         let now = now_ms();
         let is_expired = |entry: &Entry| match entry {
             Entry::Ended { result, .. } => core::is_expired(result, now, retention_ms),
@@ -538,7 +646,14 @@ fn describe(
         Entry::Persisting { .. } => {
             let status = pb::JobStatus::Initializing.into();
             let job_id = job.to_string();
-            (Some(pb::JobDetails { job_id, status, ..pb::JobDetails::default() }), None)
+            (
+                Some(pb::JobDetails {
+                    job_id,
+                    status,
+                    ..pb::JobDetails::default()
+                }),
+                None,
+            )
         }
         Entry::Ended { result, .. } => (Some(ended_details(result)), None),
         Entry::Quarantined { job: quarantined } => (Some(quarantined.details(job)), None),
@@ -566,15 +681,24 @@ fn no_such_job(job: JobId) -> GatewayError {
 }
 
 fn accepted(job: JobId, repeated: bool) -> pb::SubmitJobResponse {
-    pb::SubmitJobResponse { job_id: job.to_string(), repeated }
+    pb::SubmitJobResponse {
+        job_id: job.to_string(),
+        repeated,
+    }
 }
 
 fn state_key(state: &pb::JobState) -> SubmissionKey {
-    SubmissionKey { token: state.submission_token.clone(), digest: state.graph_digest.clone() }
+    SubmissionKey {
+        token: state.submission_token.clone(),
+        digest: state.graph_digest.clone(),
+    }
 }
 
 fn result_key(result: &pb::JobResult) -> SubmissionKey {
-    SubmissionKey { token: result.submission_token.clone(), digest: result.graph_digest.clone() }
+    SubmissionKey {
+        token: result.submission_token.clone(),
+        digest: result.graph_digest.clone(),
+    }
 }
 
 /// A status as REST and people write it.
@@ -584,6 +708,8 @@ fn status_name(status: pb::JobStatus) -> &'static str {
 
 /// Milliseconds since 1970, by the wall clock: for people and retention, never for safety.
 fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

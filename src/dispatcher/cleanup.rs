@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::blob::BlobStore;
+use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -48,9 +49,15 @@ impl Cleaner {
         }
         for name in &remove.blobs {
             let Some(blobs) = &self.blobs else {
-                return Err(format!("blob {name} can't be removed: no blob store is configured"));
+                return Err(format!(
+                    "blob {name} can't be removed: no blob store is configured"
+                ));
             };
-            blobs.delete(name).await.map_err(|error| error.to_string())?;
+            let name = name.parse::<Name>().map_err(|error| error.to_string())?;
+            blobs
+                .delete(&name)
+                .await
+                .map_err(|error| error.to_string())?;
         }
         Ok(())
     }

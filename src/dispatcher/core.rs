@@ -101,7 +101,10 @@ mod tests {
         Submission {
             job: JobId::from_bits(1),
             graph: pb::JobGraph::default(),
-            key: SubmissionKey { token: token.to_owned(), digest: vec![digest] },
+            key: SubmissionKey {
+                token: token.to_owned(),
+                digest: vec![digest],
+            },
             deadline_ms: 100,
         }
     }
@@ -110,15 +113,27 @@ mod tests {
     fn the_same_submission_gets_the_same_answer_however_often_it_comes() {
         let first = submission("t", 1);
         assert_eq!(admit(&first, Known::Nothing, 50), Ok(Admission::Accept));
-        assert_eq!(admit(&first, Known::Persisting(&first.key), 50), Ok(Admission::Join));
-        assert_eq!(admit(&first, Known::Accepted(&first.key), 50), Ok(Admission::Repeated));
+        assert_eq!(
+            admit(&first, Known::Persisting(&first.key), 50),
+            Ok(Admission::Join)
+        );
+        assert_eq!(
+            admit(&first, Known::Accepted(&first.key), 50),
+            Ok(Admission::Repeated)
+        );
     }
 
     #[test]
     fn a_repeated_submission_is_answered_even_after_its_deadline() {
         let first = submission("t", 1);
-        assert_eq!(admit(&first, Known::Accepted(&first.key), 500), Ok(Admission::Repeated));
-        assert!(matches!(admit(&first, Known::Nothing, 101), Err(GatewayError::Invalid(_))));
+        assert_eq!(
+            admit(&first, Known::Accepted(&first.key), 500),
+            Ok(Admission::Repeated)
+        );
+        assert!(matches!(
+            admit(&first, Known::Nothing, 101),
+            Err(GatewayError::Invalid(_))
+        ));
     }
 
     #[test]
@@ -126,13 +141,20 @@ mod tests {
         let first = submission("t", 1);
         for other in [submission("t", 2), submission("u", 1)] {
             let refusal = admit(&other, Known::Accepted(&first.key), 50);
-            assert!(matches!(refusal, Err(GatewayError::Conflict(_))), "{refusal:?}");
+            assert!(
+                matches!(refusal, Err(GatewayError::Conflict(_))),
+                "{refusal:?}"
+            );
         }
     }
 
     #[test]
     fn only_clean_results_expire() {
-        let mut result = pb::JobResult { ended_at_ms: 1000, dirty: true, ..Default::default() };
+        let mut result = pb::JobResult {
+            ended_at_ms: 1000,
+            dirty: true,
+            ..Default::default()
+        };
         assert!(!is_expired(&result, 10_000, 500));
         result.dirty = false;
         assert!(is_expired(&result, 10_000, 500));

@@ -19,14 +19,34 @@ pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 /// What the actor is asked.
 #[derive(Debug)]
 pub(super) enum Command {
-    Submit { submission: Box<Submission>, reply: Reply<pb::SubmitJobResponse> },
-    Cancel { job: JobId, reply: Reply<pb::Ack> },
-    List { reply: Reply<pb::ListJobsResponse> },
-    Describe { job: JobId, reply: Reply<pb::JobDetails> },
-    JobMaster { job: JobId, reply: Reply<Arc<dyn JobMasterGateway>> },
-    Overview { reply: Reply<pb::ClusterOverview> },
-    TaskManagers { reply: Reply<pb::ListTaskManagersResponse> },
-    Stop { reply: oneshot::Sender<()> },
+    Submit {
+        submission: Box<Submission>,
+        reply: Reply<pb::SubmitJobResponse>,
+    },
+    Cancel {
+        job: JobId,
+        reply: Reply<pb::Ack>,
+    },
+    List {
+        reply: Reply<pb::ListJobsResponse>,
+    },
+    Describe {
+        job: JobId,
+        reply: Reply<pb::JobDetails>,
+    },
+    JobMaster {
+        job: JobId,
+        reply: Reply<Arc<dyn JobMasterGateway>>,
+    },
+    Overview {
+        reply: Reply<pb::ClusterOverview>,
+    },
+    TaskManagers {
+        reply: Reply<pb::ListTaskManagersResponse>,
+    },
+    Stop {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// A cheap handle to a term's Dispatcher.
@@ -39,7 +59,10 @@ impl DispatcherHandle {
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
         let (reply, answer) = oneshot::channel();
         let gone = || GatewayError::gone("the Dispatcher of this term");
-        self.commands.send(command(reply)).await.map_err(|_| gone())?;
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
@@ -58,7 +81,8 @@ impl DispatcherHandle {
 }
 
 fn job_of(text: &str) -> GatewayResult<JobId> {
-    text.parse().map_err(|error| GatewayError::Invalid(format!("{error}")))
+    text.parse()
+        .map_err(|error| GatewayError::Invalid(format!("{error}")))
 }
 
 /// Checks a submission: what is wrong with it is said before anything is persisted.
@@ -73,8 +97,16 @@ fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
         return Err(GatewayError::Invalid(text.to_owned()));
     }
     let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
-    let key = SubmissionKey { token: request.submission_token, digest };
-    Ok(Submission { job, graph, key, deadline_ms: request.deadline_ms })
+    let key = SubmissionKey {
+        token: request.submission_token,
+        digest,
+    };
+    Ok(Submission {
+        job,
+        graph,
+        key,
+        deadline_ms: request.deadline_ms,
+    })
 }
 
 #[async_trait]
@@ -84,7 +116,8 @@ impl DispatcherGateway for DispatcherHandle {
         request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let submission = Box::new(check(request)?);
-        self.ask(|reply| Command::Submit { submission, reply }).await
+        self.ask(|reply| Command::Submit { submission, reply })
+            .await
     }
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
@@ -92,7 +125,10 @@ impl DispatcherGateway for DispatcherHandle {
         self.ask(|reply| Command::Cancel { job, reply }).await
     }
 
-    async fn list_jobs(&self, _request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
+    async fn list_jobs(
+        &self,
+        _request: pb::ListJobsRequest,
+    ) -> GatewayResult<pb::ListJobsResponse> {
         self.ask(|reply| Command::List { reply }).await
     }
 

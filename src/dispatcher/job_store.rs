@@ -79,7 +79,7 @@ pub enum RecoveredJob {
         /// Why.
         reason: String,
         /// The state, if at least that can be read.
-        state: Option<pb::JobState>,
+        state: Option<Box<pb::JobState>>,
     },
 }
 
@@ -96,7 +96,12 @@ pub struct JobStore {
 impl JobStore {
     /// The jobs of the term whose pipeline this is.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
-        JobStore { records, pipeline, epoch, blobs: Mutex::default() }
+        JobStore {
+            records,
+            pipeline,
+            epoch,
+            blobs: Mutex::default(),
+        }
     }
 
     /// The last committed transaction.
@@ -125,10 +130,16 @@ impl JobStore {
         let job = job_id(&result.job_id)?;
         let mut result = result.clone();
         if let Some(blob) = self.lock_blobs().get(&job) {
-            result.remove.get_or_insert_default().blobs.push(blob.to_string());
+            result
+                .remove
+                .get_or_insert_default()
+                .blobs
+                .push(blob.to_string());
         }
         let result = self.prepare(job, ResultRecord(result)).await?;
-        let delete = |kind| Write::Delete { key: Key::new(kind, name_of(job)) };
+        let delete = |kind| Write::Delete {
+            key: Key::new(kind, name_of(job)),
+        };
         let writes = vec![result.write, delete(Kind::Graphs), delete(Kind::States)];
         self.pipeline.commit(writes).await?;
         Ok(())
@@ -146,8 +157,12 @@ impl JobStore {
     /// Forgets results whose retention time is over.
     pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
         for some in jobs.chunks(self.pipeline.limits().writes.max(1)) {
-            let delete = |job: &JobId| Write::Delete { key: Key::new(Kind::Results, name_of(*job)) };
-            self.pipeline.commit(some.iter().map(delete).collect()).await?;
+            let delete = |job: &JobId| Write::Delete {
+                key: Key::new(Kind::Results, name_of(*job)),
+            };
+            self.pipeline
+                .commit(some.iter().map(delete).collect())
+                .await?;
         }
         Ok(())
     }
@@ -175,7 +190,7 @@ impl JobStore {
                 continue;
             };
             let (state, unreadable) = match state {
-                Some(Ok(stored)) => (Some(stored.record.0), None),
+                Some(Ok(stored)) => (Some(Box::new(stored.record.0)), None),
                 Some(Err(error)) => (None, Some(error.to_string())),
                 None => (None, Some(format!("states/{job} is missing"))),
             };
@@ -184,26 +199,40 @@ impl JobStore {
                     if let Some(blob) = graph.blob {
                         self.lock_blobs().insert(job, blob);
                     }
-                    RecoveredJob::Readable { graph: Box::new(graph.record.0), state: Box::new(state) }
+                    RecoveredJob::Readable {
+                        graph: Box::new(graph.record.0),
+                        state,
+                    }
                 }
-                (Err(error), state, _) => RecoveredJob::Unreadable { reason: error.to_string(), state },
-                (Ok(_), None, reason) => {
-                    RecoveredJob::Unreadable { reason: reason.unwrap_or_default(), state: None }
-                }
+                (Err(error), state, _) => RecoveredJob::Unreadable {
+                    reason: error.to_string(),
+                    state,
+                },
+                (Ok(_), None, reason) => RecoveredJob::Unreadable {
+                    reason: reason.unwrap_or_default(),
+                    state: None,
+                },
             };
             recovered.jobs.push((job, readable));
         }
         for (name, state) in states {
-            let Ok(job) = name.as_str().parse::<JobId>() else { continue };
+            let Ok(job) = name.as_str().parse::<JobId>() else {
+                continue;
+            };
             let reason = format!("graphs/{job} is missing");
-            let state = state.ok().map(|stored| stored.record.0);
-            recovered.jobs.push((job, RecoveredJob::Unreadable { reason, state }));
+            let state = state.ok().map(|stored| Box::new(stored.record.0));
+            recovered
+                .jobs
+                .push((job, RecoveredJob::Unreadable { reason, state }));
         }
         Ok(recovered)
     }
 
     async fn prepare<T: Record>(&self, job: JobId, record: T) -> Result<Prepared, JobStoreError> {
-        let prepared = self.records.prepare(&name_of(job), self.epoch, &record).await;
+        let prepared = self
+            .records
+            .prepare(&name_of(job), self.epoch, &record)
+            .await;
         prepared.map_err(JobStoreError::Refused)
     }
 
@@ -223,16 +252,18 @@ impl JobStateStore for JobStore {
             JobStoreError::Refused(error) => PersistError::Refused(error.to_string()),
         };
         let job = job_id(&state.job_id).map_err(refused)?;
-        let prepared = self.prepare(job, StateRecord(state.clone())).await.map_err(refused)?;
+        let prepared = self
+            .prepare(job, StateRecord(state.clone()))
+            .await
+            .map_err(refused)?;
         let committed = self.pipeline.commit(vec![prepared.write]).await;
         committed.map(|_| ()).map_err(|error| refused(error.into()))
     }
 }
 
 fn job_id(text: &str) -> Result<JobId, JobStoreError> {
-    text.parse().map_err(|error| {
-        JobStoreError::Refused(Error::Misconfigured(format!("{error}").into()))
-    })
+    text.parse()
+        .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
 }
 
 fn name_of(job: JobId) -> Name {

@@ -10,6 +10,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
 use super::GatewayError;
+use crate::dataflow::{EpochGate, Refused};
 
 /// The youngest term that this process has heard of. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
@@ -93,6 +94,32 @@ impl HighestEpoch {
     /// Follows it.
     pub fn subscribe(&self) -> watch::Receiver<Heard> {
         self.heard.subscribe()
+    }
+}
+
+/// The exchange between tasks hears and refuses like everything else in its process.
+impl EpochGate for HighestEpoch {
+    fn observe(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
+        HighestEpoch::observe(self, incarnation, epoch).map_err(|_| {
+            let heard = self.heard();
+            match heard.incarnation {
+                Some(known) if known != *incarnation => Refused::OtherCluster {
+                    offered: incarnation.clone(),
+                    known,
+                },
+                Some(_) | None => Refused::Stale {
+                    offered: epoch,
+                    highest: heard.epoch,
+                },
+            }
+        })
+    }
+
+    fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
+        let heard = self.heard();
+        heard
+            .incarnation
+            .map(|incarnation| (incarnation, heard.epoch))
     }
 }
 

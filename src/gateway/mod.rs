@@ -7,7 +7,9 @@
 mod connector;
 pub mod fencing;
 mod job_control;
+pub mod local;
 pub mod persistence;
+pub mod registration;
 
 use std::fmt;
 
@@ -16,6 +18,7 @@ use tanist_proto::v1 as pb;
 
 pub use connector::Connector;
 pub use job_control::{JobMasterControl, JobMasterLauncher};
+pub use local::LocalConnector;
 
 /// Why a gateway gave no answer, or none that helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

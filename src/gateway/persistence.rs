@@ -78,7 +78,12 @@ impl MemoryJobStateStore {
 
     /// What was written last for `job_id`.
     pub fn state(&self, job_id: &str) -> Option<pb::JobState> {
-        self.lock().history.iter().rev().find(|state| state.job_id == job_id).cloned()
+        self.lock()
+            .history
+            .iter()
+            .rev()
+            .find(|state| state.job_id == job_id)
+            .cloned()
     }
 }
 
@@ -109,7 +114,10 @@ mod tests {
     async fn a_write_that_is_on_its_way_when_the_term_ends_is_refused() {
         let store = MemoryJobStateStore::default();
         store.set_delay(Duration::from_secs(1));
-        let state = pb::JobState { job_id: "j".to_owned(), ..pb::JobState::default() };
+        let state = pb::JobState {
+            job_id: "j".to_owned(),
+            ..pb::JobState::default()
+        };
         let (answer, ()) = tokio::join!(store.put_state(&state), async {
             store.end_term();
         });

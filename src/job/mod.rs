@@ -1,3 +1,44 @@
 //! Jobs as people describe them, and the graph that is executed.
+//!
+//! ```text
+//! job file (yaml) ──┐
+//!                   ├─> StreamGraph ── validate ──> chain ──> JobGraph ── validate_job_graph (whoever receives one)
+//! JobBuilder ───────┘
+//! ```
+//!
+//! A [`StreamGraph`] has one node a step, just as it was written; a JobGraph ([`tanist_proto::v1::JobGraph`]) has one
+//! vertex a chain of operators, with every default filled in. Both ways of writing a job meet in one validator and one
+//! chaining, so they give equal graphs.
+//!
+//! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
+
+pub mod builder;
+mod chaining;
+pub mod compile;
+pub mod job_graph;
 pub mod operator;
+pub mod plan;
+pub mod problem;
+pub mod restart;
+pub mod schema;
+pub mod stream_graph;
+pub mod topology;
+mod typing;
+mod validate;
+mod yaml;
+
+pub use builder::{JobBuilder, Steps};
+pub use chaining::ChainingOptions;
+pub use compile::{CompileOptions, JobFile, JobFileError, compile};
+pub use job_graph::{InvalidJobGraph, validate_job_graph};
 pub use operator::{Comparison, Emit, OperatorSpec};
+pub use plan::Plan;
+pub use problem::{InvalidJob, Position, Problem};
+pub use schema::{Column, ColumnType, Schema};
+pub use stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
+pub use topology::{
+    edges_into, edges_out_of, fed_subtasks, feeding_subtasks, regions, slots_needed,
+};
+
+#[cfg(test)]
+mod tests;

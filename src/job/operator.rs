@@ -1,5 +1,5 @@
 //! What an operator does: its specification as it stands in the job graph (JSON, tagged by `type`). What it runs as is
-//! [`crate::dataflow`]'s; how a job file spells it is [`super::yaml`]'s.
+//! the data flow's; how a job file spells it is `yaml`'s.
 
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +93,34 @@ pub enum Comparison {
     StartsWith,
 }
 
+impl Comparison {
+    /// All of them.
+    pub const ALL: [Comparison; 8] = [
+        Comparison::Eq,
+        Comparison::Ne,
+        Comparison::Lt,
+        Comparison::Le,
+        Comparison::Gt,
+        Comparison::Ge,
+        Comparison::Contains,
+        Comparison::StartsWith,
+    ];
+
+    /// Its name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Comparison::Eq => "eq",
+            Comparison::Ne => "ne",
+            Comparison::Lt => "lt",
+            Comparison::Le => "le",
+            Comparison::Gt => "gt",
+            Comparison::Ge => "ge",
+            Comparison::Contains => "contains",
+            Comparison::StartsWith => "starts-with",
+        }
+    }
+}
+
 /// When an aggregation emits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -104,6 +132,16 @@ pub enum Emit {
 }
 
 impl OperatorSpec {
+    /// As it stands in a JobGraph. Fields stand in the order in which they are declared: vertex ids depend on it.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("texts, numbers and JSON values always serialize")
+    }
+
+    /// From a JobGraph.
+    pub fn from_json(json: &str) -> Result<OperatorSpec, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
         matches!(

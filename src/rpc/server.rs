@@ -22,13 +22,14 @@ use crate::gateway::{
 };
 
 /// Gives the components of this process that are responsible at this moment.
+#[async_trait]
 pub trait Components: Send + Sync + fmt::Debug + 'static {
     /// The Dispatcher, while this process leads and has recovered.
     fn dispatcher(&self) -> GatewayResult<Arc<dyn DispatcherGateway>>;
     /// The ResourceManager, while this process leads.
     fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>>;
     /// The JobMaster of a job, while this process leads.
-    fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>>;
+    async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>>;
 }
 
 /// Which services a process offers.
@@ -114,15 +115,20 @@ impl Services {
 /// Passes messages on.
 struct Forward<T>(T);
 
-fn job_of(text: &str) -> GatewayResult<JobId> {
-    text.parse()
-        .map_err(|error| GatewayError::Invalid(format!("{error}")))
+/// The JobMaster of the job that a message names.
+async fn job_master_of(
+    components: &Arc<dyn Components>,
+    job_id: &str,
+) -> GatewayResult<Arc<dyn JobMasterGateway>> {
+    let job = job_id
+        .parse()
+        .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
+    components.job_master(job).await
 }
 
-fn scoped_job(scope: Option<&pb::JobScope>) -> GatewayResult<JobId> {
-    let scope =
-        scope.ok_or_else(|| GatewayError::Invalid("the message names no job".to_owned()))?;
-    job_of(&scope.job_id)
+/// The id of the job that a message is about; no id if it names none.
+fn job_in(scope: Option<&pb::JobScope>) -> &str {
+    scope.map_or("", |scope| scope.job_id.as_str())
 }
 
 /// A tonic service whose methods pass on to the gateway that `$find` gives for the message.
@@ -164,15 +170,15 @@ forward!(pb::resource_manager_server::ResourceManager, Shared, |components, mess
 
 forward!(pb::job_master_server::JobMaster, Shared, |components, message| {
     register_task_manager: RegisterTaskManagerRequest => RegisterTaskManagerResponse,
-        job_of(&message.job_id).and_then(|job| components.job_master(job));
+        job_master_of(components, &message.job_id).await;
     offer_slots: OfferSlotsRequest => OfferSlotsResponse,
-        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+        job_master_of(components, job_in(message.job.as_ref())).await;
     update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
-        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+        job_master_of(components, job_in(message.job.as_ref())).await;
     fail_slot: FailSlotRequest => Ack,
-        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+        job_master_of(components, job_in(message.job.as_ref())).await;
     disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
-        scoped_job(message.job.as_ref()).and_then(|job| components.job_master(job));
+        job_master_of(components, job_in(message.job.as_ref())).await;
 });
 
 forward!(pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>, |gateway, message| {

@@ -1,36 +1,93 @@
-//! The project's one entry: set-up, tests, lints, demo and benchmarks. Every command first makes sure that what it
-//! needs is there.
+//! The project's one entry: set-up, tests, lints, demo. Every command first makes sure that what it needs is there.
+//!
+//! It depends on no crate of the project and needs no protoc, so that it builds on a machine that has only Rust.
 
-use std::path::Path;
+mod cargo;
+mod setup;
 
-use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    bin_name = "cargo xtask",
+    about = "The project's one entry",
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Brings what building and testing need: protoc, etcd, ZooKeeper.
+    Setup,
+    /// Runs the tests, against real etcd and ZooKeeper servers.
+    Test {
+        /// The long tests too, and the default leases instead of the shortest ones.
+        #[arg(long)]
+        all: bool,
+        /// Only tests whose names contain one of these.
+        filters: Vec<String>,
+    },
+    /// Checks format, lints, documentation and, where cargo-deny is installed, dependencies.
+    Lint,
+    /// Formats, applies what clippy suggests, and writes generated documentation.
+    Fix,
+    /// Builds and runs `tanist demo`: a cluster whose leader is killed in the middle of a job.
+    Demo {
+        /// What `tanist demo` takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
 
 fn main() -> anyhow::Result<()> {
-    install_protoc(Path::new(".tools/protoc"))
-}
-
-/// Puts the bundled protoc and its standard definitions where `.cargo/config.toml` points `PROTOC` at.
-fn install_protoc(home: &Path) -> anyhow::Result<()> {
-    let bundled =
-        protoc_bin_vendored::protoc_bin_path().context("no bundled protoc for this platform")?;
-    let include = protoc_bin_vendored::include_path().context("no bundled protobuf definitions")?;
-    std::fs::create_dir_all(home.join("bin"))?;
-    std::fs::copy(bundled, home.join("bin/protoc")).context("cannot write protoc")?;
-    copy_tree(&include, &home.join("include"))
-}
-
-fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in
-        std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?
-    {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_tree(&entry.path(), &target)?;
-        } else {
-            std::fs::copy(entry.path(), &target)?;
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
+    match Arguments::parse().task {
+        Task::Setup => {
+            setup::protoc()?;
+            setup::servers()?;
+            println!("everything is there: protoc, etcd, ZooKeeper");
+            Ok(())
+        }
+        Task::Test { all, filters } => {
+            setup::protoc()?;
+            setup::servers()?;
+            cargo::test(all, &filters)
+        }
+        Task::Lint => {
+            setup::protoc()?;
+            cargo::lint()
+        }
+        Task::Fix => {
+            setup::protoc()?;
+            cargo::fix()
+        }
+        Task::Demo { arguments } => {
+            setup::protoc()?;
+            cargo::demo(&arguments)
         }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_demo_gets_its_arguments_as_they_are() {
+        let parsed = Arguments::parse_from(["cargo xtask", "demo", "--keep", "x", "-v"]);
+        let Task::Demo { arguments } = parsed.task else {
+            panic!("{parsed:?}")
+        };
+        assert_eq!(arguments, ["--keep", "x", "-v"]);
+    }
 }

@@ -231,7 +231,7 @@ impl ElectionCore {
             Event::View(view) => self.see(view, false, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
-            Event::AttachReply(reply) => self.on_attach(reply, &mut effects),
+            Event::AttachReply(reply) => self.on_attach(now, reply, &mut effects),
             Event::ResignReply(reply) => self.on_resign(now, reply),
             Event::Depose(epoch) => self.depose = Some(epoch),
             Event::Resign => self.start_resigning(&mut effects),
@@ -534,7 +534,7 @@ impl ElectionCore {
     }
 
     fn on_advance(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
-        let Phase::Taking(taking) = self.phase.clone() else {
+        let Phase::Taking(mut taking) = self.phase.clone() else {
             return;
         };
         match reply {
@@ -561,10 +561,8 @@ impl ElectionCore {
                 self.resolve_taking(&view, &taking, effects);
             }
             Err(error) if error.outcome() == Outcome::Ambiguous => {
-                self.phase = Phase::Taking(Box::new(Taking {
-                    in_flight: false,
-                    ..*taking
-                }));
+                taking.in_flight = false;
+                self.phase = Phase::Taking(taking);
                 self.pause(now);
                 self.read(effects);
             }
@@ -576,17 +574,22 @@ impl ElectionCore {
         }
     }
 
-    fn on_attach(&mut self, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
+    fn on_attach(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
         if let Phase::Suspended { attaching, .. } = &mut self.phase {
             *attaching = false;
         }
         // Applied or unknown: the next read says which, and what to do follows from it.
-        if let Ok(Attempt::Refused(view)) = reply {
-            self.see(view, false, effects);
-            if !self.doubted && matches!(self.phase, Phase::Suspended { .. }) {
-                // Also where the number of the epoch does not show it: the store lets this term attach no more.
-                self.end_term(effects);
+        match reply {
+            Ok(Attempt::Applied(_)) => {}
+            Ok(Attempt::Refused(view)) => {
+                self.pause(now);
+                self.see(view, false, effects);
+                if !self.doubted && matches!(self.phase, Phase::Suspended { .. }) {
+                    // Also where the number of the epoch does not show it: the store lets this term attach no more.
+                    self.end_term(effects);
+                }
             }
+            Err(_) => self.pause(now),
         }
     }
 

@@ -314,3 +314,62 @@ fn failed(path: &Path, error: &io::Error) -> Error {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(dir: &tempfile::TempDir) -> Members {
+        Members::new(Directory::create(dir.path()).expect("a local directory"))
+    }
+
+    #[tokio::test]
+    async fn one_who_looks_and_is_stopped_over_it_is_taken_for_no_owner() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let members = members(&dir);
+        let process = ProcessId::new("host:6123");
+        let earlier = members.own(&process).await.expect("owned");
+        let looking = File::open(members.path(&process)).expect("opened");
+        let nonce = earlier.owner.nonce.clone();
+        drop(earlier);
+        flock(&looking, FlockOperation::LockShared).expect("the owner is gone");
+        assert!(!members.is_alive(&process, &nonce).expect("looked"));
+        let own = members.own(&process).await.expect("owned");
+        assert_ne!(own.owner.nonce, nonce);
+        assert!(
+            members
+                .is_alive(&process, &own.owner.nonce)
+                .expect("looked")
+        );
+        assert!(!members.is_alive(&process, &nonce).expect("looked"));
+        assert_eq!(
+            members.living().expect("listed"),
+            std::slice::from_ref(&own.owner)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_the_end_is_not_held_up_by_a_restart() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let members = members(&dir);
+        let process = ProcessId::new("a");
+        let earlier = members.own(&process).await.expect("owned");
+        let opened = members
+            .open_alive(&process, &earlier.owner.nonce)
+            .expect("looked");
+        let waiter = tokio::task::spawn_blocking(|| wait_for_end(opened.expect("it lives")));
+        drop(earlier);
+        let _restarted = members.own(&process).await.expect("owned");
+        waiter
+            .await
+            .expect("no panic")
+            .expect("the earlier start ended");
+    }
+
+    #[test]
+    fn the_file_name_of_a_process_stays_in_its_directory() {
+        let name = |process: &str| file_name(&ProcessId::new(process));
+        assert_eq!(name("host-1.example:6123"), "host-1.example%3A6123");
+        assert_eq!(name("../a%"), "%2E.%2Fa%25");
+    }
+}

@@ -43,6 +43,14 @@ create table items (
 ) strict;
 ";
 
+/// What tells one state of the data from the next, as one connection sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DataVersion {
+    /// SQLite counts for each connection anew.
+    opened: u64,
+    version: i64,
+}
+
 /// An open connection, and which file it is open on.
 #[derive(Debug)]
 pub(super) struct Database {
@@ -51,6 +59,7 @@ pub(super) struct Database {
     busy_timeout: Duration,
     file: Option<(u64, u64)>,
     was_busy: bool,
+    opened: u64,
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -71,6 +80,7 @@ impl Database {
             busy_timeout,
             file,
             was_busy: false,
+            opened: 0,
         };
         database.prepare()?;
         Ok(database)
@@ -86,17 +96,17 @@ impl Database {
     }
 
     /// Opens it anew if the file was removed or replaced: this connection would go on with what nobody else sees.
-    pub(super) fn follow_file(&mut self) -> Result<bool> {
+    pub(super) fn follow_file(&mut self) -> Result<()> {
         if self.file.is_some() && identity(&self.path) == self.file {
-            return Ok(false);
+            return Ok(());
         }
         tracing::warn!(file = %self.path.display(), "the store's file was replaced: opened anew");
-        *self = Database::open(&self.path, self.busy_timeout)?;
-        Ok(true)
-    }
-
-    fn failure(&self, error: rusqlite::Error) -> Error {
-        failure(&self.path, error)
+        let database = Database::open(&self.path, self.busy_timeout)?;
+        *self = Database {
+            opened: self.opened + 1,
+            ..database
+        };
+        Ok(())
     }
 
     /// Checks what the file holds, and creates the tables in an empty one. Only that needs the write lock: a process
@@ -125,11 +135,16 @@ impl Database {
         transaction.commit().map_err(failed)
     }
 
-    /// Changes when another connection committed.
-    pub(super) fn data_version(&self) -> Result<i64> {
-        self.connection
-            .pragma_query_value(None, "data_version", |row| row.get(0))
-            .map_err(|error| self.failure(error))
+    /// Is another one when another connection committed, or the file was opened anew.
+    pub(super) fn version(&self) -> Result<DataVersion> {
+        let version = self
+            .connection
+            .pragma_query_value(None, "data_version", |row| row.get(0));
+        let version = version.map_err(|error| failure(&self.path, error))?;
+        Ok(DataVersion {
+            opened: self.opened,
+            version,
+        })
     }
 
     /// Runs `write` with the write lock held: all of it or nothing. `Unavailable` if the lock stays busy.

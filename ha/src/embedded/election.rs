@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::alive::{Members, OwnFile, Owner, wait_for_end};
-use super::database::Database;
+use super::bell::{self, Listener};
+use super::database::{DataVersion, Database};
 use super::stopped::kill_stopped_holder;
 use super::tables::Tables;
 use super::worker::{Message, Poll, Worker, spawn, work_and_poll};
@@ -36,6 +37,8 @@ pub struct EmbeddedElection {
     observed: watch::Receiver<Option<ElectionView>>,
     /// The incarnation of the term that this process last tried to take: numbers repeat in another one.
     incarnation: Mutex<Option<ClusterIncarnation>>,
+    /// Ends its thread when dropped.
+    _listener: Option<Listener>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,7 +75,7 @@ struct Follow {
     members: Members,
     own: Option<Nonce>,
     view: watch::Sender<Option<ElectionView>>,
-    version: Option<i64>,
+    version: Option<DataVersion>,
     fails: bool,
     /// The leaders that a thread waits for.
     awaited: Arc<Mutex<HashSet<Nonce>>>,
@@ -81,11 +84,8 @@ struct Follow {
 
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
-        if database.follow_file()? {
-            // Versions of another connection can't be compared with what this one says.
-            self.version = None;
-        }
-        let version = database.data_version()?;
+        database.follow_file()?;
+        let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
         }
@@ -178,7 +178,8 @@ impl EmbeddedElection {
             awaited: Arc::default(),
             queue: Arc::downgrade(&reader.queue),
         };
-        let interval = options.poll_interval;
+        let listener = Listener::start(reading.path(), &reader)?;
+        let interval = options.look_interval(listener.as_ref());
         spawn("election-read", move || {
             work_and_poll(&queue, reading, interval, follow)
         })?;
@@ -191,6 +192,7 @@ impl EmbeddedElection {
             session: watch::Sender::new(session),
             observed,
             incarnation: Mutex::default(),
+            _listener: listener,
         })
     }
 
@@ -225,11 +227,14 @@ impl EmbeddedElection {
             };
             match result? {
                 Attempt::Refused(view) => Ok(Attempt::Refused(without_dead(view, &members)?)),
-                applied => Ok(applied),
+                applied => {
+                    bell::ring(database.path());
+                    Ok(applied)
+                }
             }
         };
         let attempt = self.writer.call(attempt).await?;
-        self.reader.poll();
+        self.reader.look();
         Ok(attempt)
     }
 }

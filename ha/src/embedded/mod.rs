@@ -1,15 +1,16 @@
 //! The embedded store: SQLite in a directory on this host, shared by all processes of a cluster that runs on one host.
 //!
 //! Leadership is the epoch row, nothing else; the token is its number. There is no lease: each process holds an OS lock
-//! on its own member file for life, and that it can be taken proves its owner dead ([`alive`]). A thread that waits for
+//! on its own member file for life, and that it can be taken proves its owner dead (`alive.rs`). A thread that waits for
 //! the leader's lock sees its death as soon as the kernel has freed it.
 //!
 //! Not for several hosts: network file systems are refused.
 //!
-//! Threads of a handle: one that writes, one that reads and looks for changes, and one for each leader that it ever
-//! waited for, which ends when that leader does.
+//! Threads of a handle: one that writes, one that reads and looks for changes, one that listens for them (`bell.rs`), and
+//! one for each leader that it ever waited for, which ends when that leader does.
 
 mod alive;
+mod bell;
 mod database;
 mod directory;
 mod election;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::alive::Members;
+use self::bell::Listener;
 use self::database::Database;
 use self::directory::Directory;
 pub use self::election::EmbeddedElection;
@@ -39,6 +41,9 @@ const STORE: &str = "the embedded store";
 const OPEN_TRIES: usize = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
+/// How often a handle looks that can't listen.
+const DEAF_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Where an embedded store is, and how patient it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedOptions {
@@ -46,7 +51,7 @@ pub struct EmbeddedOptions {
     pub dir: PathBuf,
     /// How long a write waits for the writes of other processes.
     pub busy_timeout: Duration,
-    /// How often a handle looks for what other processes changed.
+    /// How often a handle looks for what other processes changed, besides when it is told.
     pub poll_interval: Duration,
     /// What one transaction takes.
     pub limits: Limits,
@@ -58,7 +63,7 @@ impl EmbeddedOptions {
         EmbeddedOptions {
             dir: dir.into(),
             busy_timeout: Duration::from_secs(1),
-            poll_interval: Duration::from_millis(5),
+            poll_interval: Duration::from_millis(100),
             limits: Limits {
                 writes: 1000,
                 bytes: 8 * 1024 * 1024,
@@ -93,6 +98,18 @@ pub async fn open_store(options: EmbeddedOptions) -> Result<EmbeddedStore> {
     let reader = open_database(&directory, &options).await?;
     let writer = open_database(&directory, &options).await?;
     EmbeddedStore::start(&options, reader, writer)
+}
+
+impl EmbeddedOptions {
+    /// How often a handle looks, depending on whether it can listen.
+    fn look_interval(&self, listener: Option<&Listener>) -> Duration {
+        let interval = self.poll_interval;
+        if listener.is_some() {
+            interval
+        } else {
+            interval.min(DEAF_INTERVAL)
+        }
+    }
 }
 
 async fn blocking<T: Send + 'static>(

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::database::Database;
+use super::bell::{self, Listener};
+use super::database::{DataVersion, Database};
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
@@ -23,22 +24,21 @@ pub struct EmbeddedStore {
     writer: Worker,
     changes: watch::Receiver<Option<Change>>,
     limits: Limits,
+    /// Ends its thread when dropped.
+    _listener: Option<Listener>,
 }
 
 /// Tells the last change whenever anybody committed.
 struct Follow {
     changes: watch::Sender<Option<Change>>,
-    version: Option<i64>,
+    version: Option<DataVersion>,
     fails: bool,
 }
 
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
-        if database.follow_file()? {
-            // Versions of another connection can't be compared with what this one says.
-            self.version = None;
-        }
-        let version = database.data_version()?;
+        database.follow_file()?;
+        let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
         }
@@ -80,7 +80,8 @@ impl EmbeddedStore {
             version: None,
             fails: false,
         };
-        let interval = options.poll_interval;
+        let listener = Listener::start(reading.path(), &reader)?;
+        let interval = options.look_interval(listener.as_ref());
         spawn("store-read", move || {
             work_and_poll(&queue, reading, interval, follow)
         })?;
@@ -90,6 +91,7 @@ impl EmbeddedStore {
             writer,
             changes,
             limits: options.limits,
+            _listener: listener,
         })
     }
 }
@@ -148,9 +150,15 @@ impl CoordinationStore for EmbeddedStore {
             });
         }
         let request = request.clone();
-        let commit = move |database: &mut Database| database.write(|t| t.commit(&request));
+        let commit = move |database: &mut Database| {
+            let reply = database.write(|tables| tables.commit(&request))?;
+            if reply == CommitReply::Applied {
+                bell::ring(database.path());
+            }
+            Ok(reply)
+        };
         let reply = self.writer.call(commit).await?;
-        self.reader.poll();
+        self.reader.look();
         Ok(reply)
     }
 }

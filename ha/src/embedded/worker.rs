@@ -18,7 +18,9 @@ const QUEUE: usize = 1024;
 
 pub(super) enum Message {
     Work(Box<dyn FnOnce(&mut Database) + Send>),
-    /// Look now, not only at the next interval.
+    /// Look now, not only at the next interval: something may have changed.
+    Look,
+    /// Read again: something changed that the data does not show.
     Poll,
 }
 
@@ -30,7 +32,7 @@ pub(super) struct Worker {
 
 /// What a worker does besides the work: at each interval, after each piece of work, and when told.
 pub(super) trait Poll: Send + 'static {
-    /// `told`: a message asked for it, so something changed.
+    /// `told`: something changed, even if the data is the same.
     fn poll(&mut self, database: &mut Database, told: bool);
 }
 
@@ -63,7 +65,7 @@ impl Worker {
             if sender.is_closed() {
                 return;
             }
-            let result = database.follow_file().and_then(|_| work(database));
+            let result = database.follow_file().and_then(|()| work(database));
             // A caller that gave up meanwhile does not want to know.
             let _ = sender.send(result);
         };
@@ -85,7 +87,12 @@ impl Worker {
         })?
     }
 
-    /// Makes the thread look now. If its queue is full it is about to.
+    /// Makes the thread look whether the data changed. If its queue is full it is about to.
+    pub(super) fn look(&self) {
+        let _ = self.queue.try_send(Message::Look);
+    }
+
+    /// Makes the thread read again. If its queue is full it is about to.
     pub(super) fn poll(&self) {
         let _ = self.queue.try_send(Message::Poll);
     }
@@ -106,7 +113,7 @@ fn work(queue: &Receiver<Message>, mut database: Database) {
     while let Ok(message) = queue.recv() {
         match message {
             Message::Work(work) => work(&mut database),
-            Message::Poll => {}
+            Message::Look | Message::Poll => {}
         }
     }
 }
@@ -126,7 +133,7 @@ pub(super) fn work_and_poll(
                 false
             }
             Ok(Message::Poll) => true,
-            Err(RecvTimeoutError::Timeout) => false,
+            Ok(Message::Look) | Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
         };
         poll.poll(&mut database, told);

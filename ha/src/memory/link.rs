@@ -1,8 +1,8 @@
 //! The way from one handle to the memory "server", and what tests let go wrong on it.
 //!
 //! Not here: what a request does ([`super::state`]). Faults of a handle meet guarded writes only (`advance`, `attach`,
-//! `resign`, `publish`, `commit`), so that a test's fault is not used up by somebody's background read; delay,
-//! partition and loss of quorum meet every request.
+//! `resign`, `publish`, `commit`), so that a test's fault is not used up by somebody's background read. Partition
+//! and loss of quorum meet everything, a delay everything but renewals.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -111,7 +111,7 @@ impl Faults {
         }
     }
 
-    /// Every request reaches the server this much later.
+    /// Every request but renewals reaches the server this much later.
     pub fn delay(&self, delay: Duration) {
         lock(&self.link.injected).delay = delay;
     }

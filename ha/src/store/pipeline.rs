@@ -108,6 +108,12 @@ impl CommitPipeline {
         *self.last.borrow()
     }
 
+    /// Completes when the pipeline takes no commits any more: with the end of the term, or because the store's data
+    /// contradicts it. A term whose pipeline has ended while it still leads must give up.
+    pub async fn ended(&self) {
+        self.commits.closed().await;
+    }
+
     /// What one commit takes.
     pub fn limits(&self) -> Limits {
         self.limits

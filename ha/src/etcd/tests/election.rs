@@ -32,6 +32,7 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     let server = shared_server().await?;
     let options = options(server.endpoints(), "lease");
     let election = contender(&options).await?;
+    let store = open_store(options).await?;
     let member = Member {
         process: ProcessId::new("host:1"),
         incarnation: "x".to_owned(),
@@ -75,6 +76,23 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     let state = level(&mut session, replaced).await?;
     let gone = |view: &Option<ElectionView>| view.as_ref().is_some_and(|v| v.leader.is_none());
     level(&mut election.observed(), gone).await?;
+    let request = CommitRequest {
+        fence: fence.clone(),
+        after: Change::default(),
+        writes: vec![put("job", "x")],
+    };
+    let CommitReply::Refused(guard) = store.commit(&request).await? else {
+        return Err("a leader without its key committed".into());
+    };
+    assert_eq!(guard.verdict(&request), Verdict::Detached);
+    let info = LeaderInformation {
+        epoch: fence.epoch,
+        process: ProcessId::new("host:1"),
+        addresses: BTreeMap::new(),
+        since_ms: 0,
+    };
+    let published = election.publish(fence.token, &info).await?;
+    assert!(matches!(published, Attempt::Refused(_)), "{published:?}");
     wait_until("the member again", BOUND, async || {
         match election.members().await {
             Ok(members) if members == [member.clone()] => Ok(()),
@@ -99,6 +117,11 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
     let leader = LeaderKey { nonce, ..dead };
     assert_eq!(
         election.attach(fence.token, &leader).await?,
+        Attempt::Applied(fence.token)
+    );
+    assert_eq!(store.commit(&request).await?, CommitReply::Applied);
+    assert_eq!(
+        election.publish(fence.token, &info).await?,
         Attempt::Applied(fence.token)
     );
     let there = |view: &Option<ElectionView>| {

@@ -1,0 +1,227 @@
+//! How a cluster is put together: how many processes, on which store, with which settings and failpoints.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context as _;
+use tanist_ha::testing::servers::ports::free_port;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::cli::Cli;
+use crate::cluster::{Cluster, JobManager};
+use crate::guard::Guard;
+use crate::process::Process;
+use crate::rest::RestClient;
+use crate::store::Store;
+
+/// How many clusters run at once on a core: they mostly wait.
+const CLUSTERS_PER_CORE: usize = 2;
+
+static CLUSTERS: OnceCell<Semaphore> = OnceCell::const_new();
+
+/// What all clusters have, unless a test says otherwise: failures are noticed and mended in fractions of a second.
+const SETTINGS: [(&str, &str); 8] = [
+    ("heartbeat.interval", "500 ms"),
+    ("heartbeat.timeout", "8 s"),
+    ("cluster.registration.error-delay", "500 ms"),
+    ("cluster.registration.refused-registration-delay", "500 ms"),
+    (
+        "restart-strategy.exponential-delay.initial-backoff",
+        "200 ms",
+    ),
+    ("restart-strategy.exponential-delay.max-backoff", "1 s"),
+    ("client.retry-period", "100 ms"),
+    ("process.shutdown-timeout", "10 s"),
+];
+
+/// A cluster that is not started yet.
+#[derive(Debug)]
+pub struct ClusterBuilder {
+    program: PathBuf,
+    store: Store,
+    jobmanagers: usize,
+    taskmanagers: usize,
+    slots: usize,
+    settings: Vec<(String, String)>,
+    failpoints: Vec<(usize, String)>,
+}
+
+impl ClusterBuilder {
+    /// Two JobManagers and two TaskManagers of two slots, running `program` on `store`.
+    pub fn new(program: impl Into<PathBuf>, store: Store) -> ClusterBuilder {
+        ClusterBuilder {
+            program: program.into(),
+            store,
+            jobmanagers: 2,
+            taskmanagers: 2,
+            slots: 2,
+            settings: Vec::new(),
+            failpoints: Vec::new(),
+        }
+    }
+
+    /// How many JobManagers.
+    #[must_use]
+    pub fn jobmanagers(mut self, count: usize) -> ClusterBuilder {
+        self.jobmanagers = count;
+        self
+    }
+
+    /// How many TaskManagers.
+    #[must_use]
+    pub fn taskmanagers(mut self, count: usize) -> ClusterBuilder {
+        self.taskmanagers = count;
+        self
+    }
+
+    /// How many slots each TaskManager has.
+    #[must_use]
+    pub fn slots(mut self, count: usize) -> ClusterBuilder {
+        self.slots = count;
+        self
+    }
+
+    /// A setting of all processes; wins over what the harness sets.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: &str) -> ClusterBuilder {
+        self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Arms failpoints, as in `submit.persisted=kill`, in the first start of a JobManager. [`ClusterBuilder::start`] lets the
+    /// one with index 0 lead first.
+    #[must_use]
+    pub fn failpoints(mut self, jobmanager: usize, failpoints: &str) -> ClusterBuilder {
+        self.failpoints.push((jobmanager, failpoints.to_owned()));
+        self
+    }
+
+    /// Starts the first JobManager, then, when it leads, all others, and waits until all are there.
+    pub async fn start(self) -> anyhow::Result<Cluster> {
+        let mut cluster = self.prepare().await?;
+        cluster.jobmanager(0).start()?;
+        cluster.leader().await?;
+        cluster.start_the_rest()?;
+        cluster.wait_until_complete().await?;
+        Ok(cluster)
+    }
+
+    /// Starts all processes and waits for nothing.
+    pub async fn launch(self) -> anyhow::Result<Cluster> {
+        let mut cluster = self.prepare().await?;
+        cluster.start_the_rest()?;
+        Ok(cluster)
+    }
+
+    async fn prepare(self) -> anyhow::Result<Cluster> {
+        let permit = CLUSTERS
+            .get_or_init(async || Semaphore::new(permits()))
+            .await;
+        let permit = permit
+            .acquire()
+            .await
+            .context("clusters are never closed")?;
+        let directory = tempfile::Builder::new()
+            .prefix("tanist-cluster-")
+            .tempdir()?
+            .keep();
+        let guard = Arc::new(Mutex::new(Guard::start(&directory)?));
+        let cluster_id = directory
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .context("a directory has a name")?;
+        let store_directory = directory.join("store");
+        let shared = self.shared_settings(&directory, &store_directory, &cluster_id);
+        let process = |name: String, command: &str, own: &[(&str, String)]| {
+            let own = own
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), value.clone()));
+            let arguments = arguments(command, shared.iter().cloned().chain(own));
+            Process::new(
+                name,
+                self.program.clone(),
+                arguments,
+                &directory,
+                guard.clone(),
+            )
+        };
+        let mut jobmanagers = Vec::new();
+        for index in 0..self.jobmanagers {
+            // Known beforehand, and the same after a restart.
+            let rest_port = free_port();
+            let name = format!("jm-{index}");
+            let own = [
+                ("jobmanager.id", name.clone()),
+                ("rest.port", rest_port.to_string()),
+            ];
+            let mut process = process(name, "jobmanager", &own)?;
+            if let Some((_, armed)) = self.failpoints.iter().find(|(of, _)| *of == index) {
+                process.arm(armed);
+            }
+            jobmanagers.push(JobManager {
+                process,
+                rest: format!("127.0.0.1:{rest_port}"),
+            });
+        }
+        let mut taskmanagers = Vec::new();
+        for index in 0..self.taskmanagers {
+            let name = format!("tm-{index}");
+            let own = [
+                ("taskmanager.resource-id", name.clone()),
+                ("taskmanager.numberOfTaskSlots", self.slots.to_string()),
+            ];
+            taskmanagers.push(process(name, "taskmanager", &own)?);
+        }
+        let cli = Cli::new(&self.program, &directory);
+        Ok(Cluster {
+            id: cluster_id,
+            jobmanagers,
+            taskmanagers,
+            store: self.store,
+            store_directory,
+            observer: OnceCell::new(),
+            records: OnceCell::new(),
+            rest: RestClient::default(),
+            cli,
+            settings: shared,
+            ended_well: false,
+            directory,
+            guard,
+            _permit: permit,
+        })
+    }
+
+    fn shared_settings(
+        &self,
+        directory: &Path,
+        store_directory: &Path,
+        cluster_id: &str,
+    ) -> Vec<(String, String)> {
+        let fixed = [
+            ("high-availability.cluster-id", cluster_id.to_owned()),
+            ("jobmanager.rpc.port", "0".to_owned()),
+            ("io.tmp.dirs", directory.to_string_lossy().into_owned()),
+        ];
+        let mut settings = self.store.settings(store_directory);
+        let defaults = SETTINGS.map(|(key, value)| (key, value.to_owned()));
+        let all = fixed.into_iter().chain(defaults);
+        settings.extend(all.map(|(key, value)| (key.to_owned(), value)));
+        // A key is given once.
+        settings.retain(|(key, _)| !self.settings.iter().any(|(own, _)| own == key));
+        settings.extend(self.settings.iter().cloned());
+        settings
+    }
+}
+
+fn permits() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get()) * CLUSTERS_PER_CORE
+}
+
+fn arguments(command: &str, settings: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let mut arguments = vec![command.to_owned()];
+    for (key, value) in settings {
+        arguments.push("-D".to_owned());
+        arguments.push(format!("{key}={value}"));
+    }
+    arguments
+}

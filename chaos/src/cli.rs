@@ -1,0 +1,74 @@
+//! Runs the `tanist` program as a person does, with what it says and how it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tokio::process::Command;
+
+/// How long a command may take. Attached runs take as long as their job.
+const COMMAND_BOUND: Duration = Duration::from_secs(90);
+
+/// The program, called in a directory.
+#[derive(Debug, Clone)]
+pub struct Cli {
+    program: PathBuf,
+    directory: PathBuf,
+}
+
+/// What a command said and how it ended.
+#[derive(Debug, Clone)]
+pub struct CliOutput {
+    /// Its exit code; `None`: a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to its standard output.
+    pub stdout: String,
+    /// What it wrote to its standard error.
+    pub stderr: String,
+}
+
+impl CliOutput {
+    /// Its standard output, if it exited with 0.
+    pub fn success(self) -> anyhow::Result<String> {
+        ensure!(self.code == Some(0), "it failed: {self:#?}");
+        Ok(self.stdout)
+    }
+}
+
+impl Cli {
+    /// Commands run in `directory`.
+    pub fn new(program: impl Into<PathBuf>, directory: impl Into<PathBuf>) -> Cli {
+        let (program, directory) = (program.into(), directory.into());
+        Cli { program, directory }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Runs `tanist` with `arguments` to its end. The process is killed if the future is dropped.
+    pub async fn run(&self, arguments: &[&str]) -> anyhow::Result<CliOutput> {
+        let line = format!("tanist {}", arguments.join(" "));
+        let running = Command::new(&self.program)
+            .args(arguments)
+            .current_dir(&self.directory)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let output = tokio::time::timeout(COMMAND_BOUND, running.wait_with_output())
+            .await
+            .with_context(|| format!("`{line}` took longer than {COMMAND_BOUND:?}"))?
+            .with_context(|| line)?;
+        Ok(CliOutput {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}

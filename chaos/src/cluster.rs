@@ -1,0 +1,320 @@
+//! A running cluster: its processes by role, who leads, its store, and what must be left when it is over.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_ha::election::ElectionDriver;
+use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::CoordinationStore;
+use tokio::sync::{OnceCell, SemaphorePermit};
+
+use crate::cli::Cli;
+use crate::dump::StoreDump;
+use crate::guard::Guard;
+use crate::process::Process;
+use crate::rest::RestClient;
+use crate::store::Store;
+use crate::wait::wait_for;
+use crate::wordcount;
+
+/// How long a leader may be missing: long enough for the longest default lease on a busy machine.
+const LEADER_BOUND: Duration = Duration::from_secs(45);
+/// How long processes may take to find each other.
+const COMPLETE_BOUND: Duration = Duration::from_secs(30);
+/// How long cleaning up may take.
+const CLEANUP_BOUND: Duration = Duration::from_secs(20);
+
+/// A JobManager process and where its REST server is.
+#[derive(Debug)]
+pub(crate) struct JobManager {
+    pub(crate) process: Process,
+    pub(crate) rest: String,
+}
+
+/// A confirmed leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// Its term.
+    pub epoch: u64,
+    /// Which JobManager it is.
+    pub index: usize,
+    /// `host:port` of its REST server.
+    pub rest: String,
+}
+
+/// Processes on a store. All are killed when it is dropped.
+pub struct Cluster {
+    pub(crate) id: String,
+    pub(crate) jobmanagers: Vec<JobManager>,
+    pub(crate) taskmanagers: Vec<Process>,
+    pub(crate) store: Store,
+    pub(crate) store_directory: PathBuf,
+    pub(crate) observer: OnceCell<Arc<dyn ElectionDriver>>,
+    pub(crate) records: OnceCell<Arc<dyn CoordinationStore>>,
+    pub(crate) rest: RestClient,
+    pub(crate) cli: Cli,
+    pub(crate) settings: Vec<(String, String)>,
+    pub(crate) ended_well: bool,
+    pub(crate) directory: PathBuf,
+    // Last, so that it acts when the processes are gone and the store was closed.
+    pub(crate) guard: Arc<Mutex<Guard>>,
+    pub(crate) _permit: SemaphorePermit<'static>,
+}
+
+impl Cluster {
+    /// The cluster's directory, for inputs and outputs too.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The JobManager with that index.
+    pub fn jobmanager(&mut self, index: usize) -> &mut Process {
+        &mut self.jobmanagers[index].process
+    }
+
+    /// The TaskManager with that index.
+    pub fn taskmanager(&mut self, index: usize) -> &mut Process {
+        &mut self.taskmanagers[index]
+    }
+
+    /// `host:port` of a JobManager's REST server.
+    pub fn rest_address(&self, jobmanager: usize) -> &str {
+        &self.jobmanagers[jobmanager].rest
+    }
+
+    /// The store, to kill and restart its server.
+    pub fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// What all processes are configured with, as `-D` arguments.
+    pub fn settings(&self) -> Vec<String> {
+        let pair = |(key, value): &(String, String)| ["-D".to_owned(), format!("{key}={value}")];
+        self.settings.iter().flat_map(pair).collect()
+    }
+
+    /// The program as a person calls it.
+    pub fn cli(&self) -> &Cli {
+        &self.cli
+    }
+
+    /// The REST client.
+    pub fn rest(&self) -> &RestClient {
+        &self.rest
+    }
+
+    pub(crate) fn start_the_rest(&mut self) -> anyhow::Result<()> {
+        let managers = self
+            .jobmanagers
+            .iter_mut()
+            .map(|manager| &mut manager.process);
+        for process in managers.chain(&mut self.taskmanagers) {
+            if !process.runs() {
+                process.start()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every JobManager is a member and every TaskManager is registered with the leader.
+    pub async fn wait_until_complete(&mut self) -> anyhow::Result<()> {
+        let observer = self.observer().await?;
+        let expected = self
+            .jobmanagers
+            .iter_mut()
+            .filter_map(|m| m.process.runs().then_some(()))
+            .count();
+        wait_for(
+            "all JobManagers to be members",
+            COMPLETE_BOUND,
+            async || {
+                let members = observer.members().await?;
+                ensure!(
+                    members.len() == expected,
+                    "{} of {expected} members",
+                    members.len()
+                );
+                anyhow::Ok(())
+            },
+        )
+        .await?;
+        let expected = self
+            .taskmanagers
+            .iter_mut()
+            .filter_map(|p| p.runs().then_some(()))
+            .count();
+        self.wait_for_rest(
+            "all TaskManagers to be registered",
+            COMPLETE_BOUND,
+            "/v1/taskmanagers",
+            |body| {
+                body["taskmanagers"]
+                    .as_array()
+                    .is_some_and(|registered| registered.len() == expected)
+            },
+        )
+        .await?;
+        Ok(())
+    }
+
+    async fn observer(&self) -> anyhow::Result<Arc<dyn ElectionDriver>> {
+        let open = || self.store.observe(&self.store_directory, &self.id);
+        Ok(self.observer.get_or_try_init(open).await?.clone())
+    }
+
+    /// Records of this cluster in its store.
+    pub async fn records(&self) -> anyhow::Result<Arc<dyn CoordinationStore>> {
+        let open = || self.store.records(&self.store_directory, &self.id);
+        Ok(self.records.get_or_try_init(open).await?.clone())
+    }
+
+    /// Waits for a confirmed leader whose process runs.
+    pub async fn leader(&mut self) -> anyhow::Result<Leader> {
+        self.leader_of_an_epoch_above(0).await
+    }
+
+    /// Waits for the leader that follows `former`.
+    pub async fn successor_of(&mut self, former: &Leader) -> anyhow::Result<Leader> {
+        self.leader_of_an_epoch_above(former.epoch).await
+    }
+
+    async fn leader_of_an_epoch_above(&mut self, epoch: u64) -> anyhow::Result<Leader> {
+        let what = format!("a leader of an epoch above {epoch}");
+        wait_for(&what, LEADER_BOUND, async || {
+            let observer = self.observer().await?;
+            let view = observer.observed().borrow().as_ref().map(LeaderView::from);
+            let info = view
+                .as_ref()
+                .and_then(|view| view.leader.clone())
+                .with_context(|| format!("nobody is confirmed: {view:?}"))?;
+            ensure!(
+                info.epoch.get() > epoch,
+                "the leader is still that of epoch {}",
+                info.epoch
+            );
+            let rest = info.addresses.get("rest").cloned().unwrap_or_default();
+            let index = self
+                .jobmanagers
+                .iter()
+                .position(|manager| manager.rest == rest)
+                .with_context(|| format!("the leader is none of ours: {info:?}"))?;
+            ensure!(
+                self.jobmanager(index).runs(),
+                "the leader in the store is dead: {info:?}"
+            );
+            anyhow::Ok(Leader {
+                epoch: info.epoch.get(),
+                index,
+                rest,
+            })
+        })
+        .await
+    }
+
+    /// Kills the leader by SIGKILL and says who it was.
+    pub async fn kill_leader(&mut self) -> anyhow::Result<Leader> {
+        let leader = self.leader().await?;
+        self.jobmanager(leader.index).kill();
+        Ok(leader)
+    }
+
+    /// The body of `path` from some JobManager that runs.
+    pub async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
+        let mut last = anyhow::anyhow!("no JobManager runs");
+        for manager in &mut self.jobmanagers {
+            if manager.process.runs() {
+                match self.rest.get(&manager.rest, path).await {
+                    Ok(body) => return Ok(body),
+                    Err(error) => last = error,
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Waits until the body of `path` is as wanted.
+    pub async fn wait_for_rest(
+        &mut self,
+        what: &str,
+        bound: Duration,
+        path: &str,
+        mut wanted: impl FnMut(&Value) -> bool,
+    ) -> anyhow::Result<Value> {
+        wait_for(what, bound, async || {
+            let body = self.get(path).await?;
+            ensure!(wanted(&body), "{body}");
+            anyhow::Ok(body)
+        })
+        .await
+    }
+
+    /// What the store holds.
+    pub async fn store_dump(&self) -> anyhow::Result<StoreDump> {
+        StoreDump::read(&*self.records().await?).await
+    }
+
+    /// Checks that ended jobs left nothing: no record but clean results in the store, no pending file in `outputs`; then ends
+    /// every process in order and checks that it goes by itself.
+    pub async fn check_nothing_left(mut self, outputs: &[PathBuf]) -> anyhow::Result<()> {
+        wait_for("an empty store", CLEANUP_BOUND, async || {
+            self.store_dump().await?.check_empty()?;
+            outputs
+                .iter()
+                .try_for_each(|output| wordcount::check_nothing_pending(output))
+        })
+        .await?;
+        let managers = self
+            .jobmanagers
+            .iter_mut()
+            .map(|manager| &mut manager.process);
+        for process in managers.chain(&mut self.taskmanagers) {
+            if process.runs() {
+                let status = process.terminate().await?;
+                ensure!(
+                    status.success(),
+                    "{} did not end in order: {status}",
+                    process.name()
+                );
+            }
+        }
+        self.ended_well = true;
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.ended_well && !std::thread::panicking() {
+            return;
+        }
+        let managers = self.jobmanagers.iter().map(|manager| &manager.process);
+        for process in managers.chain(&self.taskmanagers) {
+            eprintln!(
+                "--- the end of the log of {}:\n{}",
+                process.name(),
+                process.log_tail()
+            );
+        }
+        if std::env::var_os("TANIST_TEST_KEEP").is_some() {
+            eprintln!("--- everything is kept in {}", self.directory.display());
+            self.guard
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .keep_directory();
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("id", &self.id)
+            .field("directory", &self.directory)
+            .field("store", &self.store.kind())
+            .finish_non_exhaustive()
+    }
+}

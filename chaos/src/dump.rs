@@ -1,0 +1,108 @@
+//! What a cluster's store holds, by kind: for checks that ended jobs leave nothing, and for damage on purpose.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use prost::Message as _;
+use tanist_ha::jobs::record::{self, Payload};
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore, Fence, Write};
+use tanist_proto::v1 as pb;
+
+/// How many items are read at once.
+const PAGE: usize = 500;
+/// The newest format of results that is read here.
+const RESULT_FORMAT: u16 = 1;
+/// How often damage is tried while the leader commits in between.
+const DAMAGE_TRIES: usize = 100;
+
+/// The names of all items that jobs have in a store, and their results.
+#[derive(Debug, Clone, Default)]
+pub struct StoreDump {
+    /// Names by kind. History is no job's and is not in it.
+    pub items: BTreeMap<Kind, Vec<Name>>,
+    /// The results, by job.
+    pub results: BTreeMap<Name, pb::JobResult>,
+}
+
+impl StoreDump {
+    /// Reads everything.
+    pub async fn read(store: &dyn CoordinationStore) -> anyhow::Result<StoreDump> {
+        let mut dump = StoreDump::default();
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::History) {
+            let mut next = None;
+            loop {
+                let page = store.list(kind, next, PAGE).await?;
+                for (name, value) in page.items {
+                    if kind == Kind::Results {
+                        dump.results.insert(name.clone(), result(&name, &value)?);
+                    }
+                    dump.items.entry(kind).or_default().push(name);
+                }
+                next = page.next;
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(dump)
+    }
+
+    /// An error that says what is left, unless it is nothing but clean results.
+    pub fn check_empty(&self) -> anyhow::Result<()> {
+        let left: Vec<String> = self
+            .items
+            .iter()
+            .filter(|(kind, _)| **kind != Kind::Results)
+            .flat_map(|(kind, names)| names.iter().map(|name| Key::new(*kind, name.clone())))
+            .map(|key| key.to_string())
+            .collect();
+        ensure!(left.is_empty(), "left in the store: {left:?}");
+        let dirty: Vec<&Name> = self
+            .results
+            .iter()
+            .filter(|(_, result)| result.dirty)
+            .map(|(name, _)| name)
+            .collect();
+        ensure!(dirty.is_empty(), "results that are not clean: {dirty:?}");
+        Ok(())
+    }
+}
+
+fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
+    let key = Key::new(Kind::Results, name.clone());
+    match record::decode(&key, RESULT_FORMAT, value)? {
+        Payload::Inline { bytes, .. } => {
+            pb::JobResult::decode(bytes).with_context(|| key.to_string())
+        }
+        Payload::Blob { .. } => bail!("{key} is in a blob, which no small result is"),
+    }
+}
+
+/// Replaces the value of an item as if the leader had written it. The leader finds that out by its next write, and its
+/// term ends.
+pub async fn damage(store: &dyn CoordinationStore, key: &Key, value: &[u8]) -> anyhow::Result<()> {
+    for _ in 0..DAMAGE_TRIES {
+        let guard = store.guard().await?;
+        let (epoch, token, incarnation) = guard.epoch.clone().context("nobody has led yet")?;
+        let request = CommitRequest {
+            fence: Fence {
+                epoch,
+                token,
+                incarnation,
+            },
+            after: guard.change,
+            writes: vec![Write::Put {
+                key: key.clone(),
+                value: Bytes::copy_from_slice(value),
+            }],
+        };
+        match store.commit(&request).await? {
+            CommitReply::Applied => return Ok(()),
+            // The leader committed in between.
+            CommitReply::Refused(_) => {}
+        }
+    }
+    bail!("{key} could not be replaced in {DAMAGE_TRIES} tries")
+}

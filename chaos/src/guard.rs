@@ -1,0 +1,102 @@
+//! Kills what a cluster started when the process that holds the cluster is gone, however it went.
+//!
+//! A small shell reads from a pipe which process ids to watch; when the pipe closes it kills them and removes the cluster's
+//! directory. An id is forgotten before its process is reaped, so that it is never another process's.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::Context as _;
+
+const SCRIPT: &str = r#"trap "" INT TERM HUP
+pids=" "
+while read -r verb pid; do
+  case $verb in
+    watch) pids="$pids$pid " ;;
+    forget) pids="${pids%% $pid *} ${pids#* $pid }" ;;
+    keep) set -- ;;
+  esac
+done
+for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
+[ -n "$1" ] && rm -rf -- "$1"
+exit 0"#;
+
+/// The shell beside a cluster.
+#[derive(Debug)]
+pub struct Guard {
+    shell: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Guard {
+    /// Starts the shell; `directory` is removed at the end.
+    pub fn start(directory: &Path) -> anyhow::Result<Guard> {
+        let mut shell = Command::new("sh")
+            .args(["-c", SCRIPT, "guard"])
+            .arg(directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start sh")?;
+        let pipe = shell.stdin.take();
+        Ok(Guard { shell, pipe })
+    }
+
+    /// From now on `pid` is killed at the end.
+    pub fn watch(&mut self, pid: u32) {
+        self.tell(&format!("watch {pid}"));
+    }
+
+    /// `pid` is about to be reaped.
+    pub fn forget(&mut self, pid: u32) {
+        self.tell(&format!("forget {pid}"));
+    }
+
+    /// The directory stays.
+    pub fn keep_directory(&mut self) {
+        self.tell("keep directory");
+    }
+
+    fn tell(&mut self, line: &str) {
+        if let Some(pipe) = &mut self.pipe {
+            // A shell that is gone can't be told; the cluster's own drop still kills its processes.
+            let _ = writeln!(pipe, "{line}");
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.pipe = None;
+        let _ = self.shell.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watched_processes_and_the_directory_go_with_the_guard_and_forgotten_ones_stay() {
+        let directory = tempfile::tempdir().expect("a directory").keep();
+        let sleep = || Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        let (mut first, mut watched, mut spared) = (sleep(), sleep(), sleep());
+        let mut guard = Guard::start(&directory).expect("sh runs");
+        for child in [&first, &watched, &spared] {
+            guard.watch(child.id());
+        }
+        guard.forget(spared.id());
+        drop(guard);
+        assert!(!directory.exists());
+        assert!(!first.wait().expect("waited").success());
+        assert!(!watched.wait().expect("waited").success());
+        assert!(
+            spared.try_wait().expect("looked").is_none(),
+            "it was to be spared"
+        );
+        spared.kill().expect("killed");
+        spared.wait().expect("waited");
+    }
+}

@@ -1,0 +1,172 @@
+//! Jobs as a client of the cluster sees them: submitted with the program, followed over REST.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::Value;
+use tanist_proto::id::JobId;
+
+use crate::cli::{Cli, CliOutput};
+use crate::cluster::Cluster;
+use crate::wait::wait_for;
+
+/// How long a job may take to get where a test wants it, takeovers and restarts included.
+const JOB_BOUND: Duration = Duration::from_secs(90);
+
+/// A job to submit: the same values again are the same submission again.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// Its id, chosen here.
+    pub job: JobId,
+    /// The job file.
+    pub file: PathBuf,
+    /// Its parameters.
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Submission {
+    /// A job of that file, with a fresh id.
+    pub fn new(file: impl Into<PathBuf>) -> Submission {
+        Submission {
+            job: JobId::random(),
+            file: file.into(),
+            parameters: Vec::new(),
+        }
+    }
+
+    /// Sets a parameter.
+    #[must_use]
+    pub fn parameter(mut self, name: &str, value: impl ToString) -> Submission {
+        self.parameters.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Sets a parameter to a path.
+    #[must_use]
+    pub fn path(self, name: &str, value: &Path) -> Submission {
+        let value = value.to_string_lossy().into_owned();
+        self.parameter(name, value)
+    }
+
+    /// Submits it through the JobManager at `address`; returns when the client ends.
+    pub async fn submit(&self, cli: &Cli, address: &str) -> anyhow::Result<CliOutput> {
+        let arguments = self.arguments(address);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        cli.run(&arguments).await
+    }
+
+    fn arguments(&self, address: &str) -> Vec<String> {
+        let mut arguments: Vec<String> =
+            ["run", "--detached", "--job-id"].map(str::to_owned).into();
+        arguments.push(self.job.to_string());
+        arguments.extend(["--address".to_owned(), address.to_owned()]);
+        for (name, value) in &self.parameters {
+            arguments.extend(["--param".to_owned(), format!("{name}={value}")]);
+        }
+        arguments.push(self.file.to_string_lossy().into_owned());
+        arguments
+    }
+}
+
+/// A job's body of `/v1/jobs/:id`.
+#[derive(Debug, Clone)]
+pub struct JobView(pub Value);
+
+impl JobView {
+    /// Its state: `RUNNING`, `FINISHED` and so on.
+    pub fn state(&self) -> &str {
+        self.0["state"].as_str().unwrap_or("?")
+    }
+
+    /// Whether it will not change any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state(), "FINISHED" | "CANCELED" | "FAILED")
+    }
+
+    /// Whether every vertex runs.
+    pub fn all_vertices_run(&self) -> bool {
+        let vertices = self.0["vertices"].as_array();
+        vertices.is_some_and(|vertices| {
+            !vertices.is_empty() && vertices.iter().all(|vertex| vertex["status"] == "RUNNING")
+        })
+    }
+}
+
+impl Cluster {
+    /// Submits a job through the JobManager at `address`.
+    pub async fn submit_through(
+        &self,
+        address: &str,
+        submission: &Submission,
+    ) -> anyhow::Result<CliOutput> {
+        submission.submit(self.cli(), address).await
+    }
+
+    /// Submits a job through the leader; it was acknowledged when this returns.
+    pub async fn submit(&mut self, submission: &Submission) -> anyhow::Result<JobId> {
+        let leader = self.leader().await?;
+        let said = self
+            .submit_through(&leader.rest, submission)
+            .await?
+            .success()?;
+        ensure!(
+            said.contains(&submission.job.to_string()),
+            "it does not say the job's id: {said:?}"
+        );
+        Ok(submission.job)
+    }
+
+    /// A job as it is.
+    pub async fn job(&mut self, job: JobId) -> anyhow::Result<JobView> {
+        Ok(JobView(self.get(&format!("/v1/jobs/{job}")).await?))
+    }
+
+    /// Waits until a job is as wanted; an error at once when it is over and never will be.
+    pub async fn wait_for_job(
+        &mut self,
+        job: JobId,
+        what: &str,
+        mut wanted: impl FnMut(&JobView) -> bool,
+    ) -> anyhow::Result<JobView> {
+        let what = format!("job {job} {what}");
+        let found = wait_for(&what, JOB_BOUND, async || {
+            let view = self.job(job).await?;
+            if wanted(&view) {
+                return Ok(Ok(view));
+            }
+            if view.is_over() {
+                return Ok(Err(view));
+            }
+            anyhow::bail!("{}", view.0)
+        })
+        .await?;
+        match found {
+            Ok(view) => Ok(view),
+            Err(view) => {
+                let path = format!("/v1/jobs/{job}/exceptions");
+                let exceptions = self
+                    .get(&path)
+                    .await
+                    .unwrap_or_else(|error| error.to_string().into());
+                anyhow::bail!(
+                    "waited for {what}, and it is over: {}; exceptions: {exceptions}",
+                    view.0
+                )
+            }
+        }
+    }
+
+    /// Waits until a job is in `state`.
+    pub async fn wait_for_state(&mut self, job: JobId, state: &str) -> anyhow::Result<JobView> {
+        self.wait_for_job(job, &format!("to be {state}"), |view| view.state() == state)
+            .await
+    }
+
+    /// Waits until all tasks of a job run.
+    pub async fn wait_until_running(&mut self, job: JobId) -> anyhow::Result<JobView> {
+        let runs = |view: &JobView| view.state() == "RUNNING" && view.all_vertices_run();
+        self.wait_for_job(job, "to run with all its tasks", runs)
+            .await
+    }
+}

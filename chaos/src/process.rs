@@ -1,0 +1,223 @@
+//! One `tanist` process: started, signalled, waited for, started again, with all that it said in one log.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::guard::Guard;
+use crate::wait::wait_for;
+
+/// How many lines of a log a failure shows.
+const TAIL: usize = 30;
+
+/// How long an orderly end may take.
+const END_BOUND: Duration = Duration::from_secs(20);
+
+/// A JobManager or TaskManager, running or not.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    directory: PathBuf,
+    failpoints: String,
+    guard: Arc<Mutex<Guard>>,
+    child: Option<Child>,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Not started yet. Its directory, `parent/name`, is created.
+    pub(crate) fn new(
+        name: String,
+        program: PathBuf,
+        arguments: Vec<String>,
+        parent: &Path,
+        guard: Arc<Mutex<Guard>>,
+    ) -> anyhow::Result<Process> {
+        let directory = parent.join(&name);
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(Process {
+            name,
+            program,
+            arguments,
+            directory,
+            failpoints: String::new(),
+            guard,
+            child: None,
+            ended: None,
+        })
+    }
+
+    /// Its name in the cluster: `jm-0`, `tm-1`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its working directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What `TANIST_FAILPOINTS` holds at the next start.
+    pub fn arm(&mut self, failpoints: impl Into<String>) {
+        self.failpoints = failpoints.into();
+    }
+
+    /// Starts it, after killing it if it runs. Its log goes on.
+    pub fn start(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
+        let errors = log.try_clone()?;
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .current_dir(&self.directory)
+            .env_remove("TANIST_TEST_ALL")
+            .env("TANIST_FAILPOINTS", &self.failpoints)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        self.guard().watch(child.id());
+        self.ended = None;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// SIGKILL, and waits for the end; nothing if it does not run.
+    pub fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            self.reap();
+        }
+    }
+
+    /// SIGTERM, and waits for the orderly end.
+    pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.ended(END_BOUND).await
+    }
+
+    /// SIGSTOP: it stands still, its connections stay.
+    pub fn stop(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT after [`Process::stop`].
+    pub fn cont(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self, bound: Duration) -> anyhow::Result<ExitStatus> {
+        let name = self.name.clone();
+        wait_for(&format!("the end of {name}"), bound, async || {
+            match self.poll() {
+                Some(status) => Ok(status),
+                None => Err(format!("it runs; the end of its log:\n{}", self.log_tail())),
+            }
+        })
+        .await
+    }
+
+    /// Whether it runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.is_some() && self.poll().is_none()
+    }
+
+    /// Its process id while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// How it ended, if it did.
+    pub fn poll(&mut self) -> Option<ExitStatus> {
+        let child = self.child.as_mut()?;
+        // Looks without reaping, so that the guard can be told first.
+        let pid = Pid::from_child(child);
+        let options = rustix::process::WaitIdOptions::EXITED
+            | rustix::process::WaitIdOptions::NOHANG
+            | rustix::process::WaitIdOptions::NOWAIT;
+        let waited = rustix::process::waitid(rustix::process::WaitId::Pid(pid), options);
+        match waited {
+            Ok(None) => return None,
+            Ok(Some(_)) | Err(_) => self.reap(),
+        }
+        self.ended
+    }
+
+    fn reap(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            self.guard().forget(child.id());
+            self.ended = child.wait().ok();
+        }
+    }
+
+    /// Waits until the failpoint `name` was reached since the process first started.
+    pub async fn reached(&self, name: &str, bound: Duration) -> anyhow::Result<()> {
+        self.says(&format!("failpoint {name} reached"), bound).await
+    }
+
+    /// Waits until its log holds `text`.
+    pub async fn says(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
+        wait_for(
+            &format!("{:?} in the log of {}", text, self.name),
+            bound,
+            async || {
+                if self.log().contains(text) {
+                    Ok(())
+                } else {
+                    Err(format!("the end of its log:\n{}", self.log_tail()))
+                }
+            },
+        )
+        .await
+    }
+
+    /// All that it said.
+    pub fn log(&self) -> String {
+        let read = File::open(self.log_path()).and_then(std::io::read_to_string);
+        read.unwrap_or_else(|error| format!("(no log: {error})"))
+    }
+
+    /// The last lines of what it said.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.join("process.log")
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let Some(child) = &self.child else {
+            bail!("{} does not run and can't be signalled", self.name);
+        };
+        // Not reaped yet, so the id is still this child's.
+        kill_process(Pid::from_child(child), signal)
+            .with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    fn guard(&self) -> std::sync::MutexGuard<'_, Guard> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

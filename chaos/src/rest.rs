@@ -1,0 +1,69 @@
+//! Asks a JobManager over REST, for JSON. A single attempt each: whoever asks looks again.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+/// How long one answer may take.
+const ANSWER_BOUND: Duration = Duration::from_secs(3);
+
+/// A client for any number of servers.
+#[derive(Debug, Clone)]
+pub struct RestClient {
+    http: Client<HttpConnector, Empty<Bytes>>,
+}
+
+impl Default for RestClient {
+    fn default() -> RestClient {
+        // No connection is kept: the server at its end may have been killed.
+        let http = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .build_http();
+        RestClient { http }
+    }
+}
+
+impl RestClient {
+    /// The body of a successful answer to `GET http://address/path`.
+    pub async fn get(&self, address: &str, path: &str) -> anyhow::Result<Value> {
+        let (status, body) = self.ask(Method::GET, address, path).await?;
+        if !status.is_success() {
+            bail!("GET {address}{path}: {status}: {body}");
+        }
+        Ok(body)
+    }
+
+    /// Status and body of the answer.
+    pub async fn ask(
+        &self,
+        method: Method,
+        address: &str,
+        path: &str,
+    ) -> anyhow::Result<(StatusCode, Value)> {
+        let request = Request::builder()
+            .method(&method)
+            .uri(format!("http://{address}{path}"))
+            .body(Empty::new())?;
+        let exchange = async {
+            let answer = self.http.request(request).await?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await?.to_bytes();
+            let value = serde_json::from_slice(&body)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+            anyhow::Ok((status, value))
+        };
+        tokio::time::timeout(ANSWER_BOUND, exchange)
+            .await
+            .with_context(|| {
+                format!("{method} {address}{path}: no answer within {ANSWER_BOUND:?}")
+            })?
+            .with_context(|| format!("{method} {address}{path}"))
+    }
+}

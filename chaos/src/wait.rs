@@ -1,0 +1,56 @@
+//! Waiting for what a test means, bounded, with the last value seen when it does not come.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+/// How often is looked. Clusters are asked over REST, on machines that are busy with the clusters themselves.
+const LOOK_INTERVAL: Duration = Duration::from_millis(40);
+
+/// Looks until `look` gives a value; the error names what was waited for and what was seen last.
+pub async fn wait_for<T, E: Display>(
+    what: &str,
+    bound: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, E>,
+) -> anyhow::Result<T> {
+    let deadline = tokio::time::Instant::now() + bound;
+    loop {
+        match look().await {
+            Ok(value) => return Ok(value),
+            Err(last) if tokio::time::Instant::now() >= deadline => {
+                anyhow::bail!("waited {bound:?} for {what}; last seen: {last:#}")
+            }
+            Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_come_is_an_error_with_the_last_value_seen() {
+        let mut looks = 0;
+        let waited = wait_for("a miracle", Duration::from_secs(1), async || {
+            looks += 1;
+            Err::<(), _>(format!("look number {looks}"))
+        });
+        let error = waited.await.expect_err("it never comes").to_string();
+        assert!(error.contains("a miracle"), "{error}");
+        assert!(error.contains(&format!("look number {looks}")), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_late_is_waited_for() {
+        let mut looks = 0;
+        let waited = wait_for("the third look", Duration::from_secs(1), async || {
+            looks += 1;
+            if looks == 3 {
+                Ok(looks)
+            } else {
+                Err("not yet")
+            }
+        });
+        assert_eq!(waited.await.expect("it comes"), 3);
+    }
+}

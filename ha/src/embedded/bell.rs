@@ -1,0 +1,98 @@
+//! Tells the other handles, of this process and others, that a write was committed: whoever writes touches the
+//! database's file, and whoever follows has an inotify watch on the directory.
+//!
+//! Only a hint: a writer that dies between commit and touch tells nobody, and who follows looks at intervals as well.
+//! Writing to the log can't be the hint itself, as it precedes the commit by a whole synchronization of the disk.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+use rustix::io::Errno;
+
+use super::worker::{Worker, spawn};
+use crate::error::Result;
+
+/// Tells all who listen.
+pub(super) fn ring(database: &Path) {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
+    if let Err(error) = utimensat(CWD, database, &times, AtFlags::empty()) {
+        tracing::debug!(%error, "the store's file can't be touched: others see the change later");
+    }
+}
+
+/// Makes a worker look whenever somebody rang, until dropped.
+#[derive(Debug)]
+pub(super) struct Listener {
+    inotify: Arc<OwnedFd>,
+    watch: i32,
+}
+
+impl Listener {
+    /// Starts to listen; `None` where the host grants no more watches, which is said in the log.
+    pub(super) fn start(database: &Path, worker: &Worker) -> Result<Option<Listener>> {
+        let (inotify, watch) = match listen(database) {
+            Ok(listening) => listening,
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "no inotify watch for the embedded store: it is looked at more often instead"
+                );
+                return Ok(None);
+            }
+        };
+        let listener = Listener {
+            inotify: Arc::new(inotify),
+            watch,
+        };
+        let (inotify, queue) = (Arc::clone(&listener.inotify), Arc::downgrade(&worker.queue));
+        spawn("embedded-listen", move || {
+            let mut buffer = [MaybeUninit::uninit(); 4096];
+            let mut events = inotify::Reader::new(&*inotify, &mut buffer);
+            loop {
+                match events.next() {
+                    // The watch was removed, or its directory.
+                    Ok(event) if event.events().contains(ReadFlags::IGNORED) => return,
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "the embedded store can't be listened to any more");
+                        return;
+                    }
+                }
+                // Several events that came at once are one reason to look.
+                if events.is_buffer_empty() {
+                    let Some(queue) = queue.upgrade() else { return };
+                    Worker { queue }.look();
+                }
+            }
+        })?;
+        Ok(Some(listener))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Ends the thread: removing a watch is an event. It fails where the directory is gone, and the watch with it.
+        let _ = inotify::remove_watch(&*self.inotify, self.watch);
+    }
+}
+
+fn listen(database: &Path) -> io::Result<(OwnedFd, i32)> {
+    let directory = database.parent().unwrap_or(Path::new("/"));
+    let inotify = inotify::init(CreateFlags::CLOEXEC)?;
+    // Also when the file is removed, or another one comes in its place.
+    let what = WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVED_TO;
+    let watch = inotify::add_watch(&inotify, directory, what)?;
+    Ok((inotify, watch))
+}

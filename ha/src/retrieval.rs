@@ -1,0 +1,55 @@
+//! Who leads, for processes that only want to know: TaskManagers, clients, standbys.
+
+use tokio::sync::watch;
+
+use crate::election::{ClusterIncarnation, ElectionView, Epoch, LeaderInformation};
+
+/// What is known of the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LeaderView {
+    /// The cluster's incarnation, once anybody has led.
+    pub incarnation: Option<ClusterIncarnation>,
+    /// The youngest epoch. It may be younger than the leader's: then a successor has taken and not confirmed yet.
+    pub epoch: Epoch,
+    /// The confirmed leader of the youngest epoch, while its lease or session lives.
+    pub leader: Option<LeaderInformation>,
+}
+
+impl From<&ElectionView> for LeaderView {
+    fn from(view: &ElectionView) -> LeaderView {
+        LeaderView {
+            incarnation: view
+                .epoch
+                .as_ref()
+                .map(|(record, _)| record.incarnation.clone()),
+            epoch: view.youngest(),
+            leader: view.confirmed().cloned(),
+        }
+    }
+}
+
+/// Follows the leader in what a driver observes, on the present runtime. Ends with the driver or the last receiver.
+pub fn follow(mut observed: watch::Receiver<Option<ElectionView>>) -> watch::Receiver<LeaderView> {
+    observed.mark_changed();
+    let (known, leaders) = watch::channel(LeaderView::default());
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                changed = observed.changed() => if changed.is_err() { break },
+                () = known.closed() => break,
+            }
+            let view = observed.borrow_and_update().as_ref().map(LeaderView::from);
+            if let Some(view) = view {
+                known.send_if_modified(|before| {
+                    // A view of an older epoch says nothing.
+                    let news = view.epoch >= before.epoch && *before != view;
+                    if news {
+                        *before = view;
+                    }
+                    news
+                });
+            }
+        }
+    });
+    leaders
+}

@@ -1,0 +1,172 @@
+//! The part of the building that concerns the store of leadership and jobs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::address::StorageLocation;
+use super::super::options::*;
+use super::super::table::*;
+use super::super::value::{HighAvailabilityType, MemorySize, Secret, show_duration};
+use super::Builder;
+
+/// Well below the largest record of every store (ZooKeeper: 900 KB in one transaction).
+const LARGEST_INLINE_THRESHOLD: MemorySize = MemorySize::of_kb(512);
+
+impl Builder<'_> {
+    pub(super) fn ha(&mut self) -> HaOptions {
+        let values = self.values;
+        let embedded = EmbeddedOptions {
+            directory: self.embedded_dir(),
+        };
+        // With etcd and ZooKeeper there is no directory that could be assumed to be anybody's.
+        let mut storage = None;
+        let backend = match values.get(&HA_TYPE) {
+            HighAvailabilityType::Etcd => BackendOptions::Etcd(self.etcd()),
+            HighAvailabilityType::Zookeeper => BackendOptions::Zookeeper(self.zookeeper()),
+            HighAvailabilityType::Embedded => {
+                let location = StorageLocation::Directory(embedded.directory.join("blobs"));
+                storage = Some(StorageOptions {
+                    location,
+                    shared: true,
+                });
+                BackendOptions::Embedded(embedded)
+            }
+        };
+        let declared_shared = values.get(&HA_STORAGE_SHARED);
+        if let Some(location) = values.find(&HA_STORAGE_DIR) {
+            let one_host = matches!(backend, BackendOptions::Embedded(_));
+            let bucket = matches!(location, StorageLocation::S3(_));
+            storage = Some(StorageOptions {
+                location,
+                shared: one_host || bucket || declared_shared,
+            });
+        }
+        self.require(
+            !declared_shared || storage.is_some(),
+            &[HA_STORAGE_SHARED.name, HA_STORAGE_DIR.name],
+            || "write the directory that is shared".to_owned(),
+        );
+        let inline_threshold = values.get(&HA_INLINE_THRESHOLD);
+        self.require(
+            (MemorySize::of_kb(1)..=LARGEST_INLINE_THRESHOLD).contains(&inline_threshold),
+            &[HA_INLINE_THRESHOLD.name],
+            || format!("write `1 kb` to `{LARGEST_INLINE_THRESHOLD}`: stores bound their records"),
+        );
+        let blob_orphan_grace = self.kept_for_retries(&BLOB_ORPHAN_GRACE);
+        let cluster_id = values.get(&HA_CLUSTER_ID);
+        HaOptions {
+            cluster_id,
+            backend,
+            storage,
+            inline_threshold,
+            blob_orphan_grace,
+        }
+    }
+
+    fn embedded_dir(&self) -> PathBuf {
+        let in_state_home = || match &self.facts.state_home {
+            Some(home) => home.join("tanist"),
+            None => PathBuf::from("/var/lib/tanist"),
+        };
+        self.values
+            .find(&EMBEDDED_DIR)
+            .unwrap_or_else(in_state_home)
+    }
+
+    fn user_password(
+        &mut self,
+        user: &Key<String>,
+        password: &Key<Secret>,
+    ) -> Option<UserPassword> {
+        let (found_user, found_password) = (self.values.find(user), self.values.find(password));
+        let both = found_user.is_some() == found_password.is_some();
+        self.require(both, &[user.name, password.name], || {
+            "set both or none".to_owned()
+        });
+        Some(UserPassword {
+            user: found_user?,
+            password: found_password?,
+        })
+    }
+
+    fn etcd(&mut self) -> EtcdOptions {
+        let endpoints = self
+            .values
+            .find(&ETCD_ENDPOINTS)
+            .map(|found| found.0)
+            .unwrap_or_default();
+        self.require(
+            !endpoints.is_empty(),
+            &[ETCD_ENDPOINTS.name, HA_TYPE.name],
+            || {
+                format!(
+                    "write etcd's addresses, as in `{}: etcd-1:2379,etcd-2:2379`",
+                    ETCD_ENDPOINTS.name
+                )
+            },
+        );
+        let lease_ttl = self.values.get(&ETCD_LEASE_TTL);
+        let whole = lease_ttl.subsec_nanos() == 0 && lease_ttl >= Duration::from_secs(2);
+        self.require(
+            whole && lease_ttl <= Duration::from_secs(3600),
+            &[ETCD_LEASE_TTL.name],
+            || "write whole seconds, `2 s` to `1 h`: etcd grants nothing else".to_owned(),
+        );
+        let request_timeout = self
+            .values
+            .find(&ETCD_REQUEST_TIMEOUT)
+            .unwrap_or(lease_ttl / 2);
+        let keys = [ETCD_REQUEST_TIMEOUT.name, ETCD_LEASE_TTL.name];
+        let fits = !request_timeout.is_zero() && request_timeout < lease_ttl;
+        self.require(fits, &keys, || {
+            let half = show_duration(lease_ttl / 2);
+            format!(
+                "a lease must outlast one lost request: write `{}: {half}` or less",
+                keys[0]
+            )
+        });
+        EtcdOptions {
+            endpoints,
+            root: self.values.get(&ETCD_ROOT).0,
+            auth: self.user_password(&ETCD_USER, &ETCD_PASSWORD),
+            lease_ttl,
+            request_timeout,
+        }
+    }
+
+    fn zookeeper(&mut self) -> ZookeeperOptions {
+        let quorum = self
+            .values
+            .find(&ZK_QUORUM)
+            .map(|found| found.0)
+            .unwrap_or_default();
+        self.require(!quorum.is_empty(), &[ZK_QUORUM.name, HA_TYPE.name], || {
+            format!(
+                "write ZooKeeper's addresses, as in `{}: zk-1:2181,zk-2:2181`",
+                ZK_QUORUM.name
+            )
+        });
+        let session_timeout = self.positive(&ZK_SESSION_TIMEOUT);
+        let connection_timeout = self
+            .values
+            .find(&ZK_CONNECTION_TIMEOUT)
+            .unwrap_or(session_timeout / 2);
+        let keys = [ZK_CONNECTION_TIMEOUT.name, ZK_SESSION_TIMEOUT.name];
+        let fits = session_timeout.is_zero()
+            || (!connection_timeout.is_zero() && connection_timeout < session_timeout);
+        self.require(fits, &keys, || {
+            let half = show_duration(session_timeout / 2);
+            format!(
+                "a session must outlast one server that doesn't answer: write `{}: {half}` or less",
+                keys[0]
+            )
+        });
+        ZookeeperOptions {
+            quorum,
+            root: self.values.get(&ZK_ROOT).0,
+            auth: self.user_password(&ZK_USER, &ZK_PASSWORD),
+            session_timeout,
+            connection_timeout,
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Builds [`ClusterOptions`] from the values: fills in derived defaults and checks how options relate.
+//!
+//! Pure: what it needs to know of the host is in [`HostFacts`]. A relation with a value that could not be read isn't
+//! checked, as the one problem is enough.
+
+mod ha;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::address::{Host, HostPort, PortRange};
+use super::error::Problem;
+use super::options::*;
+use super::table::*;
+use super::value::{MemorySize, OptionValue, RestartStrategyType, show_duration};
+use super::values::Values;
+
+/// How many times the client's timeout a result, and a blob without a pointer, must be kept.
+const RETENTION_FACTOR: u32 = 10;
+/// Keys are divided into at most so many groups.
+const LARGEST_MAX_PARALLELISM: u32 = 1 << 15;
+const SMALLEST_MAX_MESSAGE: MemorySize = MemorySize::of_kb(1024);
+const LARGEST_MAX_MESSAGE: MemorySize = MemorySize::of_kb(1024 * 1024);
+
+/// What defaults depend on.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HostFacts {
+    host_name: String,
+    state_home: Option<PathBuf>,
+    tmp_dir: Option<PathBuf>,
+}
+
+impl HostFacts {
+    /// Reads `environment` and the host's name.
+    pub(super) fn gather(environment: &[(String, String)]) -> HostFacts {
+        let path = |name: &str| {
+            let found = environment
+                .iter()
+                .find(|(key, value)| key == name && !value.is_empty());
+            found.map(|(_, value)| PathBuf::from(value))
+        };
+        let in_home = || path("HOME").map(|home| home.join(".local/state"));
+        HostFacts {
+            host_name: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            state_home: path("XDG_STATE_HOME").or_else(in_home),
+            tmp_dir: path("TMPDIR"),
+        }
+    }
+
+    /// The address for others when `bind` was bound: `bind` itself, or this host's name if that stands for all.
+    fn advertised(&self, bind: &Host) -> Host {
+        if bind.is_wildcard() {
+            Host::parse(&self.host_name).unwrap_or_else(|_| bind.clone())
+        } else {
+            bind.clone()
+        }
+    }
+}
+
+/// The result of building.
+pub(super) struct Built {
+    pub(super) options: ClusterOptions,
+    pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Builds everything. With problems, the options are only placeholders.
+pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
+    let mut builder = Builder {
+        values,
+        facts,
+        problems: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let jobmanager = builder.jobmanager();
+    let options = ClusterOptions {
+        ha: builder.ha(),
+        rest: builder.rest(&jobmanager.address),
+        jobmanager,
+        taskmanager: builder.taskmanager(),
+        heartbeat: builder.heartbeat(),
+        rpc: builder.rpc(),
+        registration: builder.registration(),
+        resources: builder.resources(),
+        jobs: builder.jobs(),
+        restart_strategy: builder.restart_strategy(),
+        cleanup: builder.cleanup(),
+        client: builder.client(),
+        process: builder.process(),
+        log: LogOptions {
+            level: values.get(&LOG_LEVEL),
+            format: values.get(&LOG_FORMAT),
+        },
+    };
+    builder.unused(
+        "high-availability",
+        values.get(&HA_TYPE).as_str(),
+        &["etcd", "zookeeper", "embedded"],
+    );
+    builder.unused(
+        "restart-strategy",
+        values.get(&RESTART_TYPE).as_str(),
+        &["fixed-delay", "failure-rate", "exponential-delay"],
+    );
+    Built {
+        options,
+        problems: builder.problems,
+        warnings: builder.warnings,
+    }
+}
+
+struct Builder<'a> {
+    values: &'a Values,
+    facts: &'a HostFacts,
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
+}
+
+impl Builder<'_> {
+    /// Unless `holds`, `message` is a problem of these keys.
+    fn require(&mut self, holds: bool, keys: &[&'static str], message: impl FnOnce() -> String) {
+        if holds || keys.iter().any(|key| self.values.is_broken(key)) {
+            return;
+        }
+        let described: Vec<String> = keys.iter().map(|key| self.values.describe(key)).collect();
+        let message = format!("{}: {}", described.join(", "), message());
+        self.problems.push(Problem {
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            message,
+        });
+    }
+
+    /// A duration that can't be zero.
+    fn positive(&mut self, key: &Key<Duration>) -> Duration {
+        let duration = self.values.get(key);
+        self.require(!duration.is_zero(), &[key.name], || {
+            "must be longer than zero".to_owned()
+        });
+        duration
+    }
+
+    /// `short` must not be longer than `long`.
+    fn not_above(&mut self, short: (&Key<Duration>, Duration), long: (&Key<Duration>, Duration)) {
+        let ((short_key, short), (long_key, long)) = (short, long);
+        self.require(short <= long, &[short_key.name, long_key.name], || {
+            format!(
+                "write at least `{}: {}`",
+                long_key.name,
+                show_duration(short)
+            )
+        });
+    }
+
+    /// Warns of options below `prefix` that were set for another type than the one in use.
+    fn unused(&mut self, prefix: &str, used: &str, types: &[&str]) {
+        for other in types.iter().filter(|other| **other != used) {
+            let below = format!("{prefix}.{other}.");
+            for key in self.values.keys().filter(|key| key.starts_with(&below)) {
+                let set = self.values.describe(key);
+                self.warnings.push(format!(
+                    "{set}, but `{prefix}.type` is `{used}`: it has no effect"
+                ));
+            }
+        }
+    }
+
+    /// The address for others, and warnings where it can't work or is open to all.
+    fn address(
+        &mut self,
+        key: &Key<Host>,
+        bind_key: &Key<Host>,
+        default: Option<&Host>,
+    ) -> (Host, Host) {
+        let bind = self.values.get(bind_key);
+        let wanted = self.values.find(key);
+        let explicit = wanted.is_some();
+        let derived = || match default {
+            Some(default) if bind.is_wildcard() => default.clone(),
+            _ => self.facts.advertised(&bind),
+        };
+        let address = wanted.unwrap_or_else(derived);
+        self.require(!address.is_wildcard(), &[key.name], || {
+            "stands for all addresses, so nobody can connect to it: write this host's name"
+                .to_owned()
+        });
+        if explicit && bind.is_loopback() && !address.is_loopback() {
+            self.warnings.push(format!(
+                "{}, but {}: other hosts can't connect; `{}: 0.0.0.0` lets them",
+                self.values.describe(key.name),
+                self.values.describe(bind_key.name),
+                bind_key.name
+            ));
+        }
+        if !bind.is_loopback() {
+            self.warnings.push(format!(
+                "{}: whoever reaches it has full control, as nothing is encrypted or authenticated",
+                self.values.describe(bind_key.name)
+            ));
+        }
+        (address, bind)
+    }
+
+    /// A time for which something is kept that a client's late retry still needs.
+    fn kept_for_retries(&mut self, key: &Key<Duration>) -> Duration {
+        let kept = self.values.get(key);
+        let least = self
+            .values
+            .get(&CLIENT_TIMEOUT)
+            .saturating_mul(RETENTION_FACTOR);
+        self.require(kept >= least, &[key.name, CLIENT_TIMEOUT.name], || {
+            format!(
+                "a retry may come late, so write at least ten times the client's timeout, `{}: {}`",
+                key.name,
+                show_duration(least)
+            )
+        });
+        kept
+    }
+
+    fn jobmanager(&mut self) -> JobManagerOptions {
+        let (address, bind_host) = self.address(&JM_ADDRESS, &JM_BIND_HOST, None);
+        JobManagerOptions {
+            id: self.values.find(&JM_ID),
+            bind_host,
+            address,
+            ports: self.values.get(&JM_PORT),
+            result_expiration: self.kept_for_retries(&JOBSTORE_EXPIRATION),
+        }
+    }
+
+    fn rest(&mut self, jobmanager: &Host) -> RestOptions {
+        let (address, bind_address) =
+            self.address(&REST_ADDRESS, &REST_BIND_ADDRESS, Some(jobmanager));
+        let port = || PortRange::single(self.values.get(&REST_PORT));
+        let bind_ports = self.values.find(&REST_BIND_PORT).unwrap_or_else(port);
+        let await_leader_timeout = self.values.get(&REST_AWAIT_LEADER);
+        RestOptions {
+            address,
+            bind_address,
+            bind_ports,
+            await_leader_timeout,
+        }
+    }
+
+    fn taskmanager(&mut self) -> TaskManagerOptions {
+        let (host, bind_host) = self.address(&TM_HOST, &TM_BIND_HOST, None);
+        TaskManagerOptions {
+            resource_id: self.values.find(&TM_RESOURCE_ID),
+            bind_host,
+            host,
+            rpc_ports: self.values.get(&TM_PORT),
+            data_ports: self.values.get(&TM_DATA_PORT),
+            slots: self.values.get(&TM_SLOTS),
+            registration_timeout: self.positive(&TM_REGISTRATION_TIMEOUT),
+            slot_timeout: self.positive(&TM_SLOT_TIMEOUT),
+        }
+    }
+
+    fn heartbeat(&mut self) -> HeartbeatOptions {
+        let interval = self.positive(&HEARTBEAT_INTERVAL);
+        let timeout = self.values.get(&HEARTBEAT_TIMEOUT);
+        let keys = [HEARTBEAT_INTERVAL.name, HEARTBEAT_TIMEOUT.name];
+        self.require(interval < timeout, &keys, || {
+            let twice = show_duration(interval.saturating_mul(2));
+            format!(
+                "the timeout must be longer than the interval: write `{}: {twice}` or more",
+                keys[1]
+            )
+        });
+        let rpc_failure_threshold = self.values.get(&HEARTBEAT_THRESHOLD);
+        HeartbeatOptions {
+            interval,
+            timeout,
+            rpc_failure_threshold,
+        }
+    }
+
+    fn rpc(&mut self) -> RpcOptions {
+        let ask_timeout = self.positive(&RPC_ASK_TIMEOUT);
+        let max_message_size = self.values.get(&RPC_MAX_MESSAGE);
+        let allowed = SMALLEST_MAX_MESSAGE..=LARGEST_MAX_MESSAGE;
+        self.require(
+            allowed.contains(&max_message_size),
+            &[RPC_MAX_MESSAGE.name],
+            || format!("write `{SMALLEST_MAX_MESSAGE}` to `{LARGEST_MAX_MESSAGE}`"),
+        );
+        RpcOptions {
+            ask_timeout,
+            max_message_size,
+        }
+    }
+
+    fn registration(&mut self) -> RegistrationOptions {
+        let initial_timeout = self.positive(&REGISTRATION_INITIAL);
+        let max_timeout = self.values.get(&REGISTRATION_MAX);
+        self.not_above(
+            (&REGISTRATION_INITIAL, initial_timeout),
+            (&REGISTRATION_MAX, max_timeout),
+        );
+        RegistrationOptions {
+            initial_timeout,
+            max_timeout,
+            error_delay: self.values.get(&REGISTRATION_ERROR_DELAY),
+            refused_delay: self.values.get(&REGISTRATION_REFUSED_DELAY),
+        }
+    }
+
+    fn resources(&mut self) -> ResourceOptions {
+        ResourceOptions {
+            job_timeout: self.positive(&RM_JOB_TIMEOUT),
+            slot_request_timeout: self.positive(&SLOT_REQUEST_TIMEOUT),
+            slot_idle_timeout: self.positive(&SLOT_IDLE_TIMEOUT),
+        }
+    }
+
+    fn jobs(&mut self) -> JobOptions {
+        let default_parallelism = self.values.get(&PARALLELISM);
+        let max_parallelism = self.values.get(&MAX_PARALLELISM);
+        let keys = [PARALLELISM.name, MAX_PARALLELISM.name];
+        self.require(
+            max_parallelism.get() <= LARGEST_MAX_PARALLELISM,
+            &keys[1..],
+            || format!("write at most {LARGEST_MAX_PARALLELISM}"),
+        );
+        self.require(default_parallelism <= max_parallelism, &keys, || {
+            format!(
+                "the default must not be above the maximum: write `{}: {max_parallelism}` or less",
+                keys[0]
+            )
+        });
+        let cancellation = self.values.get(&TASK_CANCELLATION_TIMEOUT);
+        JobOptions {
+            default_parallelism,
+            max_parallelism,
+            operator_chaining: self.values.get(&CHAINING),
+            task_cancellation_timeout: (!cancellation.is_zero()).then_some(cancellation),
+        }
+    }
+
+    fn restart_strategy(&mut self) -> RestartStrategyOptions {
+        let values = self.values;
+        let (initial_backoff, max_backoff) = (values.get(&EXP_INITIAL), values.get(&EXP_MAX));
+        self.not_above((&EXP_INITIAL, initial_backoff), (&EXP_MAX, max_backoff));
+        let backoff_multiplier = values.get(&EXP_MULTIPLIER);
+        let grows = backoff_multiplier >= 1.0;
+        self.require(grows, &[EXP_MULTIPLIER.name], || {
+            "write 1 or more".to_owned()
+        });
+        let jitter_factor = values.get(&EXP_JITTER);
+        let is_part = (0.0..=1.0).contains(&jitter_factor);
+        self.require(is_part, &[EXP_JITTER.name], || "write 0 to 1".to_owned());
+        let interval = self.positive(&RATE_INTERVAL);
+        match values.get(&RESTART_TYPE) {
+            RestartStrategyType::None => RestartStrategyOptions::None,
+            RestartStrategyType::FixedDelay => RestartStrategyOptions::FixedDelay {
+                attempts: values.get(&FIXED_ATTEMPTS),
+                delay: values.get(&FIXED_DELAY),
+            },
+            RestartStrategyType::FailureRate => RestartStrategyOptions::FailureRate {
+                max_failures_per_interval: values.get(&RATE_MAX_FAILURES),
+                interval,
+                delay: values.get(&RATE_DELAY),
+            },
+            RestartStrategyType::ExponentialDelay => RestartStrategyOptions::ExponentialDelay {
+                initial_backoff,
+                max_backoff,
+                backoff_multiplier,
+                reset_backoff_threshold: values.get(&EXP_RESET),
+                jitter_factor,
+                attempts_before_reset: values.get(&EXP_ATTEMPTS),
+            },
+        }
+    }
+
+    fn cleanup(&mut self) -> CleanupOptions {
+        let initial_backoff = self.positive(&CLEANUP_INITIAL);
+        let max_backoff = self.values.get(&CLEANUP_MAX);
+        self.not_above(
+            (&CLEANUP_INITIAL, initial_backoff),
+            (&CLEANUP_MAX, max_backoff),
+        );
+        CleanupOptions {
+            initial_backoff,
+            max_backoff,
+            attempts: self.values.get(&CLEANUP_ATTEMPTS),
+        }
+    }
+
+    fn client(&mut self) -> ClientOptions {
+        let timeout = self.positive(&CLIENT_TIMEOUT);
+        let retry_period = self.positive(&CLIENT_RETRY);
+        self.not_above((&CLIENT_RETRY, retry_period), (&CLIENT_TIMEOUT, timeout));
+        let pointed = self.values.is_set(REST_ADDRESS.name) || self.values.is_set(REST_PORT.name);
+        let rest = || HostPort {
+            host: self
+                .values
+                .find(&REST_ADDRESS)
+                .unwrap_or_else(|| self.facts.advertised(&self.values.get(&REST_BIND_ADDRESS))),
+            port: self.values.get(&REST_PORT),
+        };
+        ClientOptions {
+            rest: pointed.then(rest),
+            timeout,
+            retry_period,
+        }
+    }
+
+    fn process(&mut self) -> ProcessOptions {
+        let tmp_dir = || {
+            self.facts
+                .tmp_dir
+                .clone()
+                .unwrap_or_else(|| PathBuf::from("/tmp"))
+        };
+        let tmp_dirs = self
+            .values
+            .find(&TMP_DIRS)
+            .unwrap_or_else(|| vec![tmp_dir()]);
+        let first = || {
+            tmp_dirs
+                .first()
+                .cloned()
+                .unwrap_or_else(tmp_dir)
+                .join("tanist")
+        };
+        ProcessOptions {
+            working_dir: self.values.find(&WORKING_DIR).unwrap_or_else(first),
+            shutdown_timeout: self.positive(&SHUTDOWN_TIMEOUT),
+            tmp_dirs,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Gathers what was set from the file, the environment and the flags, and refuses what no option takes.
+//!
+//! Later sources override earlier ones key by key; within one source a key may be set once (of flags the last one wins).
+//! Only the winning value's type is checked, but an unknown key is refused wherever it stands.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::error::{Problem, Source};
+use super::file;
+use super::table::{ELSEWHERE, ENVIRONMENT_PREFIX, OPTIONS, OptionSpec, find};
+use super::value::nearest;
+use super::values::Values;
+use super::{LoadOptions, MASK, is_secret};
+
+/// The environment variable that names the directory of `tanist.yaml`.
+const CONF_DIR: &str = "TANIST_CONF_DIR";
+
+/// Variables that begin like ours and set no option: read by the failpoints, this module, the log and tests, or left by
+/// cargo in the environment of what it runs.
+const RESERVED: [&str; 4] = [
+    "TANIST_FAILPOINTS",
+    CONF_DIR,
+    "TANIST_LOG",
+    "TANIST_BUILD_REVISION",
+];
+const RESERVED_PREFIX: &str = "TANIST_TEST_";
+
+/// What was set.
+pub(super) struct Loaded {
+    pub(super) file: Option<PathBuf>,
+    pub(super) values: Values,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// Reads all sources.
+pub(super) fn load(load: LoadOptions) -> Loaded {
+    let mut gathered = Gathered::default();
+    let conf_dir = load.environment.iter().find(|(name, _)| name == CONF_DIR);
+    let file = load
+        .file
+        .or_else(|| conf_dir.map(|(_, dir)| Path::new(dir).join("tanist.yaml")));
+    if let Some(path) = &file {
+        gathered.file(path);
+    }
+    gathered.environment(load.environment);
+    gathered.flags(load.overrides);
+    let (values, problems) = gathered.check();
+    Loaded {
+        file,
+        values,
+        problems,
+    }
+}
+
+#[derive(Default)]
+struct Gathered {
+    winning: BTreeMap<&'static str, (String, Source)>,
+    problems: Vec<Problem>,
+}
+
+impl Gathered {
+    fn file(&mut self, path: &Path) {
+        let source = match std::fs::read_to_string(path) {
+            Ok(source) => source,
+            Err(error) => {
+                let message = format!("the file {} can't be read: {error}", path.display());
+                self.problems.push(Problem {
+                    keys: Vec::new(),
+                    message,
+                });
+                return;
+            }
+        };
+        let (entries, misfits) = file::read(&source);
+        let at = |line| Source::File {
+            path: path.to_owned(),
+            line,
+        };
+        for misfit in misfits {
+            let place = at(misfit.line);
+            let message = match &misfit.key {
+                Some(key) => format!("`{key}` {} ({place})", misfit.message),
+                None => format!("{} ({place})", misfit.message),
+            };
+            self.problems.push(Problem {
+                keys: misfit.key.into_iter().collect(),
+                message,
+            });
+        }
+        let mut lines: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for entry in entries {
+            let Some(spec) = find(&entry.key) else {
+                self.unknown_key(&entry.key, &at(entry.line));
+                continue;
+            };
+            if let Some(earlier) = lines.insert(spec.key, entry.line) {
+                let message = format!(
+                    "`{}` is set twice: {} and line {earlier}. Remove one",
+                    spec.key,
+                    at(entry.line)
+                );
+                self.problems.push(Problem {
+                    keys: vec![entry.key],
+                    message,
+                });
+                continue;
+            }
+            self.winning.insert(spec.key, (entry.text, at(entry.line)));
+        }
+    }
+
+    fn environment(&mut self, environment: Vec<(String, String)>) {
+        let known: BTreeMap<String, &'static OptionSpec> = OPTIONS
+            .iter()
+            .map(|spec| (spec.environment_variable(), spec))
+            .collect();
+        for (variable, value) in environment {
+            let ours = variable.starts_with(ENVIRONMENT_PREFIX);
+            if !ours
+                || RESERVED.contains(&variable.as_str())
+                || variable.starts_with(RESERVED_PREFIX)
+            {
+                continue;
+            }
+            match known.get(&variable) {
+                Some(spec) => {
+                    let source = Source::Environment { variable };
+                    self.winning
+                        .insert(spec.key, (value.trim().to_owned(), source));
+                }
+                None => {
+                    let names = known.keys().map(String::as_str).chain(RESERVED);
+                    let advice = match nearest(&variable, names) {
+                        Some(name) => format!("did you mean {name}?"),
+                        None => "its name is TANIST_ and a key in capitals, with _ for . and -"
+                            .to_owned(),
+                    };
+                    let message =
+                        format!("the environment variable {variable} sets no option: {advice}");
+                    self.problems.push(Problem {
+                        keys: vec![variable],
+                        message,
+                    });
+                }
+            }
+        }
+    }
+
+    fn flags(&mut self, overrides: Vec<String>) {
+        for text in overrides {
+            let Some((key, value)) = text.split_once('=') else {
+                let message = format!("`-D {text}` has no value: write `-D key=value`");
+                self.problems.push(Problem {
+                    keys: vec![text],
+                    message,
+                });
+                continue;
+            };
+            match find(key.trim()) {
+                Some(spec) => {
+                    self.winning
+                        .insert(spec.key, (value.trim().to_owned(), Source::Flag));
+                }
+                None => self.unknown_key(key.trim(), &Source::Flag),
+            }
+        }
+    }
+
+    fn unknown_key(&mut self, key: &str, source: &Source) {
+        let message = format!("unknown key `{key}` ({source}): {}", advice(key));
+        self.problems.push(Problem {
+            keys: vec![key.to_owned()],
+            message,
+        });
+    }
+
+    /// Checks the winning texts.
+    fn check(mut self) -> (Values, Vec<Problem>) {
+        let mut values = Values::default();
+        for (key, (text, source)) in std::mem::take(&mut self.winning) {
+            let Some(spec) = find(key) else { continue };
+            match (spec.check)(&text) {
+                Ok(()) => values.set(spec, text, source),
+                Err(wrong) => {
+                    let shown = if is_secret(key) { MASK } else { &text };
+                    let message = format!("`{key}: {shown}` {wrong} ({source})");
+                    self.problems.push(Problem {
+                        keys: vec![key.to_owned()],
+                        message,
+                    });
+                    values.set_broken(spec);
+                }
+            }
+        }
+        (values, self.problems)
+    }
+}
+
+/// What to write instead of an unknown key.
+fn advice(key: &str) -> String {
+    if let Some((_, advice)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == key) {
+        return (*advice).to_owned();
+    }
+    match nearest(key, OPTIONS.iter().map(|spec| spec.key)) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => "docs/configuration.md lists all keys".to_owned(),
+    }
+}

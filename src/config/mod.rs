@@ -1,0 +1,268 @@
+//! Configuration: one YAML file with Flink's key names, overridden by `TANIST_` environment variables, overridden by
+//! `-D key=value`.
+//!
+//! [`Configuration::load`] reads all three, refuses what isn't in the table of options, checks types and relations, and
+//! builds [`ClusterOptions`] once; nothing behind it sees text. It reports everything that is wrong at once, each with the
+//! place where it was written. It binds, connects to and creates nothing.
+//!
+//! Invariants: a loaded configuration is valid; the value of a secret is never part of an error, a log or a `Debug`.
+
+mod address;
+mod build;
+mod error;
+mod file;
+mod load;
+mod options;
+mod reference;
+mod table;
+mod value;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+pub use address::{Host, HostPort, PortRange, StorageLocation};
+pub use error::{ConfigError, Problem, Source};
+pub use options::{
+    BackendOptions, CleanupOptions, ClientOptions, ClusterOptions, EmbeddedOptions, EtcdOptions,
+    HaOptions, HeartbeatOptions, JobManagerOptions, JobOptions, LogOptions, ProcessOptions,
+    RegistrationOptions, ResourceOptions, RestOptions, RestartStrategyOptions, RpcOptions,
+    StorageOptions, TaskManagerOptions, UserPassword, ZookeeperOptions,
+};
+pub use reference::reference;
+pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
+pub use value::{
+    Attempts, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel, MemorySize,
+    RestartStrategyType, Secret,
+};
+
+use value::nearest;
+use values::Values;
+
+/// What stands for the value of a secret wherever values are shown.
+const MASK: &str = "******";
+
+/// Where a configuration is read from.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// The file. Without it `$TANIST_CONF_DIR/tanist.yaml` is read; without that variable, none.
+    pub file: Option<PathBuf>,
+    /// The environment: names and values.
+    pub environment: Vec<(String, String)>,
+    /// What followed each `-D`: `key=value`. The last one of a key wins.
+    pub overrides: Vec<String>,
+}
+
+impl LoadOptions {
+    /// Reads this process's environment. Variables that aren't Unicode are taken with replacement characters.
+    pub fn from_environment() -> LoadOptions {
+        let lossy = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            (
+                name.to_string_lossy().into_owned(),
+                value.to_string_lossy().into_owned(),
+            )
+        };
+        let environment = std::env::vars_os().map(lossy).collect();
+        LoadOptions {
+            environment,
+            ..LoadOptions::default()
+        }
+    }
+
+    /// Reads `file` too.
+    pub fn with_file(mut self, file: impl Into<PathBuf>) -> LoadOptions {
+        self.file = Some(file.into());
+        self
+    }
+
+    /// As if `-D key=value` had been given.
+    pub fn with(mut self, key: &str, value: &str) -> LoadOptions {
+        self.overrides.push(format!("{key}={value}"));
+        self
+    }
+}
+
+/// A valid configuration, with the origin of each value.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    file: Option<PathBuf>,
+    values: Values,
+    options: ClusterOptions,
+    warnings: Vec<String>,
+}
+
+/// The value of one option, fit to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The option's key.
+    pub key: &'static str,
+    /// The value as written; asterisks for a secret; a derived default in words; `None` if there is none.
+    pub value: Option<String>,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Configuration {
+    /// Reads, checks and builds. The error has everything that is wrong.
+    pub fn load(load: LoadOptions) -> Result<Configuration, ConfigError> {
+        let facts = build::HostFacts::gather(&load.environment);
+        let load::Loaded {
+            file,
+            values,
+            mut problems,
+        } = load::load(load);
+        let built = build::build(&values, &facts);
+        problems.extend(built.problems);
+        if !problems.is_empty() {
+            return Err(ConfigError { problems });
+        }
+        Ok(Configuration {
+            file,
+            values,
+            options: built.options,
+            warnings: built.warnings,
+        })
+    }
+
+    /// What holds when nothing is set anywhere, also no `HOME` in the environment.
+    pub fn defaults() -> Configuration {
+        Configuration::load(LoadOptions::default())
+            .expect("the defaults are valid, as a test checks")
+    }
+
+    /// All typed options.
+    pub fn options(&self) -> &ClusterOptions {
+        &self.options
+    }
+
+    /// The store of leadership and jobs.
+    pub fn ha(&self) -> &HaOptions {
+        &self.options.ha
+    }
+
+    /// The JobManager's own addresses.
+    pub fn jobmanager(&self) -> &JobManagerOptions {
+        &self.options.jobmanager
+    }
+
+    /// The TaskManager.
+    pub fn taskmanager(&self) -> &TaskManagerOptions {
+        &self.options.taskmanager
+    }
+
+    /// The REST server.
+    pub fn rest(&self) -> &RestOptions {
+        &self.options.rest
+    }
+
+    /// Heartbeats between components.
+    pub fn heartbeat(&self) -> &HeartbeatOptions {
+        &self.options.heartbeat
+    }
+
+    /// Calls between processes.
+    pub fn rpc(&self) -> &RpcOptions {
+        &self.options.rpc
+    }
+
+    /// Registrations of components at each other.
+    pub fn registration(&self) -> &RegistrationOptions {
+        &self.options.registration
+    }
+
+    /// Slots and the ResourceManager.
+    pub fn resources(&self) -> &ResourceOptions {
+        &self.options.resources
+    }
+
+    /// Defaults of jobs.
+    pub fn jobs(&self) -> &JobOptions {
+        &self.options.jobs
+    }
+
+    /// The restart strategy of jobs that name none.
+    pub fn restart_strategy(&self) -> &RestartStrategyOptions {
+        &self.options.restart_strategy
+    }
+
+    /// Cleanup after ended jobs.
+    pub fn cleanup(&self) -> &CleanupOptions {
+        &self.options.cleanup
+    }
+
+    /// The client.
+    pub fn client(&self) -> &ClientOptions {
+        &self.options.client
+    }
+
+    /// The process: directories and its end.
+    pub fn process(&self) -> &ProcessOptions {
+        &self.options.process
+    }
+
+    /// The log.
+    pub fn log(&self) -> &LogOptions {
+        &self.options.log
+    }
+
+    /// The file that was read, if any.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// What is allowed but probably not meant; to be logged at start.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Every option in the order of the table, secrets masked.
+    pub fn settings(&self) -> Vec<Setting> {
+        OPTIONS
+            .iter()
+            .map(|spec| self.values.setting(spec))
+            .collect()
+    }
+
+    /// The options that somebody set, secrets masked.
+    pub fn explicit_settings(&self) -> Vec<Setting> {
+        self.settings()
+            .into_iter()
+            .filter(|setting| setting.source != Source::Default)
+            .collect()
+    }
+}
+
+/// The arguments of a process with the values of secrets masked, fit to be logged: `-D key=value`, `-Dkey=value`.
+pub fn mask_arguments(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mask = |argument: String| {
+        let text = argument.strip_prefix("-D").unwrap_or(&argument);
+        let text = text.strip_prefix('=').unwrap_or(text);
+        match text.split_once('=') {
+            Some((key, value)) if is_secret(key) => {
+                let kept = argument.len() - value.len();
+                format!("{}{MASK}", &argument[..kept])
+            }
+            _ => argument,
+        }
+    };
+    arguments.into_iter().map(mask).collect()
+}
+
+/// Whether the value of `key` must not be shown: a secret option, or a key that looks like one, perhaps misspelled.
+fn is_secret(key: &str) -> bool {
+    let key = key.trim();
+    let named_so = || {
+        let lower = key.to_lowercase();
+        ["password", "secret", "token"]
+            .iter()
+            .any(|word| lower.contains(word))
+    };
+    let misspelled = || {
+        nearest(key, OPTIONS.iter().map(|spec| spec.key))
+            .and_then(find)
+            .is_some_and(|s| s.secret)
+    };
+    find(key).map_or_else(|| named_so() || misspelled(), |spec| spec.secret)
+}
+
+#[cfg(test)]
+mod tests;

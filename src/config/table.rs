@@ -1,0 +1,342 @@
+//! The table of all options: the one place where a key, its type, its default and its meaning are written down.
+//!
+//! Loading, the reference in `docs/configuration.md` and what a process logs at its start all read this table. Relations
+//! between options are in [`super::build`].
+
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tanist_ha::keys::Name;
+
+use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
+use super::value::{
+    Attempts, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel, MemorySize, OptionValue,
+    RestartStrategyType, Secret,
+};
+
+/// One option, as it is documented.
+#[derive(Debug)]
+pub struct OptionSpec {
+    /// The key, as in the file and after `-D`.
+    pub key: &'static str,
+    /// The heading under which it is documented.
+    pub section: &'static str,
+    /// Its type, in words.
+    pub kind: &'static str,
+    /// What holds when it isn't set.
+    pub default: DefaultValue,
+    /// One line: what it is for.
+    pub description: &'static str,
+    /// Whether its value is never shown.
+    pub secret: bool,
+    /// Says what is wrong with a text as value of this option.
+    pub(super) check: fn(&str) -> Result<(), String>,
+}
+
+impl OptionSpec {
+    /// The environment variable that overrides the file: `TANIST_`, then the key in capitals with `_` for `.` and `-`.
+    pub fn environment_variable(&self) -> String {
+        let name = self.key.replace(['.', '-'], "_").to_ascii_uppercase();
+        format!("{ENVIRONMENT_PREFIX}{name}")
+    }
+}
+
+/// What holds when an option isn't set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultValue {
+    /// This value.
+    Value(&'static str),
+    /// A value that follows from the host or from other options, in words.
+    Derived(&'static str),
+    /// Nothing.
+    Unset,
+}
+
+/// With what every environment variable of Tanist begins.
+pub(super) const ENVIRONMENT_PREFIX: &str = "TANIST_";
+
+/// A key together with the type of its value.
+#[derive(Debug)]
+pub(super) struct Key<T> {
+    pub(super) name: &'static str,
+    value: PhantomData<fn() -> T>,
+}
+
+/// The option of that key.
+pub fn find(key: &str) -> Option<&'static OptionSpec> {
+    OPTIONS.iter().find(|spec| spec.key == key)
+}
+
+fn check<T: OptionValue>(text: &str) -> Result<(), String> {
+    T::parse(text).map(|_| ())
+}
+
+macro_rules! options {
+    ($($section:literal { $(
+        $name:ident: $type:ty = $key:literal, $default:ident $(($text:literal))?, $description:literal;
+    )+ })+) => {
+        $($(pub(super) const $name: Key<$type> = Key { name: $key, value: PhantomData };)+)+
+
+        /// Every option, by section.
+        pub static OPTIONS: &[OptionSpec] = &[$($(OptionSpec {
+            key: $key,
+            section: $section,
+            kind: <$type as OptionValue>::KIND,
+            default: DefaultValue::$default $(($text))?,
+            description: $description,
+            secret: <$type as OptionValue>::SECRET,
+            check: check::<$type>,
+        },)+)+];
+    };
+}
+
+options! {
+    "High availability" {
+        HA_TYPE: HighAvailabilityType = "high-availability.type", Value("embedded"),
+            "Where leadership and jobs are kept. `embedded` serves the processes of one host.";
+        HA_CLUSTER_ID: Name = "high-availability.cluster-id", Value("default"),
+            "Tells clusters apart that share a store. All processes of a cluster have the same.";
+        HA_STORAGE_DIR: StorageLocation = "high-availability.storageDir", Derived("with `embedded`: `blobs` in its directory; else none, and large graphs are split over store keys"),
+            "Where blobs are kept that are too large for the store.";
+        HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
+            "Says that `high-availability.storageDir` is a directory that every host of the cluster sees. Buckets always are shared.";
+        HA_INLINE_THRESHOLD: MemorySize = "high-availability.inline-threshold", Value("64 kb"),
+            "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
+        BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),
+            "How old a blob is that nothing points to before it is deleted.";
+        ZK_QUORUM: Quorum = "high-availability.zookeeper.quorum", Unset,
+            "The ZooKeeper servers. Needed with `zookeeper`; the port is 2181 where none is given.";
+        ZK_ROOT: RootPath = "high-availability.zookeeper.path.root", Value("/tanist"),
+            "The node under which each cluster has its own.";
+        ZK_SESSION_TIMEOUT: Duration = "high-availability.zookeeper.client.session-timeout", Value("10 s"),
+            "After how much silence ZooKeeper ends a session. The servers bound it to 2 to 20 of their ticks.";
+        ZK_CONNECTION_TIMEOUT: Duration = "high-availability.zookeeper.client.connection-timeout", Derived("half of the session timeout"),
+            "How long one attempt to connect to one server may take.";
+        ZK_USER: String = "high-availability.zookeeper.auth.user", Unset,
+            "The user for digest authentication; the cluster's nodes are then closed to all others.";
+        ZK_PASSWORD: Secret = "high-availability.zookeeper.auth.password", Unset,
+            "That user's password.";
+        ETCD_ENDPOINTS: EtcdEndpoints = "high-availability.etcd.endpoints", Unset,
+            "The etcd servers. Needed with `etcd`; the port is 2379 where none is given.";
+        ETCD_ROOT: RootPath = "high-availability.etcd.path.root", Value("/tanist"),
+            "The prefix under which each cluster has its keys.";
+        ETCD_USER: String = "high-availability.etcd.user", Unset,
+            "The etcd user, if authentication is on.";
+        ETCD_PASSWORD: Secret = "high-availability.etcd.password", Unset,
+            "That user's password.";
+        ETCD_LEASE_TTL: Duration = "high-availability.etcd.lease-ttl", Value("5 s"),
+            "After how much silence etcd drops a process's lease. Whole seconds; etcd grants 2 s at the least by default.";
+        ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
+            "How long one request to etcd may take before it is sent again.";
+        EMBEDDED_DIR: PathBuf = "high-availability.embedded.dir", Derived("`$XDG_STATE_HOME/tanist` or `~/.local/state/tanist`; `/var/lib/tanist` without a home"),
+            "The directory of the embedded store, on a local file system, the same for all processes of the cluster.";
+    }
+    "JobManager" {
+        JM_ID: Name = "jobmanager.id", Derived("host and RPC port"),
+            "Names this JobManager across its restarts, so that it can end its own earlier term at once.";
+        JM_BIND_HOST: Host = "jobmanager.bind-host", Value("127.0.0.1"),
+            "The address that the RPC server binds. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
+        JM_ADDRESS: Host = "jobmanager.rpc.address", Derived("`jobmanager.bind-host`, or this host's name if that stands for all addresses"),
+            "The address under which other processes reach this JobManager.";
+        JM_PORT: PortRange = "jobmanager.rpc.port", Value("6123"),
+            "The port of the RPC server. The port really bound is published.";
+        JOBSTORE_EXPIRATION: Duration = "jobstore.expiration-time", Value("3600 s"),
+            "How long the result of an ended job is kept. At least ten times `client.timeout`: a late retry must still find it.";
+    }
+    "REST" {
+        REST_ADDRESS: Host = "rest.address", Derived("`rest.bind-address`, or `jobmanager.rpc.address` if that stands for all addresses"),
+            "The address under which clients reach the REST server.";
+        REST_BIND_ADDRESS: Host = "rest.bind-address", Value("127.0.0.1"),
+            "The address that the REST server binds. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
+        REST_PORT: u16 = "rest.port", Value("8081"),
+            "The port that clients connect to.";
+        REST_BIND_PORT: PortRange = "rest.bind-port", Derived("`rest.port`"),
+            "The port that the REST server binds.";
+        REST_AWAIT_LEADER: Duration = "rest.await-leader-timeout", Value("30 s"),
+            "How long a request waits for a leader before it is answered with 503.";
+    }
+    "TaskManager" {
+        TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),
+            "Names this TaskManager.";
+        TM_BIND_HOST: Host = "taskmanager.bind-host", Value("127.0.0.1"),
+            "The address that the RPC and data servers bind. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
+        TM_HOST: Host = "taskmanager.host", Derived("`taskmanager.bind-host`, or this host's name if that stands for all addresses"),
+            "The address under which other processes reach this TaskManager.";
+        TM_PORT: PortRange = "taskmanager.rpc.port", Value("0"),
+            "The port of the RPC server. The port really bound is published.";
+        TM_DATA_PORT: PortRange = "taskmanager.data.port", Value("0"),
+            "The port over which records come in. The port really bound is published.";
+        TM_SLOTS: NonZeroU32 = "taskmanager.numberOfTaskSlots", Value("1"),
+            "How many slots this TaskManager offers.";
+        TM_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", Value("5 min"),
+            "After how long without a ResourceManager a TaskManager complains. It stays and keeps its tasks.";
+        TM_SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", Value("10 s"),
+            "After how long an allocated slot that no JobMaster took is free again.";
+    }
+    "Liveness and RPC" {
+        HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", Value("10 s"),
+            "How often components ask each other for a heartbeat.";
+        HEARTBEAT_TIMEOUT: Duration = "heartbeat.timeout", Value("50 s"),
+            "After how much silence the other side counts as lost.";
+        HEARTBEAT_THRESHOLD: FailureThreshold = "heartbeat.rpc-failure-threshold", Value("2"),
+            "After how many refused calls in a row the other side counts as lost; -1 for never.";
+        RPC_ASK_TIMEOUT: Duration = "rpc.ask.timeout", Value("10 s"),
+            "How long the answer to a call may take.";
+        RPC_MAX_MESSAGE: MemorySize = "rpc.max-message-size", Value("16 mb"),
+            "The largest message between processes.";
+        REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("100 ms"),
+            "How long the first attempt to register waits for its answer; each further one twice as long.";
+        REGISTRATION_MAX: Duration = "cluster.registration.max-timeout", Value("30 s"),
+            "The longest wait for the answer to a registration.";
+        REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", Value("10 s"),
+            "The pause after an attempt to register that failed. News of a leader ends it.";
+        REGISTRATION_REFUSED_DELAY: Duration = "cluster.registration.refused-registration-delay", Value("30 s"),
+            "The pause after a refused registration. News of a leader ends it.";
+    }
+    "Slots and resources" {
+        RM_JOB_TIMEOUT: Duration = "resourcemanager.job.timeout", Value("5 min"),
+            "After how long without a JobMaster a job loses its requirements and unused slots.";
+        SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
+            "After how long a request for slots that can't be served fails.";
+        SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),
+            "After how long a job gives back a slot that it doesn't use.";
+    }
+    "Jobs" {
+        PARALLELISM: NonZeroU32 = "parallelism.default", Value("1"),
+            "The parallelism of steps that name none.";
+        MAX_PARALLELISM: NonZeroU32 = "pipeline.max-parallelism", Value("128"),
+            "The largest parallelism that a job can ever be given: into so many groups its keys are divided. At most 32768.";
+        CHAINING: bool = "pipeline.operator-chaining.enabled", Value("true"),
+            "Whether steps that pass records straight on share a task.";
+        TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", Value("3 min"),
+            "After how long a cancelled task that doesn't end takes its TaskManager down. 0 for never.";
+    }
+    "Restarts" {
+        RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),
+            "What happens to a job's tasks after a failure, unless the job says otherwise.";
+        FIXED_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", Value("1"),
+            "How often `fixed-delay` restarts before the job fails.";
+        FIXED_DELAY: Duration = "restart-strategy.fixed-delay.delay", Value("1 s"),
+            "The pause before each of these restarts.";
+        RATE_MAX_FAILURES: NonZeroU32 = "restart-strategy.failure-rate.max-failures-per-interval", Value("1"),
+            "How many failures in one interval `failure-rate` bears before the job fails.";
+        RATE_INTERVAL: Duration = "restart-strategy.failure-rate.failure-rate-interval", Value("1 min"),
+            "The interval in which failures are counted.";
+        RATE_DELAY: Duration = "restart-strategy.failure-rate.delay", Value("1 s"),
+            "The pause before each of these restarts.";
+        EXP_INITIAL: Duration = "restart-strategy.exponential-delay.initial-backoff", Value("1 s"),
+            "The first pause of `exponential-delay`.";
+        EXP_MAX: Duration = "restart-strategy.exponential-delay.max-backoff", Value("1 min"),
+            "The longest pause.";
+        EXP_MULTIPLIER: f64 = "restart-strategy.exponential-delay.backoff-multiplier", Value("1.5"),
+            "By what the pause grows with each failure.";
+        EXP_RESET: Duration = "restart-strategy.exponential-delay.reset-backoff-threshold", Value("1 h"),
+            "After how long without failure the pause is the first one again.";
+        EXP_JITTER: f64 = "restart-strategy.exponential-delay.jitter-factor", Value("0.1"),
+            "By which part of itself a pause varies at random, from 0 to 1.";
+        EXP_ATTEMPTS: Attempts = "restart-strategy.exponential-delay.attempts-before-reset-backoff", Value("infinite"),
+            "How many restarts are made without the pause being reset before the job fails.";
+    }
+    "Cleanup" {
+        CLEANUP_INITIAL: Duration = "cleanup-strategy.exponential-delay.initial-backoff", Value("1 s"),
+            "The pause before the cleanup after an ended job is first tried again.";
+        CLEANUP_MAX: Duration = "cleanup-strategy.exponential-delay.max-backoff", Value("1 h"),
+            "The longest such pause.";
+        CLEANUP_ATTEMPTS: Attempts = "cleanup-strategy.exponential-delay.attempts", Value("infinite"),
+            "How often the cleanup is tried again in one term; the next leader resumes it.";
+    }
+    "Client" {
+        CLIENT_TIMEOUT: Duration = "client.timeout", Value("60 s"),
+            "How long a client goes on trying, over failovers, before it gives up.";
+        CLIENT_RETRY: Duration = "client.retry-period", Value("200 ms"),
+            "The pause between a client's tries. Short, as a takeover takes milliseconds: a longer pause would be most of what a user waits for.";
+    }
+    "Process" {
+        TMP_DIRS: Vec<PathBuf> = "io.tmp.dirs", Derived("`$TMPDIR` or `/tmp`"),
+            "Directories for files that needn't outlive the process.";
+        WORKING_DIR: PathBuf = "process.working-dir", Derived("`tanist` in the first of `io.tmp.dirs`"),
+            "The directory in which each process has its own for local files.";
+        SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
+            "How long an orderly end may take before the process is ended.";
+        LOG_LEVEL: LogLevel = "log.level", Value("info"),
+            "Which log events are shown. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is finer and wins.";
+        LOG_FORMAT: LogFormat = "log.format", Value("text"),
+            "How log events look on standard error.";
+    }
+}
+
+/// Keys that users of Flink know, for which there is something else here.
+pub(super) const ELSEWHERE: &[(&str, &str)] = &[
+    ("high-availability", "write `high-availability.type`"),
+    ("restart-strategy", "write `restart-strategy.type`"),
+    ("pekko.ask.timeout", "write `rpc.ask.timeout`"),
+    ("akka.ask.timeout", "write `rpc.ask.timeout`"),
+    ("pekko.framesize", "write `rpc.max-message-size`"),
+    ("akka.framesize", "write `rpc.max-message-size`"),
+    (
+        "blob.server.port",
+        "blobs are served on `jobmanager.rpc.port`: remove it",
+    ),
+    (
+        "high-availability.jobmanager.port",
+        "write `jobmanager.rpc.port`",
+    ),
+    (
+        "high-availability.zookeeper.client.tolerate-suspended-connections",
+        "a lost connection never ends a term: remove it",
+    ),
+    (
+        "cleanup-strategy.type",
+        "cleanup always is retried with exponential delay: remove it",
+    ),
+    ("env.java.opts.all", "there is no JVM: remove it"),
+    (
+        "jobmanager.memory.process.size",
+        "there is no heap to size: remove it",
+    ),
+    (
+        "taskmanager.memory.process.size",
+        "there is no heap to size: remove it",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_value_of_its_option() {
+        for spec in OPTIONS {
+            if let DefaultValue::Value(text) = spec.default {
+                assert_eq!((spec.check)(text), Ok(()), "{}", spec.key);
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_options_share_a_key_or_an_environment_variable() {
+        let mut seen = BTreeMap::new();
+        for spec in OPTIONS {
+            let earlier = seen.insert(spec.environment_variable(), spec.key);
+            assert_eq!(earlier, None, "{}", spec.key);
+        }
+    }
+
+    #[test]
+    fn secrets_are_exactly_the_passwords() {
+        for spec in OPTIONS {
+            assert_eq!(spec.secret, spec.key.ends_with("password"), "{}", spec.key);
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_elsewhere_is_not_an_option() {
+        for (key, _) in ELSEWHERE {
+            assert!(find(key).is_none(), "{key}");
+        }
+    }
+}

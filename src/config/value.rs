@@ -1,0 +1,410 @@
+//! How the text of a value becomes a typed value: numbers, durations, sizes, choices.
+//!
+//! Parsing has no defaults and no relations between options; an error says what to write instead and is prefixed by the
+//! caller with the key. Addresses, ports and storage locations are in [`super::address`].
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tanist_ha::keys::Name;
+
+/// A type that an option may have.
+pub(super) trait OptionValue: Sized {
+    /// The type's name in the reference.
+    const KIND: &'static str;
+
+    /// Whether no value of this type may ever be shown.
+    const SECRET: bool = false;
+
+    /// Reads `text`, which is trimmed. The error is the end of a sentence that starts with the value: "is no duration:
+    /// write ...".
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+/// A number of bytes, written `64 mb`: units are powers of 1024, a bare number is in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemorySize(u64);
+
+impl MemorySize {
+    /// So many bytes.
+    pub const fn of_bytes(bytes: u64) -> MemorySize {
+        MemorySize(bytes)
+    }
+
+    /// So many units of 1024 bytes.
+    pub const fn of_kb(kb: u64) -> MemorySize {
+        MemorySize(kb << 10)
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// In bytes, for sizes of things in memory: the largest `usize` if it doesn't fit.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+const SIZE_UNITS: [(&str, u32); 5] = [("tb", 40), ("gb", 30), ("mb", 20), ("kb", 10), ("b", 0)];
+
+impl fmt::Display for MemorySize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |shift: u32| self.0 != 0 && self.0.trailing_zeros() >= shift;
+        let (unit, shift) = SIZE_UNITS
+            .into_iter()
+            .find(|(_, s)| fits(*s))
+            .unwrap_or(("b", 0));
+        write!(f, "{} {unit}", self.0 >> shift)
+    }
+}
+
+impl OptionValue for MemorySize {
+    const KIND: &'static str = "size";
+
+    fn parse(text: &str) -> Result<MemorySize, String> {
+        let wrong =
+            || "is no size: write a number and b, kb, mb, gb or tb, as in `64 mb`".to_owned();
+        let (number, unit) = split_unit(text).ok_or_else(wrong)?;
+        let shift = match unit.as_str() {
+            "" | "b" | "bytes" => 0,
+            "k" | "kb" | "kibibytes" => 10,
+            "m" | "mb" | "mebibytes" => 20,
+            "g" | "gb" | "gibibytes" => 30,
+            "t" | "tb" | "tebibytes" => 40,
+            _ => return Err(wrong()),
+        };
+        let bytes = number
+            .checked_mul(1 << shift)
+            .ok_or("is larger than any memory".to_owned())?;
+        Ok(MemorySize(bytes))
+    }
+}
+
+impl OptionValue for Duration {
+    const KIND: &'static str = "duration";
+
+    fn parse(text: &str) -> Result<Duration, String> {
+        let wrong = || {
+            "is no duration: write a whole number and ms, s, min, h or d, as in `10 s`; a bare number is in ms".to_owned()
+        };
+        let (number, unit) = split_unit(text).ok_or_else(wrong)?;
+        let seconds_each = match unit.as_str() {
+            "ns" | "nano" | "nanos" | "nanosecond" | "nanoseconds" => {
+                return Ok(Duration::from_nanos(number));
+            }
+            "us" | "µs" | "micro" | "micros" | "microsecond" | "microseconds" => {
+                return Ok(Duration::from_micros(number));
+            }
+            "" | "ms" | "milli" | "millis" | "millisecond" | "milliseconds" => {
+                return Ok(Duration::from_millis(number));
+            }
+            "s" | "sec" | "secs" | "second" | "seconds" => 1,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60,
+            "h" | "hour" | "hours" => 3_600,
+            "d" | "day" | "days" => 86_400,
+            _ => return Err(wrong()),
+        };
+        let seconds = number
+            .checked_mul(seconds_each)
+            .ok_or("is too long a time".to_owned())?;
+        Ok(Duration::from_secs(seconds))
+    }
+}
+
+/// `10 s` for ten seconds: the largest unit that needs no fraction.
+pub(super) fn show_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    let units: [(u128, &str); 7] = [
+        (86_400_000_000_000, "d"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "min"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1_000, "us"),
+        (1, "ns"),
+    ];
+    let fits = |(size, _): &(u128, &str)| nanos != 0 && nanos.is_multiple_of(*size);
+    match units.into_iter().find(fits) {
+        Some((size, unit)) => format!("{} {unit}", nanos / size),
+        None => "0 ms".to_owned(),
+    }
+}
+
+/// Leading digits and what follows them, in lower case.
+fn split_unit(text: &str) -> Option<(u64, String)> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number = text[..end].parse().ok()?;
+    Some((number, text[end..].trim().to_lowercase()))
+}
+
+impl OptionValue for bool {
+    const KIND: &'static str = "true or false";
+
+    fn parse(text: &str) -> Result<bool, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err("is neither `true` nor `false`".to_owned()),
+        }
+    }
+}
+
+impl OptionValue for u32 {
+    const KIND: &'static str = "number";
+
+    fn parse(text: &str) -> Result<u32, String> {
+        text.parse()
+            .map_err(|_| "is no whole number from 0 to 4294967295".to_owned())
+    }
+}
+
+impl OptionValue for NonZeroU32 {
+    const KIND: &'static str = "number from 1";
+
+    fn parse(text: &str) -> Result<NonZeroU32, String> {
+        text.parse()
+            .map_err(|_| "is no whole number from 1".to_owned())
+    }
+}
+
+impl OptionValue for f64 {
+    const KIND: &'static str = "decimal number";
+
+    fn parse(text: &str) -> Result<f64, String> {
+        let number: Option<f64> = text.parse().ok();
+        number
+            .filter(|n| n.is_finite())
+            .ok_or("is no number such as `1.5`".to_owned())
+    }
+}
+
+/// How often something is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempts {
+    /// So many times.
+    AtMost(u32),
+    /// Without end.
+    Infinite,
+}
+
+impl OptionValue for Attempts {
+    const KIND: &'static str = "number or `infinite`";
+
+    fn parse(text: &str) -> Result<Attempts, String> {
+        if text.eq_ignore_ascii_case("infinite") {
+            return Ok(Attempts::Infinite);
+        }
+        let number = text
+            .parse()
+            .map_err(|_| "is neither a whole number nor `infinite`".to_owned())?;
+        Ok(Attempts::AtMost(number))
+    }
+}
+
+/// How many refused calls in a row make the other side count as lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureThreshold {
+    /// After so many, at least 1.
+    After(NonZeroU32),
+    /// Refused calls alone never do (written `-1`).
+    Never,
+}
+
+impl OptionValue for FailureThreshold {
+    const KIND: &'static str = "number from 1, or -1";
+
+    fn parse(text: &str) -> Result<FailureThreshold, String> {
+        if text == "-1" {
+            return Ok(FailureThreshold::Never);
+        }
+        let number = text.parse().map_err(|_| {
+            "is neither a whole number from 1 nor -1 (which switches it off)".to_owned()
+        })?;
+        Ok(FailureThreshold::After(number))
+    }
+}
+
+impl OptionValue for String {
+    const KIND: &'static str = "text";
+
+    fn parse(text: &str) -> Result<String, String> {
+        if text.is_empty() {
+            Err("is empty".to_owned())
+        } else {
+            Ok(text.to_owned())
+        }
+    }
+}
+
+impl OptionValue for Name {
+    const KIND: &'static str = "name";
+
+    fn parse(text: &str) -> Result<Name, String> {
+        Name::new(text).map_err(|_| {
+            "is no name: use 1 to 200 of A-Z a-z 0-9 . _ - and no leading dot".to_owned()
+        })
+    }
+}
+
+impl OptionValue for PathBuf {
+    const KIND: &'static str = "path";
+
+    fn parse(text: &str) -> Result<PathBuf, String> {
+        match text {
+            "" => Err("is empty".to_owned()),
+            url if url.contains("://") => Err("is a URL: this must be a local path".to_owned()),
+            path => Ok(PathBuf::from(path)),
+        }
+    }
+}
+
+impl OptionValue for Vec<PathBuf> {
+    const KIND: &'static str = "paths, separated by commas";
+
+    fn parse(text: &str) -> Result<Vec<PathBuf>, String> {
+        text.split(',')
+            .map(|part| PathBuf::parse(part.trim()))
+            .collect()
+    }
+}
+
+/// A text that no log, error or `Debug` shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself: for the connection that needs it, not for showing.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("******")
+    }
+}
+
+impl OptionValue for Secret {
+    const KIND: &'static str = "text";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Result<Secret, String> {
+        String::parse(text).map(Secret)
+    }
+}
+
+/// Declares an enum whose values are words in the configuration.
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant),+
+        }
+
+        impl $name {
+            /// The word in the configuration.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+        }
+
+        impl OptionValue for $name {
+            const KIND: &'static str = $kind;
+
+            fn parse(text: &str) -> Result<Self, String> {
+                match text.to_ascii_lowercase().as_str() {
+                    $($word => Ok(Self::$variant),)+
+                    other => Err(not_one_of(other, &[$($word),+])),
+                }
+            }
+        }
+    };
+}
+
+choice! {
+    /// Where leadership and jobs are kept.
+    HighAvailabilityType, "`etcd`, `zookeeper` or `embedded`" {
+        /// An etcd cluster.
+        Etcd = "etcd",
+        /// A ZooKeeper ensemble.
+        Zookeeper = "zookeeper",
+        /// A directory on this host, shared by its processes.
+        Embedded = "embedded",
+    }
+}
+
+choice! {
+    /// What happens to a job's tasks after a failure.
+    RestartStrategyType, "`none`, `fixed-delay`, `failure-rate` or `exponential-delay`" {
+        /// The job fails.
+        None = "none",
+        /// So many restarts, each after the same delay.
+        FixedDelay = "fixed-delay",
+        /// Restarts until too many failures fall into one interval.
+        FailureRate = "failure-rate",
+        /// Restarts after delays that grow while failures go on.
+        ExponentialDelay = "exponential-delay",
+    }
+}
+
+choice! {
+    /// Which log events are shown: this level and all above it.
+    LogLevel, "`error`, `warn`, `info`, `debug` or `trace`" {
+        /// What broke.
+        Error = "error",
+        /// What may break.
+        Warn = "warn",
+        /// What happened.
+        Info = "info",
+        /// What was decided and why.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    }
+}
+
+choice! {
+    /// How log events look.
+    LogFormat, "`text` or `json`" {
+        /// One line of text an event.
+        Text = "text",
+        /// One JSON object an event.
+        Json = "json",
+    }
+}
+
+fn not_one_of(text: &str, words: &[&str]) -> String {
+    match nearest(text, words.iter().copied()) {
+        Some(word) => format!("is none of {}: did you mean `{word}`?", words.join(", ")),
+        None => format!("is none of {}", words.join(", ")),
+    }
+}
+
+/// The candidate that is spelled most like `text`, if one is spelled much like it.
+pub(super) fn nearest<'a>(
+    text: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let score = |candidate: &str| {
+        strsim::normalized_damerau_levenshtein(&text.to_lowercase(), &candidate.to_lowercase())
+    };
+    candidates
+        .map(|candidate| (score(candidate), candidate))
+        .filter(|(score, _)| *score >= 0.5)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+#[path = "value_tests.rs"]
+mod tests;

@@ -1,0 +1,272 @@
+//! A bounded queue of batches between one producer and one consumer: what backpressure rests on.
+//!
+//! Between tasks of one TaskManager it is the whole channel. Over the network there is one at each end: the producer's, out of
+//! which the server sends as far as the consumer's credit goes, and the consumer's, whose free places are that credit.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow_array::RecordBatch;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::dataflow::record::size_of;
+
+/// Batches that a channel holds at each end.
+pub(super) const PLACES: usize = 8;
+/// Bytes above which a channel takes no further batch, even with places left.
+pub(super) const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+/// The consumer went away for good, or the partition was closed from outside.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::dataflow) struct Closed(pub(in crate::dataflow) String);
+
+/// What a consumer finds.
+#[derive(Debug)]
+pub(super) enum Popped {
+    Batch(RecordBatch),
+    /// Nothing yet: the reader is notified.
+    Empty,
+    /// Nothing any more.
+    Finished,
+    /// Nothing any more, and not all that there should have been.
+    Failed(String),
+}
+
+#[derive(Debug, Clone)]
+enum End {
+    Finished,
+    Failed(String),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    batches: VecDeque<RecordBatch>,
+    bytes: usize,
+    end: Option<End>,
+    reader: Option<Arc<Notify>>,
+    /// Batches that the network may still bring: credit given and not used.
+    outstanding: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    state: Mutex<State>,
+    /// The producer waits here for places.
+    places: Notify,
+}
+
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names the one consumer and how it is woken. False if there is one already.
+    #[must_use]
+    pub(super) fn attach(&self, reader: &Arc<Notify>) -> bool {
+        let mut state = self.lock();
+        if state.reader.is_some() {
+            return false;
+        }
+        state.reader = Some(Arc::clone(reader));
+        reader.notify_one();
+        true
+    }
+
+    /// Whether the consumer has come.
+    #[cfg(test)]
+    pub(super) fn is_attached(&self) -> bool {
+        self.lock().reader.is_some()
+    }
+
+    /// Puts a batch in; waits while there is no place.
+    pub(super) async fn push(&self, batch: RecordBatch) -> Result<(), Closed> {
+        let size = size_of(&batch);
+        loop {
+            {
+                let mut state = self.lock();
+                match &state.end {
+                    Some(End::Failed(cause)) => return Err(Closed(cause.clone())),
+                    Some(End::Finished) => return Err(Closed("it has ended".to_owned())),
+                    None => {}
+                }
+                let fits = state.bytes + size <= MOST_BYTES || state.batches.is_empty();
+                if state.batches.len() < PLACES && fits {
+                    state.put(batch, size);
+                    return Ok(());
+                }
+            }
+            self.places.notified().await;
+        }
+    }
+
+    /// Puts a batch in that came over the network on credit. False if there was none.
+    #[must_use]
+    pub(super) fn push_on_credit(&self, batch: RecordBatch) -> bool {
+        let mut state = self.lock();
+        if state.outstanding == 0 {
+            return false;
+        }
+        state.outstanding -= 1;
+        let size = size_of(&batch);
+        state.put(batch, size);
+        true
+    }
+
+    /// Waits until there is credit worth a message, and gives it.
+    pub(super) async fn grant(&self) -> usize {
+        loop {
+            {
+                let mut state = self.lock();
+                let free = PLACES.saturating_sub(state.batches.len() + state.outstanding);
+                if free * 2 >= PLACES && state.bytes < MOST_BYTES {
+                    state.outstanding += free;
+                    return free;
+                }
+            }
+            self.places.notified().await;
+        }
+    }
+
+    /// All is in.
+    pub(super) fn finish(&self) {
+        self.end(End::Finished);
+    }
+
+    /// There will be no more, for this reason; what is in is dropped.
+    pub(super) fn fail(&self, cause: impl Into<String>) {
+        self.end(End::Failed(cause.into()));
+    }
+
+    fn end(&self, end: End) {
+        let mut state = self.lock();
+        match (&state.end, &end) {
+            // The first reason is the one; a finished channel can still be closed from outside.
+            (Some(End::Failed(_)), _) | (Some(End::Finished), End::Finished) => return,
+            (None | Some(End::Finished), _) => {}
+        }
+        if matches!(end, End::Failed(_)) {
+            state.batches.clear();
+            state.bytes = 0;
+        }
+        state.end = Some(end);
+        state.wake();
+        self.places.notify_one();
+    }
+
+    /// Takes the next batch.
+    pub(super) fn pop(&self) -> Popped {
+        let mut state = self.lock();
+        let Some(batch) = state.batches.pop_front() else {
+            return match &state.end {
+                None => Popped::Empty,
+                Some(End::Finished) => Popped::Finished,
+                Some(End::Failed(cause)) => Popped::Failed(cause.clone()),
+            };
+        };
+        state.bytes = state.bytes.saturating_sub(size_of(&batch));
+        self.places.notify_one();
+        Popped::Batch(batch)
+    }
+}
+
+impl Channel {
+    /// Takes the next batch if there is credit for it, and uses that up. None: a batch is there and no credit.
+    pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
+        if self.lock().batches.is_empty() {
+            return Some(self.pop());
+        }
+        let permit = credit.try_acquire().ok()?;
+        permit.forget();
+        Some(self.pop())
+    }
+}
+
+impl State {
+    fn put(&mut self, batch: RecordBatch, size: usize) {
+        self.bytes += size;
+        self.batches.push_back(batch);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(reader) = &self.reader {
+            reader.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::dataflow::operator::testing::texts;
+
+    fn fill(channel: &Channel, batch: &RecordBatch) -> usize {
+        let mut pushed = 0;
+        while let Some(result) = channel.push(batch.clone()).now_or_never() {
+            result.expect("open");
+            pushed += 1;
+        }
+        pushed
+    }
+
+    #[test]
+    fn a_channel_holds_its_places_and_no_more() {
+        let channel = Channel::default();
+        assert_eq!(fill(&channel, &texts("w", &["a"])), PLACES);
+        assert!(matches!(channel.pop(), Popped::Batch(_)));
+        assert_eq!(fill(&channel, &texts("w", &["a"])), 1);
+    }
+
+    #[test]
+    fn bytes_bound_it_too_but_one_batch_always_fits() {
+        let channel = Channel::default();
+        let third = texts("w", &["x".repeat(MOST_BYTES / 3 + 1).as_str()]);
+        assert_eq!(fill(&channel, &third), 2);
+        let huge = texts("w", &["x".repeat(MOST_BYTES + 1).as_str()]);
+        let channel = Channel::default();
+        assert_eq!(fill(&channel, &huge), 1);
+    }
+
+    #[tokio::test]
+    async fn a_waiting_producer_is_told_when_its_channel_is_closed() {
+        let channel = Arc::new(Channel::default());
+        fill(&channel, &texts("w", &["a"]));
+        let pushing = tokio::spawn({
+            let channel = Arc::clone(&channel);
+            async move { channel.push(texts("w", &["a"])).await }
+        });
+        tokio::task::yield_now().await;
+        channel.fail("superseded");
+        assert_eq!(
+            pushing.await.expect("no panic"),
+            Err(Closed("superseded".into()))
+        );
+        assert!(matches!(channel.pop(), Popped::Failed(cause) if cause == "superseded"));
+    }
+
+    #[test]
+    fn credit_never_exceeds_the_free_places() {
+        let channel = Channel::default();
+        assert_eq!(channel.grant().now_or_never(), Some(PLACES));
+        assert_eq!(channel.grant().now_or_never(), None);
+        for _ in 0..PLACES {
+            assert!(channel.push_on_credit(texts("w", &["a"])));
+        }
+        assert!(!channel.push_on_credit(texts("w", &["a"])));
+        for _ in 0..PLACES / 2 {
+            assert_eq!(channel.grant().now_or_never(), None);
+            channel.pop();
+        }
+        assert_eq!(channel.grant().now_or_never(), Some(PLACES / 2));
+    }
+
+    #[test]
+    fn there_is_one_consumer() {
+        let (channel, reader) = (Channel::default(), Arc::new(Notify::new()));
+        assert!(channel.attach(&reader));
+        assert!(!channel.attach(&reader));
+    }
+}

@@ -1,0 +1,181 @@
+//! The consuming side of the network: opens a channel at its producer's TaskManager and fills the local end of it.
+
+use std::convert::Infallible;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_schema::SchemaRef;
+use futures::FutureExt as _;
+use prost::Message as _;
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::channel::Channel;
+use super::epoch::EpochGate;
+use super::frame::{
+    self, Decoder, FrameType, LARGEST_BODY, LARGEST_HELLO, read_frame, write_frame,
+};
+use super::hello::{Answer, Hello, Verdict};
+use crate::dataflow::record::{describe, same_columns};
+
+/// How long a TaskManager that doesn't accept connections is tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an answer may take; the server's own wait for the producer is well within.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(200);
+
+/// A channel that is to be opened.
+pub(super) struct Request {
+    /// host:port.
+    pub(super) address: String,
+    pub(super) hello: Hello,
+    /// The term in which the consumer was deployed.
+    pub(super) term: (ClusterIncarnation, Epoch),
+    pub(super) gate: Arc<dyn EpochGate>,
+    /// What the records must look like.
+    pub(super) schema: SchemaRef,
+}
+
+/// Fills the channel until its end. An error is the channel's end, and its consumer's.
+pub(super) async fn consume(request: Request, channel: Arc<Channel>) {
+    // Whatever happens here, the consumer must not wait for ever.
+    match AssertUnwindSafe(request.run(&channel)).catch_unwind().await {
+        Ok(Ok(())) => channel.finish(),
+        Ok(Err(cause)) => channel.fail(cause),
+        Err(_) => channel.fail("reading it panicked"),
+    }
+}
+
+impl Request {
+    async fn run(&self, channel: &Channel) -> Result<(), String> {
+        let stream = self.open().await?;
+        let (mut reader, mut writer) = stream.into_split();
+        tokio::select! {
+            ended = self.receive(&mut reader, channel) => ended,
+            never = give_credit(&mut writer, channel) => match never {},
+        }
+    }
+
+    fn lost(&self, error: &io::Error) -> String {
+        format!("the connection to {} was lost: {error}", self.address)
+    }
+
+    /// The term to speak in: what this process has heard, but not less than what the task was deployed in.
+    fn hello(&self) -> Hello {
+        let (cluster, deployed) = &self.term;
+        let heard = self.gate.highest().map_or(Epoch::ZERO, |(_, epoch)| epoch);
+        self.hello.in_term(cluster, heard.max(*deployed))
+    }
+
+    async fn open(&self) -> Result<TcpStream, String> {
+        let mut backoff = SHORTEST_BACKOFF;
+        let mut unreachable_since: Option<Instant> = None;
+        loop {
+            match self.try_open().await {
+                Ok((stream, answer)) => {
+                    unreachable_since = None;
+                    match answer.says() {
+                        Verdict::Accepted => return Ok(stream),
+                        Verdict::Refused => return Err(format!("refused: {}", answer.reason)),
+                        Verdict::NotYet | Verdict::StaleEpoch => {
+                            tracing::debug!(
+                                address = self.address,
+                                reason = answer.reason,
+                                "channel is not there yet"
+                            );
+                        }
+                    }
+                }
+                Err(error) => {
+                    let since = *unreachable_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= CONNECT_TIMEOUT {
+                        return Err(format!("can't connect to {}: {error}", self.address));
+                    }
+                }
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+        }
+    }
+
+    async fn try_open(&self) -> io::Result<(TcpStream, Answer)> {
+        let connecting = TcpStream::connect(&self.address);
+        let mut stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
+        stream.set_nodelay(true)?;
+        let hello = self.hello();
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, shake_hands(&mut stream, &hello));
+        let answer = answer.await??;
+        Ok((stream, answer))
+    }
+
+    async fn receive(
+        &self,
+        reader: &mut (impl AsyncRead + Unpin),
+        channel: &Channel,
+    ) -> Result<(), String> {
+        let mut decoder = Decoder::default();
+        loop {
+            let frame = read_frame(reader, LARGEST_BODY)
+                .await
+                .map_err(|error| self.lost(&error))?;
+            let Some(frame) = frame else {
+                return Err(format!(
+                    "the connection to {} was lost before the end",
+                    self.address
+                ));
+            };
+            let malformed = |error| format!("malformed records from {}: {error}", self.address);
+            match frame.frame_type {
+                FrameType::Schema => decoder.schema(frame.body).map_err(malformed)?,
+                FrameType::Batch => {
+                    let batch = decoder.batch(frame.body).map_err(malformed)?;
+                    if !same_columns(batch.schema_ref(), &self.schema) {
+                        let (sent, expected) =
+                            (describe(batch.schema_ref()), describe(&self.schema));
+                        return Err(format!("it sends ({sent}) where ({expected}) is expected"));
+                    }
+                    if !channel.push_on_credit(batch) {
+                        return Err(format!("{} sent more than it had credit for", self.address));
+                    }
+                }
+                FrameType::End => return Ok(()),
+                FrameType::Failed => return Err(String::from_utf8_lossy(&frame.body).into_owned()),
+                FrameType::Hello | FrameType::Credit | FrameType::Answer => {
+                    return Err(format!("{} sent a frame out of place", self.address));
+                }
+            }
+        }
+    }
+}
+
+async fn shake_hands(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    hello: &Hello,
+) -> io::Result<Answer> {
+    write_frame(stream, FrameType::Hello, &hello.encode_to_vec()).await?;
+    match read_frame(stream, LARGEST_HELLO).await? {
+        Some(frame) if frame.frame_type == FrameType::Answer => {
+            Answer::decode(frame.body.as_slice()).map_err(io::Error::other)
+        }
+        Some(_) => Err(frame::invalid("no answer to the hello".to_owned())),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Gives credit for the places that are free. Never ends: that the connection is lost shows in what is received, and only
+/// after what the producer said last.
+async fn give_credit(writer: &mut (impl AsyncWrite + Unpin), channel: &Channel) -> Infallible {
+    loop {
+        let places = u32::try_from(channel.grant().await).unwrap_or(u32::MAX);
+        let written = write_frame(writer, FrameType::Credit, &places.to_le_bytes()).await;
+        if let Err(error) = written {
+            tracing::debug!(%error, "can't give credit");
+            return std::future::pending().await;
+        }
+    }
+}

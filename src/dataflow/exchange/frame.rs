@@ -1,0 +1,254 @@
+//! Frames between exchange servers and consumers: four bytes of length, one of type, a body.
+//!
+//! The length is checked before anything is allocated. What a body means is the type's: handshake messages are protobuf,
+//! records are messages of one Arrow IPC stream a channel, whose schema goes first.
+
+use std::io;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{ArrowError, Schema};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// The largest body that is sent or accepted: room for a batch of one record as long as a source accepts.
+pub(super) const LARGEST_BODY: usize = 64 * 1024 * 1024;
+/// The largest body before a channel is open.
+pub(super) const LARGEST_HELLO: usize = 64 * 1024;
+/// Bodies up to this are copied behind their header.
+const SMALL_BODY: usize = 16 * 1024;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum FrameType {
+    /// Consumer: which channel it wants.
+    Hello = 1,
+    /// Consumer: how many more batches it takes (u32).
+    Credit = 2,
+    /// Producer: the answer to the hello.
+    Answer = 3,
+    /// Producer: the schema of all batches.
+    Schema = 4,
+    /// Producer: records.
+    Batch = 5,
+    /// Producer: that was all.
+    End = 6,
+    /// Producer: there will be no more, because of this (text).
+    Failed = 7,
+}
+
+impl FrameType {
+    fn of(byte: u8) -> io::Result<FrameType> {
+        use FrameType::{Answer, Batch, Credit, End, Failed, Hello, Schema};
+        let types = [Hello, Credit, Answer, Schema, Batch, End, Failed];
+        let found = types.into_iter().find(|frame| *frame as u8 == byte);
+        found.ok_or_else(|| invalid(format!("frame of unknown type {byte}")))
+    }
+}
+
+/// A frame as it was read.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) frame_type: FrameType,
+    pub(super) body: Vec<u8>,
+}
+
+/// Reads a frame; none if the other side closed the connection between frames.
+pub(super) async fn read_frame(
+    reader: &mut (impl AsyncRead + Unpin),
+    largest: usize,
+) -> io::Result<Option<Frame>> {
+    let mut header = [0; 5];
+    let first = reader.read(&mut header).await?;
+    if first == 0 {
+        return Ok(None);
+    }
+    reader.read_exact(&mut header[first..]).await?;
+    let [a, b, c, d, frame_type] = header;
+    let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+    let frame_type = FrameType::of(frame_type)?;
+    if length > largest {
+        return Err(invalid(format!(
+            "frame of {length} bytes, {largest} are allowed"
+        )));
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).await?;
+    Ok(Some(Frame { frame_type, body }))
+}
+
+/// Writes a frame.
+pub(super) async fn write_frame(
+    writer: &mut (impl AsyncWrite + Unpin),
+    frame_type: FrameType,
+    body: &[u8],
+) -> io::Result<()> {
+    if body.len() > LARGEST_BODY {
+        let length = body.len();
+        return Err(invalid(format!(
+            "a batch of {length} bytes is larger than {LARGEST_BODY}"
+        )));
+    }
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    let [a, b, c, d] = length.to_le_bytes();
+    let header = [a, b, c, d, frame_type as u8];
+    if body.len() <= SMALL_BODY {
+        // One packet, and a consumer that goes away doesn't do so in the middle of a frame.
+        writer.write_all(&[&header, body].concat()).await?;
+    } else {
+        writer.write_all(&header).await?;
+        writer.write_all(body).await?;
+    }
+    writer.flush().await
+}
+
+pub(super) fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+/// Turns batches into bodies.
+pub(super) struct Encoder {
+    writer: StreamWriter<Vec<u8>>,
+}
+
+impl Encoder {
+    /// The encoder and the body with the schema.
+    pub(super) fn new(schema: &Schema) -> Result<(Encoder, Vec<u8>), ArrowError> {
+        let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
+        let schema = std::mem::take(writer.get_mut());
+        Ok((Encoder { writer }, schema))
+    }
+
+    pub(super) fn encode(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
+        self.writer.write(batch)?;
+        Ok(std::mem::take(self.writer.get_mut()))
+    }
+}
+
+/// Turns bodies into batches.
+#[derive(Default)]
+pub(super) struct Decoder {
+    decoder: StreamDecoder,
+}
+
+impl Decoder {
+    /// Takes the body with the schema. Whether it is one shows with the first batch: Arrow reads a message without a body
+    /// when the next one begins.
+    pub(super) fn schema(&mut self, body: Vec<u8>) -> Result<(), ArrowError> {
+        match self.decode_one(body)? {
+            None => Ok(()),
+            Some(_) => Err(ArrowError::IpcError("a schema was expected".to_owned())),
+        }
+    }
+
+    /// Takes the body of a batch.
+    pub(super) fn batch(&mut self, body: Vec<u8>) -> Result<RecordBatch, ArrowError> {
+        let batch = self.decode_one(body)?;
+        batch.ok_or_else(|| ArrowError::IpcError("a batch was expected".to_owned()))
+    }
+
+    fn decode_one(&mut self, body: Vec<u8>) -> Result<Option<RecordBatch>, ArrowError> {
+        let mut buffer = Buffer::from_vec(body);
+        let batch = self.decoder.decode(&mut buffer)?;
+        if !buffer.is_empty() {
+            return Err(ArrowError::IpcError(
+                "more than one message in a frame".to_owned(),
+            ));
+        }
+        Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataflow::operator::testing::{batch, ints, texts};
+
+    #[tokio::test]
+    async fn frames_round_trip_and_end_at_the_close() {
+        let (mut near, mut far) = tokio::io::duplex(64);
+        let writing = async {
+            write_frame(&mut near, FrameType::Credit, &[1; 100])
+                .await
+                .expect("written");
+            write_frame(&mut near, FrameType::End, &[])
+                .await
+                .expect("written");
+            drop(near);
+        };
+        let reading = async {
+            let credit = read_frame(&mut far, 100)
+                .await
+                .expect("read")
+                .expect("there");
+            assert_eq!(
+                (credit.frame_type, credit.body),
+                (FrameType::Credit, vec![1; 100])
+            );
+            let end = read_frame(&mut far, 100)
+                .await
+                .expect("read")
+                .expect("there");
+            assert_eq!((end.frame_type, end.body), (FrameType::End, vec![]));
+            assert!(read_frame(&mut far, 100).await.expect("closed").is_none());
+        };
+        tokio::join!(writing, reading);
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_too_long_or_unknown_or_cut_is_refused() {
+        let too_long = [255, 255, 255, 255, FrameType::Batch as u8];
+        let error = read_frame(&mut too_long.as_slice(), LARGEST_BODY)
+            .await
+            .expect_err("too long");
+        assert!(error.to_string().contains("4294967295"), "{error}");
+        let unknown = [0, 0, 0, 0, 99];
+        assert!(
+            read_frame(&mut unknown.as_slice(), LARGEST_BODY)
+                .await
+                .is_err()
+        );
+        let cut = [3, 0, 0, 0, FrameType::Batch as u8, 1];
+        let error = read_frame(&mut cut.as_slice(), LARGEST_BODY)
+            .await
+            .expect_err("cut");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn batches_round_trip_and_slices_travel_alone() {
+        let whole = batch([
+            ("w", texts("w", &["a", "bc", "d"]).column(0).clone()),
+            ("n", ints(&[1, 2, 3])),
+        ]);
+        let (mut encoder, schema) = Encoder::new(&whole.schema()).expect("encoder");
+        let mut decoder = Decoder::default();
+        decoder.schema(schema).expect("schema");
+        for sent in [whole.clone(), whole.slice(1, 1), whole.slice(2, 1)] {
+            let body = encoder.encode(&sent).expect("encoded");
+            assert_eq!(decoder.batch(body).expect("decoded"), sent);
+        }
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        let batch = texts("w", &["a"]);
+        let (mut encoder, schema) = Encoder::new(&batch.schema()).expect("encoder");
+        let body = encoder.encode(&batch).expect("encoded");
+        assert!(Decoder::default().batch(body.clone()).is_err(), "no schema");
+        assert!(
+            Decoder::default().batch(vec![0xff; 64]).is_err(),
+            "no message"
+        );
+        let mut decoder = Decoder::default();
+        decoder.schema(schema.clone()).expect("schema");
+        assert!(decoder.batch(schema).is_err(), "two schemas");
+        let mut decoder = Decoder::default();
+        assert!(
+            decoder.batch(body[..body.len() - 1].to_vec()).is_err(),
+            "cut"
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! The exchange: how records get from the tasks that make them to the tasks that take them.
+//!
+//! Consumers pull. A producer registers a *result partition* with one bounded channel a target subtask; each consumer opens
+//! its channel, in memory if producer and consumer share the TaskManager, else over TCP (`frame`, `hello`). A channel
+//! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away.
+//!
+//! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
+//! term that is not over; the end of a channel is said, never guessed from a closed connection.
+
+mod channel;
+mod client;
+mod epoch;
+mod frame;
+mod gate;
+mod hello;
+mod partition;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use arrow_schema::SchemaRef;
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1::TaskManagerLocation;
+use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+
+pub(super) use channel::Closed;
+pub use epoch::{EpochGate, HighestEpoch, Refused};
+pub use gate::InputError;
+pub(super) use gate::{Input, InputGate};
+pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
+
+use channel::Channel;
+use hello::Hello;
+use partition::Partitions;
+use server::Server;
+
+/// A TaskManager's exchange. Cheap to clone; the last clone ends its server and its connections.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    server: Arc<Server>,
+    address: SocketAddr,
+    runtime: Handle,
+    accepting: AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A channel that a task reads.
+pub(super) struct ChannelRequest {
+    /// The producer as people know it.
+    pub(super) producer: String,
+    pub(super) partition: PartitionId,
+    pub(super) attempt: Attempt,
+    pub(super) target_subtask: u32,
+    pub(super) location: TaskManagerLocation,
+    pub(super) schema: SchemaRef,
+}
+
+impl Exchange {
+    /// Serves result partitions on an address, as the TaskManager with this resource id and incarnation. Must be called
+    /// within the runtime whose handle is given.
+    pub async fn bind(
+        address: impl ToSocketAddrs,
+        resource_id: impl Into<String>,
+        incarnation: impl Into<String>,
+        gate: Arc<dyn EpochGate>,
+        runtime: Handle,
+    ) -> io::Result<Exchange> {
+        let listener = TcpListener::bind(address).await?;
+        Exchange::serve(listener, resource_id, incarnation, gate, runtime)
+    }
+
+    /// The same on a listener that is already bound.
+    pub fn serve(
+        listener: TcpListener,
+        resource_id: impl Into<String>,
+        incarnation: impl Into<String>,
+        gate: Arc<dyn EpochGate>,
+        runtime: Handle,
+    ) -> io::Result<Exchange> {
+        let address = listener.local_addr()?;
+        let server = Arc::new(Server {
+            resource_id: resource_id.into(),
+            incarnation: incarnation.into(),
+            gate,
+            partitions: Arc::default(),
+        });
+        let accepting = runtime
+            .spawn(server::serve(Arc::clone(&server), listener))
+            .abort_handle();
+        Ok(Exchange {
+            inner: Arc::new(Inner {
+                server,
+                address,
+                runtime,
+                accepting,
+            }),
+        })
+    }
+
+    /// The address that is really bound.
+    pub fn address(&self) -> SocketAddr {
+        self.inner.address
+    }
+
+    /// Closes and forgets all result partitions of a job up to a generation: those that are still written to as well.
+    pub fn release(&self, job: JobId, up_to: Generation) {
+        self.partitions()
+            .release(|id, generation| id.job == job && generation <= up_to);
+    }
+
+    /// The same for one task's partitions.
+    pub fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation) {
+        self.partitions().release(|id, generation| {
+            (id.job, id.vertex, id.subtask) == (job, vertex, subtask) && generation <= up_to
+        });
+    }
+
+    /// How many result partitions are kept.
+    pub fn partition_count(&self) -> usize {
+        self.partitions().count()
+    }
+
+    fn partitions(&self) -> &Arc<Partitions> {
+        &self.inner.server.partitions
+    }
+
+    pub(super) fn register(
+        &self,
+        partition: PartitionId,
+        attempt: Attempt,
+        targets: impl IntoIterator<Item = u32>,
+    ) -> Result<PartitionWriter, Closed> {
+        self.partitions().register(partition, attempt, targets)
+    }
+
+    /// Starts to open channels. Those that can't be opened fail when they are read.
+    pub(super) fn open(
+        &self,
+        requests: Vec<ChannelRequest>,
+        term: &(ClusterIncarnation, Epoch),
+    ) -> InputGate {
+        let readable = Arc::new(Notify::new());
+        let mut openers = JoinSet::new();
+        let sources = requests.into_iter().map(|request| {
+            let producer = request.producer.clone();
+            let channel = Arc::new(OnceLock::new());
+            let here = (
+                &*self.inner.server.resource_id,
+                &*self.inner.server.incarnation,
+            );
+            let there = (
+                &*request.location.resource_id,
+                &*request.location.incarnation,
+            );
+            let local = (here == there).then(|| gate::Local {
+                partitions: Arc::clone(self.partitions()),
+                partition: request.partition,
+                target: request.target_subtask,
+            });
+            let readable = Arc::clone(&readable);
+            match local.clone() {
+                Some(wanted) => {
+                    let found = Arc::clone(&channel);
+                    let opening = open_local(wanted, request.attempt, found, readable);
+                    openers.spawn_on(opening, &self.inner.runtime);
+                }
+                None => {
+                    let filled = Arc::new(Channel::default());
+                    let attached = filled.attach(&readable);
+                    debug_assert!(attached, "the channel is ours alone");
+                    channel.get_or_init(|| Arc::clone(&filled));
+                    let request = self.client(request, term);
+                    openers.spawn_on(client::consume(request, filled), &self.inner.runtime);
+                }
+            }
+            gate::Source {
+                producer,
+                channel,
+                local,
+            }
+        });
+        InputGate::new(sources.collect(), readable, openers)
+    }
+
+    fn client(
+        &self,
+        request: ChannelRequest,
+        term: &(ClusterIncarnation, Epoch),
+    ) -> client::Request {
+        let ChannelRequest {
+            partition,
+            attempt,
+            target_subtask,
+            location,
+            schema,
+            ..
+        } = request;
+        let there = (&*location.resource_id, &*location.incarnation);
+        client::Request {
+            hello: Hello::new(partition, attempt, target_subtask, there),
+            address: location.data_address,
+            term: term.clone(),
+            gate: Arc::clone(&self.inner.server.gate),
+            schema,
+        }
+    }
+}
+
+/// Waits for a producer in this TaskManager.
+async fn open_local(
+    wanted: gate::Local,
+    attempt: Attempt,
+    channel: Arc<OnceLock<Arc<Channel>>>,
+    readable: Arc<Notify>,
+) {
+    let gate::Local {
+        partitions,
+        partition,
+        target,
+    } = wanted;
+    let found = partitions.wait_for(partition, attempt, target).await;
+    let found = found.and_then(|found| match found.attach(&readable) {
+        true => Ok(found),
+        false => Err("its consumer has come already".to_owned()),
+    });
+    let found = found.unwrap_or_else(|reason| {
+        let refused = Channel::default();
+        refused.fail(format!("refused: {reason}"));
+        Arc::new(refused)
+    });
+    channel.get_or_init(|| found);
+    readable.notify_one();
+}

@@ -1,0 +1,278 @@
+//! The result partitions that tasks of this TaskManager produce, by who made them for which edge.
+//!
+//! There is one generation of a partition at a time: a newer one closes and replaces the older, an older one is refused. A
+//! partition stays after its task has finished, until all consumers have taken their channel to its end, or it is released.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tokio::sync::watch;
+
+use super::channel::{Channel, Closed};
+
+/// Which partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::dataflow) struct PartitionId {
+    pub(in crate::dataflow) job: JobId,
+    pub(in crate::dataflow) vertex: JobVertexId,
+    pub(in crate::dataflow) subtask: u32,
+    /// The index of the edge in the graph.
+    pub(in crate::dataflow) edge: u32,
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PartitionId {
+            job,
+            vertex,
+            subtask,
+            edge,
+        } = self;
+        write!(
+            f,
+            "subtask {subtask} of vertex {vertex} of job {job} for edge {edge}"
+        )
+    }
+}
+
+/// Which attempt made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::dataflow) struct Attempt {
+    pub(in crate::dataflow) job_incarnation: u64,
+    pub(in crate::dataflow) generation: Generation,
+}
+
+/// What a consumer that looks for its channel finds.
+#[derive(Debug)]
+pub(super) enum Lookup {
+    Found(Arc<Channel>),
+    /// The producer has not come so far.
+    NotYet,
+    /// Never, for this reason.
+    Refused(String),
+}
+
+#[derive(Debug)]
+struct Partition {
+    attempt: Attempt,
+    /// By target subtask; taken out once consumed.
+    channels: HashMap<u32, Arc<Channel>>,
+}
+
+impl Partition {
+    fn fail(&self, cause: &str) {
+        self.channels
+            .values()
+            .for_each(|channel| channel.fail(cause));
+    }
+}
+
+/// All partitions of a TaskManager.
+#[derive(Debug)]
+pub(in crate::dataflow) struct Partitions {
+    partitions: Mutex<HashMap<PartitionId, Partition>>,
+    /// Counts registrations: what waiting consumers wake up for.
+    registered: watch::Sender<u64>,
+}
+
+impl Default for Partitions {
+    fn default() -> Partitions {
+        Partitions {
+            partitions: Mutex::default(),
+            registered: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Partitions {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PartitionId, Partition>> {
+        self.partitions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers what a task is about to produce, for these target subtasks.
+    pub(in crate::dataflow) fn register(
+        self: &Arc<Self>,
+        id: PartitionId,
+        attempt: Attempt,
+        targets: impl IntoIterator<Item = u32>,
+    ) -> Result<PartitionWriter, Closed> {
+        let channels: Vec<_> = targets
+            .into_iter()
+            .map(|target| (target, Arc::new(Channel::default())))
+            .collect();
+        let mut partitions = self.lock();
+        if let Some(present) = partitions.get(&id) {
+            let (generation, present_one) = (attempt.generation, present.attempt.generation);
+            if present_one >= generation
+                && present.attempt.job_incarnation >= attempt.job_incarnation
+            {
+                let message = format!("generation {present_one} is there and this is {generation}");
+                return Err(Closed(message));
+            }
+            present.fail(&format!("it was superseded by generation {generation}"));
+        }
+        let by_target = channels
+            .iter()
+            .map(|(target, channel)| (*target, Arc::clone(channel)));
+        partitions.insert(
+            id,
+            Partition {
+                attempt,
+                channels: by_target.collect(),
+            },
+        );
+        drop(partitions);
+        self.registered.send_modify(|count| *count += 1);
+        let channels = channels.into_iter().map(|(_, channel)| channel).collect();
+        Ok(PartitionWriter {
+            partitions: Arc::clone(self),
+            id,
+            attempt,
+            channels,
+            ended: false,
+        })
+    }
+
+    /// Looks a channel up. An older generation than asked for is as good as none; a newer one means that the consumer is
+    /// the one of the past.
+    pub(super) fn lookup(&self, id: PartitionId, attempt: Attempt, target: u32) -> Lookup {
+        let partitions = self.lock();
+        let Some(partition) = partitions.get(&id) else {
+            return Lookup::NotYet;
+        };
+        let (asked, present) = (attempt.generation, partition.attempt.generation);
+        if present > asked {
+            return Lookup::Refused(format!("generation {asked} was superseded by {present}"));
+        }
+        if present < asked {
+            return Lookup::NotYet;
+        }
+        if partition.attempt.job_incarnation != attempt.job_incarnation {
+            return Lookup::Refused(format!(
+                "it was made under job incarnation {}, not {}",
+                partition.attempt.job_incarnation, attempt.job_incarnation
+            ));
+        }
+        match partition.channels.get(&target) {
+            Some(channel) => Lookup::Found(Arc::clone(channel)),
+            None => Lookup::Refused(format!("it has no channel for subtask {target}")),
+        }
+    }
+
+    /// Looks a channel up and waits as long as the producer is not there.
+    pub(super) async fn wait_for(
+        &self,
+        id: PartitionId,
+        attempt: Attempt,
+        target: u32,
+    ) -> Result<Arc<Channel>, String> {
+        let mut registered = self.registered.subscribe();
+        loop {
+            registered.borrow_and_update();
+            match self.lookup(id, attempt, target) {
+                Lookup::Found(channel) => return Ok(channel),
+                Lookup::Refused(reason) => return Err(reason),
+                Lookup::NotYet => {}
+            }
+            if registered.changed().await.is_err() {
+                return Err("this TaskManager's exchange has ended".to_owned());
+            }
+        }
+    }
+
+    /// A channel was taken to its end. With its last channel the partition goes.
+    pub(super) fn consumed(&self, id: PartitionId, target: u32, channel: &Arc<Channel>) {
+        let mut partitions = self.lock();
+        let Some(partition) = partitions.get_mut(&id) else {
+            return;
+        };
+        // Another attempt's partition may have taken the place.
+        let present = partition.channels.get(&target);
+        if present.is_some_and(|present| Arc::ptr_eq(present, channel)) {
+            partition.channels.remove(&target);
+            if partition.channels.is_empty() {
+                partitions.remove(&id);
+            }
+        }
+    }
+
+    fn remove(&self, id: PartitionId, attempt: Attempt) {
+        let mut partitions = self.lock();
+        if partitions
+            .get(&id)
+            .is_some_and(|partition| partition.attempt == attempt)
+        {
+            partitions.remove(&id);
+        }
+    }
+
+    /// Closes and forgets the partitions that are chosen.
+    pub(super) fn release(&self, chosen: impl Fn(&PartitionId, Generation) -> bool) {
+        self.lock().retain(|id, partition| {
+            let released = chosen(id, partition.attempt.generation);
+            if released {
+                partition.fail("it was released");
+            }
+            !released
+        });
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+}
+
+/// The producing end of a partition. Dropped before its end, it closes the partition and takes it back.
+#[derive(Debug)]
+pub(in crate::dataflow) struct PartitionWriter {
+    partitions: Arc<Partitions>,
+    id: PartitionId,
+    attempt: Attempt,
+    /// In the order of the targets that it was registered with.
+    channels: Vec<Arc<Channel>>,
+    ended: bool,
+}
+
+impl PartitionWriter {
+    /// The channel of the target at this place.
+    pub(in crate::dataflow) async fn push(
+        &self,
+        place: usize,
+        batch: arrow_array::RecordBatch,
+    ) -> Result<(), Closed> {
+        self.channels[place].push(batch).await
+    }
+
+    /// Whether all consumers have come.
+    #[cfg(test)]
+    pub(super) fn is_read(&self) -> bool {
+        self.channels.iter().all(|channel| channel.is_attached())
+    }
+
+    /// All is in.
+    pub(in crate::dataflow) fn finish(mut self) {
+        self.channels.iter().for_each(|channel| channel.finish());
+        self.ended = true;
+    }
+
+    /// There will be no more, for this reason. Consumers that come later hear it too.
+    pub(in crate::dataflow) fn fail(mut self, cause: &str) {
+        self.channels.iter().for_each(|channel| channel.fail(cause));
+        self.ended = true;
+    }
+}
+
+impl Drop for PartitionWriter {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.channels
+                .iter()
+                .for_each(|channel| channel.fail("its producer was stopped"));
+            self.partitions.remove(self.id, self.attempt);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The producing side of the network: answers hellos and sends batches as far as the consumer's credit goes.
+//!
+//! One connection carries one channel. A channel has one consumer ever: when the connection is lost, the rest of it is never
+//! served again, since the consumer failed and its whole region is restarted.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tanist_ha::election::Epoch;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+
+use super::channel::{Channel, PLACES, Popped};
+use super::epoch::{EpochGate, Refused};
+use super::frame::{self, Encoder, FrameType, LARGEST_HELLO, read_frame, write_frame};
+use super::hello::{Answer, Hello, PROTOCOL_VERSION, Verdict};
+use super::partition::Partitions;
+
+/// A connection that doesn't say what it wants is closed after this.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a hello waits here for its producer before it is told to ask again.
+const PRODUCER_WAIT: Duration = Duration::from_millis(500);
+/// How long a consumer that was sent its end may take to read up to it.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(60);
+/// After an error in accepting, such as too many open files.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+
+/// Who serves, to whom, what.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) resource_id: String,
+    pub(super) incarnation: String,
+    pub(super) gate: Arc<dyn EpochGate>,
+    pub(super) partitions: Arc<Partitions>,
+}
+
+/// Accepts connections until dropped.
+pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let server = Arc::clone(&server);
+                connections.spawn(async move {
+                    let served = match stream.set_nodelay(true) {
+                        Ok(()) => server.connection(stream).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = served {
+                        tracing::debug!(%peer, %error, "exchange connection ended");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "can't accept exchange connections");
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
+            }
+        }
+    }
+}
+
+impl Server {
+    async fn connection(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+        let (mut reader, mut writer) = tokio::io::split(Box::pin(stream));
+        let hello = tokio::time::timeout(HELLO_TIMEOUT, read_frame(&mut reader, LARGEST_HELLO));
+        let hello = match hello.await?? {
+            Some(frame) if frame.frame_type == FrameType::Hello => frame.body,
+            _ => return Err(frame::invalid("no hello".to_owned())),
+        };
+        let hello = Hello::decode(hello.as_slice()).map_err(io::Error::other)?;
+        // A consumer that goes away while it waits must not take the channel from its next try.
+        let found = tokio::select! {
+            biased;
+            _ = read_frame(&mut reader, 0) => return Ok(()),
+            found = self.find(&hello) => found,
+        };
+        let (answer, found) = match found {
+            Ok(channel) => (Answer::accepted(), Some(channel)),
+            Err(answer) => (answer, None),
+        };
+        write_frame(&mut writer, FrameType::Answer, &answer.encode_to_vec()).await?;
+        let Some((channel, readable)) = found else {
+            return Ok(());
+        };
+        let credit = Semaphore::new(0);
+        let mut receiving = pin!(receive_credit(&credit, &mut reader));
+        tokio::select! {
+            sent = send(&channel, &readable, &credit, &mut writer) => sent?,
+            received = &mut receiving => return received,
+        }
+        // Closing first, with credit unread, would make the system drop what the consumer has not read.
+        writer.shutdown().await?;
+        tokio::time::timeout(GOODBYE_TIMEOUT, receiving).await??;
+        let (partition, _) = hello.partition().map_err(frame::invalid)?;
+        self.partitions
+            .consumed(partition, hello.target_subtask, &channel);
+        Ok(())
+    }
+
+    async fn find(&self, hello: &Hello) -> Result<(Arc<Channel>, Arc<Notify>), Answer> {
+        if hello.protocol_version != PROTOCOL_VERSION {
+            let theirs = hello.protocol_version;
+            return Err(Answer::refused(format!(
+                "exchange protocol {theirs} is refused: this TaskManager speaks {PROTOCOL_VERSION}"
+            )));
+        }
+        let (cluster, epoch) = hello.term();
+        self.observe(&cluster, epoch)?;
+        if (&hello.resource_id, &hello.incarnation) != (&self.resource_id, &self.incarnation) {
+            return Err(Answer::refused(format!(
+                "this is TaskManager {} in incarnation {}, not {} in {}",
+                self.resource_id, self.incarnation, hello.resource_id, hello.incarnation
+            )));
+        }
+        let (partition, attempt) = hello.partition().map_err(Answer::refused)?;
+        let waiting = self
+            .partitions
+            .wait_for(partition, attempt, hello.target_subtask);
+        let channel = match tokio::time::timeout(PRODUCER_WAIT, waiting).await {
+            Ok(found) => found.map_err(Answer::refused)?,
+            Err(_) => {
+                return Err(Answer::new(
+                    Verdict::NotYet,
+                    "the producer is not there yet",
+                ));
+            }
+        };
+        // The wait was long enough for a younger term to begin.
+        self.observe(&cluster, epoch)?;
+        let readable = Arc::new(Notify::new());
+        if !channel.attach(&readable) {
+            return Err(Answer::refused("its consumer has come already"));
+        }
+        Ok((channel, readable))
+    }
+
+    fn observe(
+        &self,
+        cluster: &tanist_ha::election::ClusterIncarnation,
+        epoch: Epoch,
+    ) -> Result<(), Answer> {
+        self.gate.observe(cluster, epoch).map_err(|refused| {
+            let verdict = match refused {
+                Refused::Stale { .. } => Verdict::StaleEpoch,
+                Refused::OtherCluster { .. } => Verdict::Refused,
+            };
+            Answer::new(verdict, refused.to_string())
+        })
+    }
+}
+
+/// Sends a channel to its end.
+async fn send(
+    channel: &Channel,
+    readable: &Notify,
+    credit: &Semaphore,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    let mut encoder: Option<Encoder> = None;
+    loop {
+        // An end needs no credit, and a failure is not held back by a consumer that takes nothing.
+        let batch = loop {
+            match channel.pop_with(credit) {
+                Some(Popped::Batch(batch)) => break batch,
+                Some(Popped::Finished) => return write_frame(writer, FrameType::End, &[]).await,
+                Some(Popped::Failed(cause)) => {
+                    return write_frame(writer, FrameType::Failed, cause.as_bytes()).await;
+                }
+                Some(Popped::Empty) => readable.notified().await,
+                None => tokio::select! {
+                    () = readable.notified() => {}
+                    permit = credit.acquire() => drop(permit.map_err(io::Error::other)?),
+                },
+            }
+        };
+        let encoder = match &mut encoder {
+            Some(encoder) => encoder,
+            none => {
+                let (created, schema) =
+                    Encoder::new(batch.schema_ref()).map_err(io::Error::other)?;
+                write_frame(writer, FrameType::Schema, &schema).await?;
+                none.insert(created)
+            }
+        };
+        let body = encoder.encode(&batch).map_err(io::Error::other)?;
+        if body.len() > frame::LARGEST_BODY {
+            let cause = format!("a batch of {} bytes is too large to be sent", body.len());
+            return write_frame(writer, FrameType::Failed, cause.as_bytes()).await;
+        }
+        write_frame(writer, FrameType::Batch, &body).await?;
+    }
+}
+
+/// Takes credit until the consumer goes away.
+async fn receive_credit(
+    credit: &Semaphore,
+    reader: &mut (impl AsyncRead + Unpin),
+) -> io::Result<()> {
+    loop {
+        let Some(frame) = read_frame(reader, LARGEST_HELLO).await? else {
+            return Ok(());
+        };
+        let given: Option<[u8; 4]> = frame.body.as_slice().try_into().ok();
+        let (FrameType::Credit, Some(given)) = (frame.frame_type, given) else {
+            return Err(frame::invalid("credit was expected".to_owned()));
+        };
+        let given = usize::try_from(u32::from_le_bytes(given)).unwrap_or(usize::MAX);
+        if given > PLACES * 1024 {
+            return Err(frame::invalid(format!("credit for {given} batches")));
+        }
+        credit.add_permits(given);
+    }
+}

@@ -1,0 +1,305 @@
+//! Keys: the bytes that key columns make, the key group that these belong to, and the subtask that owns the group.
+//!
+//! Two records have the same key if and only if their encodings are equal. Key groups are fixed by the maximum parallelism;
+//! changing the parallelism moves whole groups. The hash is part of what tasks of different hosts agree on: it never changes.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::record::{self, ColumnView};
+
+/// A key column that the records don't have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no key column {column:?} among ({columns})")]
+pub struct NoKeyColumn {
+    column: String,
+    columns: String,
+}
+
+/// Which columns make the key.
+#[derive(Debug, Clone)]
+pub struct KeyColumns {
+    columns: Vec<(usize, Field)>,
+}
+
+impl KeyColumns {
+    /// Finds the columns in the schema of the records.
+    pub fn resolve(schema: &Schema, names: &[String]) -> Result<KeyColumns, NoKeyColumn> {
+        let columns = names
+            .iter()
+            .map(|name| match schema.column_with_name(name) {
+                Some((index, field)) => Ok((index, field.clone())),
+                None => Err(NoKeyColumn {
+                    column: name.clone(),
+                    columns: record::describe(schema),
+                }),
+            });
+        Ok(KeyColumns {
+            columns: columns.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The key columns themselves.
+    pub fn fields(&self) -> impl Iterator<Item = &Field> {
+        self.columns.iter().map(|(_, field)| field)
+    }
+
+    /// The key columns of a batch.
+    pub fn project(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
+        self.columns
+            .iter()
+            .map(|(index, _)| Arc::clone(batch.column(*index)))
+            .collect()
+    }
+
+    /// The keys of a batch.
+    pub fn keys_of<'a>(&self, batch: &'a RecordBatch) -> Keys<'a> {
+        let columns = self.columns.iter();
+        let views = columns.filter_map(|(index, _)| ColumnView::of(batch.column(*index)));
+        Keys {
+            columns: views.collect(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Turns encoded keys back into columns.
+    pub fn decode<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<ArrayRef> {
+        let mut builders: Vec<_> = self
+            .columns
+            .iter()
+            .map(|(_, field)| KeyBuilder::new(field.data_type()))
+            .collect();
+        let last = builders.len().saturating_sub(1);
+        for key in keys {
+            let mut rest = key;
+            for (index, builder) in builders.iter_mut().enumerate() {
+                rest = builder.append(rest, index == last);
+            }
+        }
+        builders.into_iter().map(KeyBuilder::finish).collect()
+    }
+}
+
+/// The keys of one batch's records.
+pub struct Keys<'a> {
+    columns: Vec<ColumnView<'a>>,
+    scratch: Vec<u8>,
+}
+
+impl Keys<'_> {
+    /// The encoded key of a row: numbers in eight bytes, texts with their length before them except in the last place.
+    pub fn key(&mut self, row: usize) -> &[u8] {
+        if let [ColumnView::Text(only)] = self.columns.as_slice() {
+            return only.value(row).as_bytes();
+        }
+        self.scratch.clear();
+        let last = self.columns.len().saturating_sub(1);
+        for (index, column) in self.columns.iter().enumerate() {
+            match column {
+                ColumnView::Text(array) => {
+                    let text = array.value(row).as_bytes();
+                    if index != last {
+                        self.scratch
+                            .extend_from_slice(&(text.len() as u64).to_le_bytes());
+                    }
+                    self.scratch.extend_from_slice(text);
+                }
+                ColumnView::Int64(array) => {
+                    self.scratch
+                        .extend_from_slice(&array.value(row).to_le_bytes());
+                }
+                ColumnView::Float64(array) => {
+                    let bits = canonical(array.value(row)).to_bits();
+                    self.scratch.extend_from_slice(&bits.to_le_bytes());
+                }
+                ColumnView::Bool(array) => self.scratch.push(u8::from(array.value(row))),
+            }
+        }
+        &self.scratch
+    }
+}
+
+/// One bit pattern for all that people call the same number.
+fn canonical(value: f64) -> f64 {
+    if value.is_nan() {
+        f64::NAN
+    } else if value == 0.0 {
+        0.0
+    } else {
+        value
+    }
+}
+
+enum KeyBuilder {
+    Text(StringBuilder),
+    Int64(Int64Builder),
+    Float64(Float64Builder),
+    Bool(BooleanBuilder),
+}
+
+impl KeyBuilder {
+    fn new(data_type: &DataType) -> KeyBuilder {
+        match data_type {
+            DataType::Int64 => KeyBuilder::Int64(Int64Builder::new()),
+            DataType::Float64 => KeyBuilder::Float64(Float64Builder::new()),
+            DataType::Boolean => KeyBuilder::Bool(BooleanBuilder::new()),
+            _ => KeyBuilder::Text(StringBuilder::new()),
+        }
+    }
+
+    /// Appends the first value of `bytes`, which [`Keys::key`] made, and gives the rest.
+    fn append<'k>(&mut self, bytes: &'k [u8], last: bool) -> &'k [u8] {
+        match self {
+            KeyBuilder::Text(builder) => {
+                let (text, rest) = if last {
+                    (bytes, &bytes[bytes.len()..])
+                } else {
+                    let (length, rest) = take_eight(bytes);
+                    let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+                    rest.split_at(length.min(rest.len()))
+                };
+                builder.append_value(String::from_utf8_lossy(text));
+                rest
+            }
+            KeyBuilder::Int64(builder) => {
+                let (value, rest) = take_eight(bytes);
+                builder.append_value(i64::from_le_bytes(value));
+                rest
+            }
+            KeyBuilder::Float64(builder) => {
+                let (value, rest) = take_eight(bytes);
+                builder.append_value(f64::from_bits(u64::from_le_bytes(value)));
+                rest
+            }
+            KeyBuilder::Bool(builder) => {
+                builder.append_value(bytes.first() == Some(&1));
+                bytes.get(1..).unwrap_or_default()
+            }
+        }
+    }
+
+    fn finish(self) -> ArrayRef {
+        match self {
+            KeyBuilder::Text(mut builder) => Arc::new(builder.finish()),
+            KeyBuilder::Int64(mut builder) => Arc::new(builder.finish()),
+            KeyBuilder::Float64(mut builder) => Arc::new(builder.finish()),
+            KeyBuilder::Bool(mut builder) => Arc::new(builder.finish()),
+        }
+    }
+}
+
+fn take_eight(bytes: &[u8]) -> ([u8; 8], &[u8]) {
+    let (value, rest) = bytes
+        .split_first_chunk()
+        .expect("keys are decoded as they were encoded");
+    (*value, rest)
+}
+
+/// The key group of an encoded key.
+pub fn key_group(key: &[u8], max_parallelism: u32) -> u32 {
+    let group = xxh3_64(key) % u64::from(max_parallelism.max(1));
+    u32::try_from(group).expect("less than a u32")
+}
+
+/// The subtask that owns a key group: groups are dealt out in contiguous runs, as in Flink.
+pub fn subtask_of_group(group: u32, parallelism: u32, max_parallelism: u32) -> u32 {
+    let subtask = u64::from(group) * u64::from(parallelism) / u64::from(max_parallelism.max(1));
+    u32::try_from(subtask).expect("less than the parallelism")
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{BooleanArray, Float64Array, Int64Array, StringArray};
+
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("a", Arc::new(StringArray::from(vec!["x", "xy", "", "x"]))),
+            (
+                "b",
+                Arc::new(StringArray::from(vec!["yz", "z", "xyz", "yz"])),
+            ),
+            ("n", Arc::new(Int64Array::from(vec![1, 1, 1, 1]))),
+            ("f", Arc::new(Float64Array::from(vec![0.0, 0.0, 0.0, -0.0]))),
+            (
+                "t",
+                Arc::new(BooleanArray::from(vec![true, true, false, true])),
+            ),
+        ];
+        RecordBatch::try_from_iter(columns).expect("columns of one length")
+    }
+
+    fn keys(names: &[&str]) -> (KeyColumns, Vec<Vec<u8>>) {
+        let batch = batch();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let columns = KeyColumns::resolve(&batch.schema(), &names).expect("columns are there");
+        let mut keys = columns.keys_of(&batch);
+        let encoded = (0..batch.num_rows())
+            .map(|row| keys.key(row).to_vec())
+            .collect();
+        (columns, encoded)
+    }
+
+    #[test]
+    fn different_keys_have_different_bytes_and_equal_ones_the_same() {
+        let (_, encoded) = keys(&["a", "b", "n", "f", "t"]);
+        assert_eq!(encoded[0], encoded[3]);
+        assert_ne!(encoded[0], encoded[1]);
+        assert_ne!(encoded[1], encoded[2]);
+    }
+
+    #[test]
+    fn keys_decode_to_what_was_encoded() {
+        for names in [
+            &["a"][..],
+            &["n"],
+            &["a", "b"],
+            &["a", "n", "t", "b"],
+            &["f", "a", "t"],
+        ] {
+            let (columns, encoded) = keys(names);
+            let decoded = columns.decode(encoded.iter().map(Vec::as_slice));
+            let expected = columns.project(&batch());
+            for (decoded, expected) in decoded.iter().zip(&expected) {
+                let texts = |array: &ArrayRef| -> Vec<String> {
+                    let batch = RecordBatch::try_from_iter([("c", Arc::clone(array))]);
+                    let batch = batch.expect("one column");
+                    (0..array.len())
+                        .map(|row| record::show_record(&batch, row).replace("-0.0", "0.0"))
+                        .collect()
+                };
+                assert_eq!(texts(decoded), texts(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn each_key_group_has_one_owner_and_each_subtask_has_groups() {
+        for (parallelism, max_parallelism) in [(1, 1), (3, 128), (128, 128), (5, 7)] {
+            let owners: Vec<_> = (0..max_parallelism)
+                .map(|group| subtask_of_group(group, parallelism, max_parallelism))
+                .collect();
+            assert!(owners.is_sorted());
+            let distinct: std::collections::BTreeSet<_> = owners.into_iter().collect();
+            assert_eq!(distinct, (0..parallelism).collect());
+        }
+    }
+
+    #[test]
+    fn the_key_group_of_a_key_never_changes() {
+        assert_eq!(key_group(b"tanist", 128), (xxh3_64(b"tanist") % 128) as u32);
+        assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
+    }
+
+    #[test]
+    fn a_missing_key_column_is_named() {
+        let error =
+            KeyColumns::resolve(&batch().schema(), &["zz".to_owned()]).expect_err("missing");
+        assert!(error.to_string().contains("\"zz\""), "{error}");
+    }
+}

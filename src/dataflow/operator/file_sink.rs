@@ -1,0 +1,174 @@
+//! Writes records as lines into a pending file; see [`crate::dataflow::sink`] for how it becomes visible.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use tanist_proto::v1::Committable;
+
+use super::{Operator, OperatorContext, OperatorError, Output, PrepareCommit};
+use crate::dataflow::record;
+use crate::dataflow::sink::{self, PartNames};
+
+const BUFFER: usize = 256 * 1024;
+const CREATE_TRIES: u32 = 5;
+
+pub(super) struct FileSink {
+    names: PartNames,
+    lines: Vec<u8>,
+    pending: Option<Pending>,
+}
+
+impl FileSink {
+    pub(super) fn new(path: &str, context: &OperatorContext) -> FileSink {
+        let names = PartNames::of(path, context);
+        FileSink {
+            names,
+            lines: Vec::new(),
+            pending: None,
+        }
+    }
+}
+
+impl Operator for FileSink {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        sink::check_output(&self.names.directory)?;
+        let pending = &self.names.pending;
+        let file = create(pending)?;
+        let writer = BufWriter::with_capacity(BUFFER, file);
+        self.pending = Some(Pending {
+            path: pending.clone(),
+            writer: Some(writer),
+        });
+        Ok(())
+    }
+
+    fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
+        self.lines.clear();
+        record::write_lines(&batch, "", &mut self.lines);
+        let writer = self
+            .pending
+            .as_mut()
+            .and_then(|pending| pending.writer.as_mut());
+        let writer = writer.ok_or_else(|| OperatorError::specification("the sink is not open"))?;
+        let written = writer.write_all(&self.lines);
+        written.map_err(|error| OperatorError::io("write to", &self.names.pending, error))
+    }
+
+    fn prepare_commit(&mut self) -> Option<PrepareCommit> {
+        let pending = self.pending.take()?;
+        let names = self.names.clone();
+        Some(Box::new(move || {
+            pending
+                .seal()
+                .map_err(|error| OperatorError::io("write", &names.pending, error))?;
+            Ok(vec![Committable {
+                pending_path: names.pending.to_string_lossy().into_owned(),
+                final_path: names.visible.to_string_lossy().into_owned(),
+            }])
+        }))
+    }
+}
+
+/// Creates a file with its directories. Another job's cleanup may remove a directory while it is empty: then once more.
+fn create(pending: &Path) -> Result<File, OperatorError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let directory = pending.parent().map_or(Ok(()), fs::create_dir_all);
+        match directory.and_then(|()| File::create(pending)) {
+            Err(error) if error.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
+            created => return created.map_err(|e| OperatorError::io("create", pending, e)),
+        }
+    }
+}
+
+/// A pending file that is still written. Removed if that never comes to an end.
+struct Pending {
+    path: PathBuf,
+    /// Taken once the file is complete.
+    writer: Option<BufWriter<File>>,
+}
+
+impl Pending {
+    /// Makes content and name durable.
+    fn seal(mut self) -> std::io::Result<()> {
+        let Some(writer) = self.writer.as_mut() else {
+            return Ok(());
+        };
+        writer.flush()?;
+        writer.get_ref().sync_all()?;
+        sink::sync_ancestors(&self.path)?;
+        self.writer = None;
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.writer.is_some()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "can't remove a pending file");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{context, texts};
+    use super::*;
+
+    fn sink(directory: &std::path::Path) -> FileSink {
+        FileSink::new(&directory.to_string_lossy(), &context(2, 4))
+    }
+
+    #[test]
+    fn nothing_is_visible_before_the_commit() {
+        let directory = tempfile::tempdir().expect("directory");
+        let output = directory.path().join("out");
+        let mut sink = sink(&output);
+        sink.open().expect("open");
+        sink.process(texts("word", &["a", "b"]), &mut Output::default())
+            .expect("written");
+        let prepare = sink.prepare_commit().expect("sinks commit");
+        let committables = prepare().expect("prepared");
+        drop(sink);
+
+        let visible = output.join("part-2");
+        assert_eq!(committables[0].final_path, visible.to_string_lossy());
+        assert!(!visible.exists());
+        let pending = fs::read_to_string(&committables[0].pending_path).expect("pending");
+        assert_eq!(pending, "a\nb\n");
+        assert!(committables[0].pending_path.contains("/.tanist/"));
+        assert!(committables[0].pending_path.ends_with("-2-1.pending"));
+
+        sink::commit(&committables).expect("committed");
+        assert_eq!(fs::read_to_string(visible).expect("visible"), "a\nb\n");
+    }
+
+    #[test]
+    fn a_sink_that_never_ends_leaves_no_file() {
+        let directory = tempfile::tempdir().expect("directory");
+        let mut sink = sink(directory.path());
+        sink.open().expect("open");
+        sink.process(texts("word", &["a"]), &mut Output::default())
+            .expect("written");
+        let pending = sink.names.pending.clone();
+        assert!(pending.exists());
+        drop(sink);
+        assert!(!pending.exists());
+    }
+
+    #[test]
+    fn an_output_of_another_run_is_not_touched() {
+        let directory = tempfile::tempdir().expect("directory");
+        fs::write(directory.path().join("part-0"), "precious").expect("written");
+        let error = sink(directory.path())
+            .open()
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("part-0"), "{error}");
+    }
+}

@@ -1,0 +1,239 @@
+//! Reads text files line by line, shared out among the subtasks.
+//!
+//! All files that match, sorted and laid end to end, are cut into as many byte ranges of equal size as there are subtasks. A
+//! range owns the lines that *start* in it, so that each line is read exactly once. That holds as long as the files don't
+//! change while the job runs: every subtask looks at their sizes on its own.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::builder::StringBuilder;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
+use tokio::time::Instant;
+
+use super::{OperatorContext, OperatorError, Source, SourceState};
+use crate::dataflow::record::BATCH_BYTES;
+
+const ROWS: usize = 2048;
+const BUFFER: usize = 128 * 1024;
+/// A longer line is taken for a file that is no text.
+const LONGEST_LINE: u64 = 16 * 1024 * 1024;
+
+pub(super) struct FileSource {
+    paths: Vec<String>,
+    subtask: u64,
+    parallelism: u64,
+    output: SchemaRef,
+    /// Ranges that are still to be read, the next one last.
+    ranges: Vec<FileRange>,
+    reading: Option<LineReader>,
+}
+
+/// The part of a file that a subtask owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileRange {
+    path: PathBuf,
+    start: u64,
+    end: u64,
+}
+
+impl FileSource {
+    pub(super) fn new(paths: Vec<String>, context: &OperatorContext) -> FileSource {
+        FileSource {
+            paths,
+            subtask: u64::from(context.subtask),
+            parallelism: u64::from(context.parallelism.max(1)),
+            output: context.output_schema(),
+            ranges: Vec::new(),
+            reading: None,
+        }
+    }
+}
+
+impl Source for FileSource {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        let files = matching_files(&self.paths)?;
+        self.ranges = ranges_of(&files, self.subtask, self.parallelism);
+        self.ranges.reverse();
+        Ok(())
+    }
+
+    fn next(&mut self, _now: Instant) -> Result<SourceState, OperatorError> {
+        let mut lines = StringBuilder::with_capacity(ROWS, BUFFER);
+        let mut rows = 0;
+        while rows < ROWS && lines.values_slice().len() < BATCH_BYTES {
+            let reader = match self.reading.as_mut() {
+                Some(reader) => reader,
+                None => match self.ranges.pop() {
+                    Some(range) => self.reading.insert(LineReader::open(range)?),
+                    None => break,
+                },
+            };
+            match reader.next_line()? {
+                Some(line) => {
+                    lines.append_value(String::from_utf8_lossy(line));
+                    rows += 1;
+                }
+                None => self.reading = None,
+            }
+        }
+        if rows == 0 {
+            return Ok(SourceState::End);
+        }
+        let column: ArrayRef = Arc::new(lines.finish());
+        Ok(SourceState::Batch(RecordBatch::try_new(
+            Arc::clone(&self.output),
+            vec![column],
+        )?))
+    }
+}
+
+/// All files that the paths and globs name, sorted, each once, with their sizes.
+fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if Path::new(path).exists() || !path.contains(['*', '?', '[']) {
+            found.push(PathBuf::from(path));
+        } else {
+            found.extend(glob_files(path)?);
+        }
+    }
+    found.sort();
+    found.dedup();
+    let sizes = found.into_iter().map(|path| {
+        let metadata = fs::metadata(&path).map_err(|e| OperatorError::io("read", &path, e))?;
+        if !metadata.is_file() {
+            return Err(OperatorError::specification(format!(
+                "can't read {path:?}: it is no regular file (the files of a directory are named by a glob)"
+            )));
+        }
+        Ok((path, metadata.len()))
+    });
+    sizes.collect()
+}
+
+/// The files that match a glob. Directories and hidden files don't, unless the pattern names them.
+fn glob_files(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
+    let options = glob::MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+    };
+    let matches = glob::glob_with(pattern, options).map_err(|error| {
+        OperatorError::specification(format!("{pattern:?} is no glob: {error}"))
+    })?;
+    let mut found = Vec::new();
+    for path in matches {
+        let path = path.map_err(|error| {
+            let path = error.path().to_owned();
+            OperatorError::io("read", path, error.into())
+        })?;
+        if !path.is_dir() {
+            found.push(path);
+        }
+    }
+    if found.is_empty() {
+        return Err(OperatorError::specification(format!(
+            "no file matches {pattern:?}"
+        )));
+    }
+    Ok(found)
+}
+
+/// What one subtask owns of files laid end to end.
+fn ranges_of(files: &[(PathBuf, u64)], subtask: u64, parallelism: u64) -> Vec<FileRange> {
+    let total: u64 = files.iter().map(|(_, size)| size).sum();
+    let cut = |part: u64| {
+        let place = u128::from(total) * u128::from(part) / u128::from(parallelism);
+        u64::try_from(place).expect("at most the total")
+    };
+    let (from, to) = (cut(subtask), cut(subtask + 1));
+    let mut ranges = Vec::new();
+    let mut file_start = 0;
+    for (path, size) in files {
+        let start = from.max(file_start);
+        let end = to.min(file_start + size);
+        if start < end {
+            let (start, end) = (start - file_start, end - file_start);
+            ranges.push(FileRange {
+                path: path.clone(),
+                start,
+                end,
+            });
+        }
+        file_start += size;
+    }
+    ranges
+}
+
+/// The lines that start in a range.
+struct LineReader {
+    path: PathBuf,
+    reader: BufReader<File>,
+    position: u64,
+    end: u64,
+    line: Vec<u8>,
+}
+
+impl LineReader {
+    fn open(range: FileRange) -> Result<LineReader, OperatorError> {
+        let FileRange { path, start, end } = range;
+        let fail = |error| OperatorError::io("read", &path, error);
+        let mut file = File::open(&path).map_err(fail)?;
+        // A line starts here if the byte before ends one; else what is left of a line belongs to the range before.
+        let position = start.saturating_sub(1);
+        file.seek(SeekFrom::Start(position)).map_err(fail)?;
+        let reader = BufReader::with_capacity(BUFFER, file);
+        let mut lines = LineReader {
+            path,
+            reader,
+            position,
+            end,
+            line: Vec::new(),
+        };
+        if start > 0 {
+            lines.read_line()?;
+        }
+        Ok(lines)
+    }
+
+    /// Reads on to the end of the line and says whether there was anything.
+    fn read_line(&mut self) -> Result<bool, OperatorError> {
+        self.line.clear();
+        let mut limited = self.reader.by_ref().take(LONGEST_LINE + 1);
+        let read = limited.read_until(b'\n', &mut self.line);
+        let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;
+        if read > LONGEST_LINE {
+            return Err(OperatorError::Record {
+                message: format!(
+                    "{:?} has a line of more than {LONGEST_LINE} bytes at byte {}",
+                    self.path, self.position
+                ),
+                record: crate::dataflow::record::shorten(&String::from_utf8_lossy(
+                    &self.line[..1024],
+                )),
+            });
+        }
+        self.position += read;
+        Ok(read > 0)
+    }
+
+    fn next_line(&mut self) -> Result<Option<&[u8]>, OperatorError> {
+        if self.position >= self.end || !self.read_line()? {
+            return Ok(None);
+        }
+        let line = self.line.as_slice();
+        let line = match line.strip_suffix(b"\n") {
+            Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
+            None => line,
+        };
+        Ok(Some(line))
+    }
+}
+
+#[cfg(test)]
+#[path = "file_source_tests.rs"]
+mod tests;

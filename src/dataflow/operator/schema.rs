@@ -1,0 +1,68 @@
+//! What each operator emits, from its specification and its input's columns.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use super::OperatorError;
+use crate::dataflow::key::KeyColumns;
+use crate::dataflow::record;
+use crate::job::OperatorSpec;
+
+/// The columns that an operator emits; none for sinks.
+pub fn output_schema(
+    spec: &OperatorSpec,
+    input: Option<&SchemaRef>,
+) -> Result<Option<SchemaRef>, OperatorError> {
+    let input_of = || input.ok_or_else(|| OperatorError::specification("it has no input"));
+    Ok(match spec {
+        OperatorSpec::FileSource { .. } => Some(schema([("line", DataType::Utf8)])),
+        OperatorSpec::Datagen { .. } => Some(schema(
+            ["seq", "key", "value"].map(|name| (name, DataType::Int64)),
+        )),
+        OperatorSpec::SplitWords { .. } => Some(schema([("word", DataType::Utf8)])),
+        OperatorSpec::Filter { .. } => Some(Arc::clone(input_of()?)),
+        OperatorSpec::Count { keys, .. } => {
+            Some(aggregated(input_of()?, keys, "count", DataType::Int64)?)
+        }
+        OperatorSpec::Sum { keys, column, .. } => {
+            let input = input_of()?;
+            let (_, field) = column_of(input, column)?;
+            Some(aggregated(input, keys, "sum", field.data_type().clone())?)
+        }
+        OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {} => {
+            None
+        }
+    })
+}
+
+/// The place and the field of a column.
+pub(super) fn column_of<'s>(
+    schema: &'s Schema,
+    column: &str,
+) -> Result<(usize, &'s Field), OperatorError> {
+    schema.column_with_name(column).ok_or_else(|| {
+        let columns = record::describe(schema);
+        OperatorError::specification(format!("there is no column {column:?} among ({columns})"))
+    })
+}
+
+fn schema<const N: usize>(columns: [(&str, DataType); N]) -> SchemaRef {
+    let fields: Vec<_> = columns
+        .into_iter()
+        .map(|(name, data_type)| Field::new(name, data_type, false))
+        .collect();
+    Arc::new(Schema::new(fields))
+}
+
+fn aggregated(
+    input: &Schema,
+    keys: &[String],
+    result: &str,
+    data_type: DataType,
+) -> Result<SchemaRef, OperatorError> {
+    let keys = KeyColumns::resolve(input, keys)?;
+    let mut fields: Vec<Field> = keys.fields().cloned().collect();
+    fields.push(Field::new(result, data_type, false));
+    Ok(Arc::new(Schema::new(fields)))
+}

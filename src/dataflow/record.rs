@@ -1,0 +1,222 @@
+//! Records: Arrow batches of the four column types, their size, and the text form that people and files get.
+//!
+//! No column is nullable: no operator makes a null, and a batch from the wire with one is refused by Arrow's own check of
+//! the schema. Batches between operators have at most [`BATCH_ROWS`] rows; how many bytes they aim at is [`BATCH_BYTES`].
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray,
+};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use tanist_proto::v1::{Column, ColumnType};
+
+/// The most rows that an operator puts into a batch.
+pub const BATCH_ROWS: usize = 4096;
+
+/// The bytes of text that a batch aims at; a single longer record still travels, alone.
+pub const BATCH_BYTES: usize = 256 * 1024;
+
+/// The characters of a record that an error message shows.
+const SHOWN_CHARACTERS: usize = 120;
+
+/// A column of a graph whose type this version doesn't know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("column {column:?} has type number {number}, which this version doesn't know")]
+pub struct UnknownColumnType {
+    column: String,
+    number: i32,
+}
+
+/// The Arrow schema of a graph's columns.
+pub fn schema_of(columns: &[Column]) -> Result<SchemaRef, UnknownColumnType> {
+    let fields = columns.iter().map(|column| {
+        let unknown = || UnknownColumnType {
+            column: column.name.clone(),
+            number: column.r#type,
+        };
+        let data_type = match ColumnType::try_from(column.r#type).map_err(|_| unknown())? {
+            ColumnType::String => DataType::Utf8,
+            ColumnType::Int64 => DataType::Int64,
+            ColumnType::Float64 => DataType::Float64,
+            ColumnType::Bool => DataType::Boolean,
+            ColumnType::Unspecified => return Err(unknown()),
+        };
+        Ok(Field::new(&column.name, data_type, false))
+    });
+    Ok(Arc::new(Schema::new(
+        fields.collect::<Result<Vec<_>, _>>()?,
+    )))
+}
+
+/// Whether two schemas have the same columns in the same order.
+pub fn same_columns(left: &Schema, right: &Schema) -> bool {
+    let columns = |schema: &Schema| -> Vec<(String, DataType)> {
+        schema
+            .fields()
+            .iter()
+            .map(|f| (f.name().clone(), f.data_type().clone()))
+            .collect()
+    };
+    columns(left) == columns(right)
+}
+
+/// The columns of a schema as people write them: `word: string, count: int64`.
+pub fn describe(schema: &Schema) -> String {
+    let columns = schema.fields().iter();
+    columns
+        .map(|f| format!("{}: {}", f.name(), type_name(f.data_type())))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// A column type's name in job files.
+pub fn type_name(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Utf8 => "string".to_owned(),
+        DataType::Int64 => "int64".to_owned(),
+        DataType::Float64 => "float64".to_owned(),
+        DataType::Boolean => "bool".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A column of a batch, by its type.
+#[derive(Debug, Clone, Copy)]
+pub enum ColumnView<'a> {
+    /// `string`
+    Text(&'a StringArray),
+    /// `int64`
+    Int64(&'a Int64Array),
+    /// `float64`
+    Float64(&'a Float64Array),
+    /// `bool`
+    Bool(&'a BooleanArray),
+}
+
+impl<'a> ColumnView<'a> {
+    /// The typed view of an array; none for a type that no column has.
+    pub fn of(array: &'a ArrayRef) -> Option<ColumnView<'a>> {
+        match array.data_type() {
+            DataType::Utf8 => array.as_string_opt().map(ColumnView::Text),
+            DataType::Int64 => array.as_primitive_opt::<Int64Type>().map(ColumnView::Int64),
+            DataType::Float64 => array
+                .as_primitive_opt::<Float64Type>()
+                .map(ColumnView::Float64),
+            DataType::Boolean => array.as_boolean_opt().map(ColumnView::Bool),
+            _ => None,
+        }
+    }
+
+    /// Appends the value of a row as text.
+    pub fn write_text(&self, row: usize, text: &mut Vec<u8>) {
+        let written = match self {
+            ColumnView::Text(array) => {
+                text.extend_from_slice(array.value(row).as_bytes());
+                Ok(())
+            }
+            ColumnView::Int64(array) => write!(text, "{}", array.value(row)),
+            ColumnView::Float64(array) => write!(text, "{:?}", array.value(row)),
+            ColumnView::Bool(array) => write!(text, "{}", array.value(row)),
+        };
+        written.expect("writing to memory doesn't fail");
+    }
+}
+
+/// Appends each record as a line: `prefix`, then the columns separated by a space.
+pub fn write_lines(batch: &RecordBatch, prefix: &str, lines: &mut Vec<u8>) {
+    let columns: Vec<_> = batch.columns().iter().filter_map(ColumnView::of).collect();
+    for row in 0..batch.num_rows() {
+        lines.extend_from_slice(prefix.as_bytes());
+        write_record(&columns, row, lines);
+        lines.push(b'\n');
+    }
+}
+
+fn write_record(columns: &[ColumnView<'_>], row: usize, text: &mut Vec<u8>) {
+    for (index, column) in columns.iter().enumerate() {
+        if index > 0 {
+            text.push(b' ');
+        }
+        column.write_text(row, text);
+    }
+}
+
+/// One record for an error message, shortened.
+pub fn show_record(batch: &RecordBatch, row: usize) -> String {
+    let columns: Vec<_> = batch.columns().iter().filter_map(ColumnView::of).collect();
+    let mut text = Vec::new();
+    write_record(&columns, row, &mut text);
+    shorten(&String::from_utf8_lossy(&text))
+}
+
+/// A text for an error message, shortened.
+pub fn shorten(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The bytes of a batch's own rows, not of the buffers that it shares with others.
+pub fn size_of(batch: &RecordBatch) -> usize {
+    let sizes = batch
+        .columns()
+        .iter()
+        .map(|column| match ColumnView::of(column) {
+            Some(ColumnView::Text(array)) => {
+                let offsets = array.value_offsets();
+                let text = offsets[array.len()] - offsets[0];
+                usize::try_from(text).unwrap_or(0) + 4 * array.len()
+            }
+            Some(ColumnView::Bool(array)) => array.len().div_ceil(8),
+            Some(ColumnView::Int64(_) | ColumnView::Float64(_)) | None => 8 * column.len(),
+        });
+    sizes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("word", Arc::new(StringArray::from(vec!["a", "bc"]))),
+            ("count", Arc::new(Int64Array::from(vec![1, -2]))),
+            ("share", Arc::new(Float64Array::from(vec![1.0, 0.25]))),
+            ("seen", Arc::new(BooleanArray::from(vec![true, false]))),
+        ];
+        RecordBatch::try_from_iter(columns).expect("columns of one length")
+    }
+
+    #[test]
+    fn a_record_is_a_line_of_its_columns() {
+        let mut lines = Vec::new();
+        write_lines(&batch(), "> ", &mut lines);
+        assert_eq!(
+            String::from_utf8_lossy(&lines),
+            "> a 1 1.0 true\n> bc -2 0.25 false\n"
+        );
+    }
+
+    #[test]
+    fn a_long_record_is_shortened_at_a_character() {
+        assert_eq!(shorten("abc"), "abc");
+        let long = "ä".repeat(SHOWN_CHARACTERS + 1);
+        assert_eq!(
+            shorten(&long),
+            format!("{}...", "ä".repeat(SHOWN_CHARACTERS))
+        );
+    }
+
+    #[test]
+    fn a_slice_is_as_large_as_its_own_rows() {
+        let whole = batch();
+        assert_eq!(size_of(&whole), (3 + 8) + 16 + 16 + 1);
+        assert_eq!(size_of(&whole.slice(0, 1)), (1 + 4) + 8 + 8 + 1);
+        assert_eq!(size_of(&whole.slice(0, 0)), 0);
+    }
+}

@@ -1,0 +1,330 @@
+//! How a file sink's output becomes visible, exactly once, and how its leftovers go.
+//!
+//! A task writes `<path>/.tanist/<job>/<vertex>-<subtask>-<generation>.pending`, makes it durable and reports a
+//! [`Committable`]. Who has recorded that all of the job's tasks finished calls [`commit`], as often as it likes: a part is
+//! renamed into its place once and never over another file. [`cleanup`] removes what no commit took, of any generation.
+//! All functions block.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{Committable, JobGraph};
+
+use super::operator::OperatorContext;
+use crate::job::OperatorSpec;
+
+/// The directory that holds pending files, inside the output's.
+const PENDING_DIRECTORY: &str = ".tanist";
+const PART_PREFIX: &str = "part-";
+
+/// Why output can't be written, made visible or cleaned up.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// The directory has the output of another run.
+    #[error(
+        "{path:?} is there already: the output of another run is not overwritten; \
+         remove it or name another directory"
+    )]
+    Occupied {
+        /// The file in the way.
+        path: PathBuf,
+    },
+    /// Neither the pending nor the visible file is there.
+    #[error("output is lost: neither {pending:?} nor {visible:?} is there")]
+    Lost {
+        /// Where it should wait.
+        pending: PathBuf,
+        /// Where it should be visible.
+        visible: PathBuf,
+    },
+    /// The file system refuses.
+    #[error("can't {action} {path:?}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl SinkError {
+    fn io(action: &'static str, path: &Path, source: io::Error) -> SinkError {
+        SinkError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Where one subtask of a file sink writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PartNames {
+    pub(super) directory: PathBuf,
+    pub(super) pending: PathBuf,
+    pub(super) visible: PathBuf,
+}
+
+impl PartNames {
+    pub(super) fn of(path: &str, context: &OperatorContext) -> PartNames {
+        let OperatorContext {
+            graph,
+            job,
+            vertex,
+            subtask,
+            generation,
+            ..
+        } = context;
+        let directory = PathBuf::from(path);
+        let pending = directory
+            .join(PENDING_DIRECTORY)
+            .join(job.to_string())
+            .join(format!("{vertex}-{subtask}-{generation}.pending"));
+        let part = match sinks_into(graph, &directory) {
+            0 | 1 => format!("{PART_PREFIX}{subtask}"),
+            _ => format!("{PART_PREFIX}{subtask}-{vertex}"),
+        };
+        let visible = directory.join(part);
+        PartNames {
+            directory,
+            pending,
+            visible,
+        }
+    }
+}
+
+/// How many file sinks of a graph write into a directory.
+fn sinks_into(graph: &JobGraph, directory: &Path) -> usize {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let specs = operators.filter_map(|operator| serde_json::from_str(&operator.spec).ok());
+    specs
+        .filter(
+            |spec| matches!(spec, OperatorSpec::FileSink { path } if Path::new(path) == directory),
+        )
+        .count()
+}
+
+/// The directories into which a graph's file sinks write: what [`cleanup`] is called with when the job has ended.
+pub fn directories(graph: &JobGraph) -> Vec<PathBuf> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let mut found: Vec<PathBuf> = operators
+        .filter_map(|operator| match serde_json::from_str(&operator.spec) {
+            Ok(OperatorSpec::FileSink { path }) => Some(PathBuf::from(path)),
+            _ => None,
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Refuses a directory that has part files. No part of a job is visible while one of its tasks may still start, so any
+/// that is there belongs to another run.
+pub fn check_output(directory: &Path) -> Result<(), SinkError> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(SinkError::io("read", directory, error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| SinkError::io("read", directory, error))?;
+        if entry.file_name().to_string_lossy().starts_with(PART_PREFIX) {
+            return Err(SinkError::Occupied { path: entry.path() });
+        }
+    }
+    Ok(())
+}
+
+/// Makes output visible. Idempotent: what is visible already stays as it is.
+pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
+    let mut parents = Vec::new();
+    for committable in committables {
+        let pending = Path::new(&committable.pending_path);
+        let visible = Path::new(&committable.final_path);
+        publish(pending, visible)?;
+        parents.extend(visible.parent().map(Path::to_owned));
+        parents.extend(pending.parent().map(Path::to_owned));
+    }
+    parents.sort();
+    parents.dedup();
+    for parent in parents {
+        match sync_directory(&parent) {
+            Ok(()) => {}
+            // A repeated commit after the cleanup finds the pending files' directory gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(SinkError::io("sync", &parent, error)),
+        }
+    }
+    Ok(())
+}
+
+fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
+    match renameat_with(CWD, pending, CWD, visible, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(()),
+        Err(Errno::EXIST) => {
+            return Err(SinkError::Occupied {
+                path: visible.to_owned(),
+            });
+        }
+        Err(Errno::NOENT) => {
+            // Or the output's directory was removed: then the pending file went with it.
+            let is_visible = exists(visible)?;
+            let (pending, visible) = (pending.to_owned(), visible.to_owned());
+            return if is_visible {
+                Ok(())
+            } else {
+                Err(SinkError::Lost { pending, visible })
+            };
+        }
+        // A file system without this flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(SinkError::io("move to", visible, error.into())),
+    }
+    match (exists(pending)?, exists(visible)?) {
+        (true, false) => {
+            fs::rename(pending, visible).map_err(|e| SinkError::io("move to", visible, e))
+        }
+        (true, true) => Err(SinkError::Occupied {
+            path: visible.to_owned(),
+        }),
+        (false, true) => Ok(()),
+        (false, false) => Err(SinkError::Lost {
+            pending: pending.to_owned(),
+            visible: visible.to_owned(),
+        }),
+    }
+}
+
+fn exists(path: &Path) -> Result<bool, SinkError> {
+    fs::exists(path).map_err(|error| SinkError::io("read", path, error))
+}
+
+/// Removes all pending files of a job from an output directory. Idempotent.
+pub fn cleanup(directory: &Path, job: JobId) -> Result<(), SinkError> {
+    let ours = directory.join(PENDING_DIRECTORY);
+    let pending = ours.join(job.to_string());
+    match fs::remove_dir_all(&pending) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(SinkError::io("remove", &pending, error)),
+    }
+    match fs::remove_dir(&ours) {
+        Ok(()) => Ok(()),
+        // Other jobs write here too.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
+            ) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(SinkError::io("remove", &ours, error)),
+    }
+}
+
+/// Makes the name of a pending file durable, with those of the job's directory and of ours.
+pub(super) fn sync_ancestors(pending: &Path) -> io::Result<()> {
+    pending
+        .ancestors()
+        .skip(1)
+        .take(3)
+        .try_for_each(sync_directory)
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    // The empty path is the working directory.
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pending(directory: &Path, job: JobId, name: &str) -> Committable {
+        let parent = directory.join(PENDING_DIRECTORY).join(job.to_string());
+        fs::create_dir_all(&parent).expect("directory");
+        let path = parent.join(format!("{name}.pending"));
+        fs::write(&path, name).expect("written");
+        Committable {
+            pending_path: path.to_string_lossy().into_owned(),
+            final_path: directory.join(name).to_string_lossy().into_owned(),
+        }
+    }
+
+    #[test]
+    fn a_commit_may_be_repeated_at_any_point() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        commit(&parts[..1]).expect("first half");
+        commit(&parts).expect("all");
+        commit(&parts).expect("again");
+        cleanup(directory.path(), job).expect("cleaned up");
+        commit(&parts).expect("after the cleanup");
+        assert_eq!(
+            fs::read_to_string(directory.path().join("part-1")).expect("part"),
+            "part-1"
+        );
+    }
+
+    #[test]
+    fn a_commit_overwrites_nothing() {
+        let directory = tempfile::tempdir().expect("directory");
+        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
+        fs::write(&part.final_path, "precious").expect("written");
+        let error = commit(std::slice::from_ref(&part)).expect_err("refused");
+        assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
+        assert_eq!(
+            fs::read_to_string(&part.final_path).expect("part"),
+            "precious"
+        );
+    }
+
+    #[test]
+    fn lost_output_is_an_error() {
+        let directory = tempfile::tempdir().expect("directory");
+        let part = pending(directory.path(), JobId::from_bits(1), "part-0");
+        fs::remove_file(&part.pending_path).expect("removed");
+        let error = commit(&[part]).expect_err("lost");
+        assert!(matches!(error, SinkError::Lost { .. }), "{error}");
+    }
+
+    #[test]
+    fn cleanup_removes_one_jobs_leftovers_and_may_be_repeated() {
+        let directory = tempfile::tempdir().expect("directory");
+        let (ours, theirs) = (JobId::from_bits(1), JobId::from_bits(2));
+        pending(directory.path(), ours, "part-0");
+        let kept = pending(directory.path(), theirs, "part-0");
+        cleanup(directory.path(), ours).expect("cleaned up");
+        cleanup(directory.path(), ours).expect("again");
+        assert!(Path::new(&kept.pending_path).exists());
+        cleanup(directory.path(), theirs).expect("cleaned up");
+        assert_eq!(
+            fs::read_dir(directory.path()).expect("directory").count(),
+            0
+        );
+        cleanup(&directory.path().join("missing"), ours).expect("nothing there");
+    }
+
+    #[test]
+    fn only_part_files_are_in_the_way() {
+        let directory = tempfile::tempdir().expect("directory");
+        check_output(&directory.path().join("missing")).expect("free");
+        fs::write(directory.path().join("notes.txt"), "").expect("written");
+        check_output(directory.path()).expect("free");
+        fs::write(directory.path().join("part-7"), "").expect("written");
+        assert!(check_output(directory.path()).is_err());
+    }
+}

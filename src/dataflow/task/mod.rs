@@ -1,0 +1,163 @@
+//! A task: one attempt of one subtask of a vertex, from its deployment to its end.
+//!
+//! It runs on the runtime that it is given, never blocks it for longer than a batch, and says how it stands in a `watch` that
+//! keeps the last value. It ends by itself or by being cancelled; restarting it is the JobMaster's business. Nothing that it
+//! does takes the process down: an operator's panic fails the task alone.
+
+mod chain;
+mod plan;
+mod run;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::v1::{Committable, JobGraph, TaskDeployment, TaskMetrics};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use plan::PlanError;
+pub use run::TaskError;
+pub use status::TaskStatus;
+
+use super::exchange::Exchange;
+use status::Counters;
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct TaskSpec {
+    /// The job's graph.
+    pub graph: Arc<JobGraph>,
+    /// Which subtask, which attempt, and where its inputs are.
+    pub deployment: TaskDeployment,
+    /// The cluster that deploys it.
+    pub cluster_incarnation: ClusterIncarnation,
+    /// The term that deploys it.
+    pub epoch: Epoch,
+    /// Counts the job's JobMasters.
+    pub job_incarnation: u64,
+}
+
+/// Where tasks run.
+#[derive(Debug, Clone)]
+pub struct TaskRuntime {
+    runtime: Handle,
+    exchange: Exchange,
+}
+
+impl TaskRuntime {
+    /// Tasks on this runtime that meet in this exchange.
+    pub fn new(runtime: Handle, exchange: Exchange) -> TaskRuntime {
+        TaskRuntime { runtime, exchange }
+    }
+
+    /// The exchange of all its tasks.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Starts a task. What is wrong with it becomes its status.
+    pub fn start(&self, spec: TaskSpec) -> RunningTask {
+        let (sender, status) = watch::channel(TaskStatus::Deploying);
+        let counters = Arc::new(Counters::default());
+        let cancel = CancellationToken::new();
+        let task = run::Run {
+            spec,
+            exchange: self.exchange.clone(),
+            counters: Arc::clone(&counters),
+            status: sender.clone(),
+        };
+        let name = task.name();
+        self.runtime
+            .spawn(supervise(name, task.run(), sender, cancel.clone()));
+        RunningTask {
+            status,
+            counters,
+            cancel: cancel.drop_guard(),
+        }
+    }
+}
+
+/// A task that was started. Dropping it cancels the task.
+#[derive(Debug)]
+pub struct RunningTask {
+    status: watch::Receiver<TaskStatus>,
+    counters: Arc<Counters>,
+    cancel: DropGuard,
+}
+
+impl RunningTask {
+    /// Asks the task to end. It does so at its next batch or wait; its status says when. No effect on one that has ended.
+    pub fn cancel(&self) {
+        self.cancel.token().cancel();
+    }
+
+    /// What it has done so far.
+    pub fn metrics(&self) -> TaskMetrics {
+        self.counters.snapshot()
+    }
+
+    /// How it stands. The last value stays.
+    pub fn status(&self) -> watch::Receiver<TaskStatus> {
+        self.status.clone()
+    }
+
+    /// Waits for the end.
+    pub async fn ended(&self) -> TaskStatus {
+        let mut status = self.status.clone();
+        let ended = status
+            .wait_for(TaskStatus::is_terminal)
+            .await
+            .map(|status| status.clone());
+        ended.unwrap_or_else(|_| TaskStatus::Failed {
+            cause: "its runtime has ended".to_owned(),
+        })
+    }
+}
+
+/// Runs a task to its end, whatever that is.
+async fn supervise(
+    name: String,
+    task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
+    status: watch::Sender<TaskStatus>,
+    cancel: CancellationToken,
+) {
+    tracing::debug!(task = name, "task starts");
+    let mut running = Box::pin(AssertUnwindSafe(task).catch_unwind());
+    let ended = tokio::select! {
+        biased;
+        () = cancel.cancelled() => None,
+        ended = &mut running => Some(ended),
+    };
+    let last = match ended {
+        None => {
+            status.send_replace(TaskStatus::Canceling);
+            TaskStatus::Canceled
+        }
+        Some(Ok(Ok(committables))) => TaskStatus::Finished { committables },
+        Some(Ok(Err(error))) => TaskStatus::Failed {
+            cause: error.to_string(),
+        },
+        Some(Err(panic)) => TaskStatus::Failed {
+            cause: format!("panicked: {}", panic_message(&*panic)),
+        },
+    };
+    // Its files and channels are closed before anybody hears that it has ended.
+    drop(running);
+    match &last {
+        TaskStatus::Failed { cause } => tracing::warn!(task = name, cause, "task failed"),
+        ended => tracing::debug!(task = name, status = ended.name(), "task ended"),
+    }
+    status.send_replace(last);
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}

@@ -1,0 +1,329 @@
+//! What a deployment means: the vertex's operators with their columns, where its input comes from and where its output goes.
+//!
+//! Pure. A graph was checked before it was persisted; what is checked here is that this program understands it the same way.
+
+use std::sync::Arc;
+
+use arrow_schema::SchemaRef;
+use tanist_proto::id::{Generation, InvalidId, JobId, JobVertexId};
+use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLocation};
+
+use super::TaskSpec;
+use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
+use crate::dataflow::key::NoKeyColumn;
+use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
+use crate::dataflow::partitioner::Partitioner;
+use crate::dataflow::record::{UnknownColumnType, describe, same_columns, schema_of};
+use crate::job::OperatorSpec;
+
+/// A deployment that can't be run as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A text in the graph or deployment is no id.
+    #[error(transparent)]
+    Id(#[from] InvalidId),
+    /// A column has a type of a younger version.
+    #[error(transparent)]
+    Column(#[from] UnknownColumnType),
+    /// A hash edge names a column that the records don't have.
+    #[error(transparent)]
+    Key(#[from] NoKeyColumn),
+    /// An operator's specification can't be read.
+    #[error("operator {operator:?} has a specification that this version can't read: {source}")]
+    Specification {
+        /// The operator's name.
+        operator: String,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// An operator doesn't fit its input.
+    #[error("operator {operator:?}: {source}")]
+    Operator {
+        /// The operator's name.
+        operator: String,
+        /// What it said.
+        source: OperatorError,
+    },
+    /// Graph, deployment and program don't fit together.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+fn mismatch(message: impl Into<String>) -> PlanError {
+    PlanError::Mismatch(message.into())
+}
+
+/// An operator of the chain and where it runs.
+pub(super) struct PlannedOperator {
+    pub(super) name: String,
+    pub(super) spec: OperatorSpec,
+    pub(super) context: OperatorContext,
+}
+
+/// An edge out of the vertex.
+pub(super) struct PlannedOutput {
+    pub(super) partition: PartitionId,
+    pub(super) targets: Vec<u32>,
+    pub(super) partitioner: Partitioner,
+}
+
+/// All that a task needs to know.
+pub(super) struct Plan {
+    pub(super) subtask: u32,
+    pub(super) parallelism: u32,
+    pub(super) attempt: Attempt,
+    pub(super) operators: Vec<PlannedOperator>,
+    pub(super) inputs: Vec<ChannelRequest>,
+    pub(super) outputs: Vec<PlannedOutput>,
+}
+
+impl Plan {
+    pub(super) fn of(spec: &TaskSpec) -> Result<Plan, PlanError> {
+        let (graph, deployment) = (&spec.graph, &spec.deployment);
+        let job: JobId = graph.job_id.parse()?;
+        let id: JobVertexId = deployment.vertex_id.parse()?;
+        let vertex = vertex_of(graph, &deployment.vertex_id)?;
+        let subtask = deployment.subtask;
+        if subtask >= vertex.parallelism {
+            let parallelism = vertex.parallelism;
+            return Err(mismatch(format!(
+                "there is no subtask {subtask} of {parallelism}"
+            )));
+        }
+        let generation = Generation::new(deployment.generation);
+        let attempt = Attempt {
+            job_incarnation: spec.job_incarnation,
+            generation,
+        };
+        let context = OperatorContext {
+            graph: Arc::clone(graph),
+            job,
+            vertex: id,
+            subtask,
+            parallelism: vertex.parallelism,
+            generation,
+            input: input_schema(graph, vertex)?,
+            output: None,
+        };
+        let operators = plan_operators(vertex, &context)?;
+        let output = operators
+            .last()
+            .and_then(|operator| operator.context.output.clone());
+        let inputs = plan_inputs(spec, job, vertex, attempt, context.input.as_ref())?;
+        let outputs = plan_outputs(graph, job, id, vertex, subtask, output.as_ref())?;
+        let parallelism = vertex.parallelism;
+        Ok(Plan {
+            subtask,
+            parallelism,
+            attempt,
+            operators,
+            inputs,
+            outputs,
+        })
+    }
+}
+
+fn vertex_of<'g>(graph: &'g JobGraph, id: &str) -> Result<&'g JobVertex, PlanError> {
+    let found = graph.vertices.iter().find(|vertex| vertex.id == id);
+    found.ok_or_else(|| mismatch(format!("the graph has no vertex {id}")))
+}
+
+/// The edges that match, with their indices in the graph.
+fn edges(
+    graph: &JobGraph,
+    matches: impl Fn(&JobEdge) -> bool,
+) -> impl Iterator<Item = (u32, &JobEdge)> {
+    (0..)
+        .zip(&graph.edges)
+        .filter(move |(_, edge)| matches(edge))
+}
+
+/// The columns that reach a vertex; none if it has no input.
+fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef>, PlanError> {
+    let mut found: Option<SchemaRef> = None;
+    for (_, edge) in edges(graph, |edge| edge.target == vertex.id) {
+        let source = vertex_of(graph, &edge.source)?;
+        let columns = source
+            .operators
+            .last()
+            .map_or(&[][..], |operator| &operator.output);
+        let schema = schema_of(columns)?;
+        match &found {
+            Some(first) if !same_columns(first, &schema) => {
+                let (first, other) = (describe(first), describe(&schema));
+                return Err(mismatch(format!(
+                    "its inputs differ: ({first}) and ({other})"
+                )));
+            }
+            Some(_) => {}
+            None => found = Some(schema),
+        }
+    }
+    Ok(found)
+}
+
+fn plan_operators(
+    vertex: &JobVertex,
+    first: &OperatorContext,
+) -> Result<Vec<PlannedOperator>, PlanError> {
+    let mut input = first.input.clone();
+    let mut planned = Vec::with_capacity(vertex.operators.len());
+    for operator in &vertex.operators {
+        let name = operator.name.clone();
+        let spec: OperatorSpec =
+            serde_json::from_str(&operator.spec).map_err(|source| PlanError::Specification {
+                operator: name.clone(),
+                source,
+            })?;
+        let output =
+            output_schema(&spec, input.as_ref()).map_err(|source| PlanError::Operator {
+                operator: name.clone(),
+                source,
+            })?;
+        let declared = schema_of(&operator.output)?;
+        let emitted = output
+            .as_ref()
+            .map(|schema| describe(schema))
+            .unwrap_or_default();
+        if emitted != describe(&declared) {
+            return Err(mismatch(format!(
+                "operator {name:?} emits ({emitted}), but the graph says ({})",
+                describe(&declared)
+            )));
+        }
+        let context = OperatorContext {
+            input,
+            output: output.clone(),
+            ..first.clone()
+        };
+        input = output;
+        planned.push(PlannedOperator {
+            name,
+            spec,
+            context,
+        });
+    }
+    if planned.is_empty() {
+        return Err(mismatch("the vertex has no operators"));
+    }
+    Ok(planned)
+}
+
+fn plan_inputs(
+    spec: &TaskSpec,
+    job: JobId,
+    vertex: &JobVertex,
+    attempt: Attempt,
+    schema: Option<&SchemaRef>,
+) -> Result<Vec<ChannelRequest>, PlanError> {
+    let (graph, deployment) = (&spec.graph, &spec.deployment);
+    let mut requests = Vec::new();
+    for (index, edge) in edges(graph, |edge| edge.target == vertex.id) {
+        let source = vertex_of(graph, &edge.source)?;
+        let gates = deployment.inputs.iter().filter(|gate| gate.edge == index);
+        let channels: Vec<_> = gates.flat_map(|gate| &gate.channels).collect();
+        let expected: Vec<u32> = match edge.partitioning() {
+            Partitioning::Forward => vec![deployment.subtask],
+            _ => (0..source.parallelism).collect(),
+        };
+        let mut given: Vec<u32> = channels
+            .iter()
+            .map(|channel| channel.source_subtask)
+            .collect();
+        given.sort_unstable();
+        if given != expected {
+            return Err(mismatch(format!(
+                "edge {index} has channels from subtasks {given:?}, {expected:?} are needed"
+            )));
+        }
+        for channel in channels {
+            let generation = Generation::new(channel.generation);
+            let location = channel.location.clone().unwrap_or_default();
+            let number = channel.source_subtask + 1;
+            requests.push(ChannelRequest {
+                producer: producer_name(source, number, generation, &location),
+                partition: PartitionId {
+                    job,
+                    vertex: edge.source.parse()?,
+                    subtask: channel.source_subtask,
+                    edge: index,
+                },
+                attempt: Attempt {
+                    generation,
+                    ..attempt
+                },
+                target_subtask: deployment.subtask,
+                location,
+                schema: schema
+                    .cloned()
+                    .unwrap_or_else(|| Arc::new(arrow_schema::Schema::empty())),
+            });
+        }
+    }
+    Ok(requests)
+}
+
+fn producer_name(
+    vertex: &JobVertex,
+    number: u32,
+    generation: Generation,
+    location: &TaskManagerLocation,
+) -> String {
+    let (name, parallelism, at) = (&vertex.name, vertex.parallelism, &location.resource_id);
+    format!("{name:?} ({number}/{parallelism}, attempt {generation}) on {at}")
+}
+
+fn plan_outputs(
+    graph: &JobGraph,
+    job: JobId,
+    id: JobVertexId,
+    vertex: &JobVertex,
+    subtask: u32,
+    schema: Option<&SchemaRef>,
+) -> Result<Vec<PlannedOutput>, PlanError> {
+    let mut outputs = Vec::new();
+    for (index, edge) in edges(graph, |edge| edge.source == vertex.id) {
+        let Some(schema) = schema else {
+            return Err(mismatch("a sink has an edge out of it"));
+        };
+        let target = vertex_of(graph, &edge.target)?;
+        let partitioning = match Partitioning::try_from(edge.partitioning) {
+            Ok(Partitioning::Unspecified) | Err(_) => {
+                let number = edge.partitioning;
+                return Err(mismatch(format!(
+                    "edge {index} has unknown partitioning {number}"
+                )));
+            }
+            Ok(known) => known,
+        };
+        let targets: Vec<u32> = match partitioning {
+            Partitioning::Forward if target.parallelism != vertex.parallelism => {
+                return Err(mismatch(format!(
+                    "forward edge {index} changes the parallelism"
+                )));
+            }
+            Partitioning::Forward => vec![subtask],
+            _ => (0..target.parallelism).collect(),
+        };
+        let keys = match partitioning {
+            Partitioning::Hash => &edge.key_columns[..],
+            _ => &[],
+        };
+        let max_parallelism = target.max_parallelism.max(target.parallelism);
+        let partitioner =
+            Partitioner::new(partitioning, keys, schema, targets.len(), max_parallelism)?
+                .starting_at(usize::try_from(subtask).unwrap_or_default());
+        let partition = PartitionId {
+            job,
+            vertex: id,
+            subtask,
+            edge: index,
+        };
+        outputs.push(PlannedOutput {
+            partition,
+            targets,
+            partitioner,
+        });
+    }
+    Ok(outputs)
+}

@@ -1,0 +1,95 @@
+//! How a task stands, and what it has counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow_array::RecordBatch;
+use tanist_proto::v1::{Committable, ExecutionState, TaskMetrics};
+
+use crate::dataflow::record::size_of;
+
+/// How a task stands. Goes forward only; the last three are final.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskStatus {
+    /// It was accepted.
+    Deploying,
+    /// It opens its operators.
+    Initializing,
+    /// It takes and gives records.
+    Running,
+    /// It was asked to end.
+    Canceling,
+    /// All its input is processed and all its output handed over.
+    Finished {
+        /// What its sinks wrote and nobody sees yet.
+        committables: Vec<Committable>,
+    },
+    /// It ended because it was asked to.
+    Canceled,
+    /// It can't go on.
+    Failed {
+        /// Why, for people.
+        cause: String,
+    },
+}
+
+impl TaskStatus {
+    /// Whether it has ended.
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            TaskStatus::Deploying
+            | TaskStatus::Initializing
+            | TaskStatus::Running
+            | TaskStatus::Canceling => false,
+            TaskStatus::Finished { .. } | TaskStatus::Canceled | TaskStatus::Failed { .. } => true,
+        }
+    }
+
+    /// The state as it is reported.
+    pub fn execution_state(&self) -> ExecutionState {
+        match self {
+            TaskStatus::Deploying => ExecutionState::Deploying,
+            TaskStatus::Initializing => ExecutionState::Initializing,
+            TaskStatus::Running => ExecutionState::Running,
+            TaskStatus::Canceling => ExecutionState::Canceling,
+            TaskStatus::Finished { .. } => ExecutionState::Finished,
+            TaskStatus::Canceled => ExecutionState::Canceled,
+            TaskStatus::Failed { .. } => ExecutionState::Failed,
+        }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.execution_state().as_str_name()
+    }
+}
+
+/// Counts what crosses the task's borders: chained operators are one.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    records_in: AtomicU64,
+    records_out: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn count_in(&self, batch: &RecordBatch) {
+        self.records_in
+            .fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        self.bytes_in
+            .fetch_add(size_of(batch) as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_out(&self, rows: usize, bytes: usize) {
+        self.records_out.fetch_add(rows as u64, Ordering::Relaxed);
+        self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) -> TaskMetrics {
+        TaskMetrics {
+            records_in: self.records_in.load(Ordering::Relaxed),
+            records_out: self.records_out.load(Ordering::Relaxed),
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! Tasks end to end: jobs in one process over memory and TCP, backpressure, cancelling, and how tasks fail.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tanist_proto::id::Generation;
+use tanist_proto::v1::{JobGraph, Partitioning};
+
+use super::*;
+use crate::dataflow::sink;
+use crate::dataflow::testing::{GraphBuilder, Placement, TaskManager, deploy, spec, wait_until};
+use crate::job::{Emit, OperatorSpec};
+
+fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
+    OperatorSpec::Datagen {
+        rate,
+        count,
+        seed: 7,
+        keys: 100,
+    }
+}
+
+fn count_by(key: &str, emit: Emit) -> OperatorSpec {
+    OperatorSpec::Count {
+        keys: vec![key.to_owned()],
+        emit,
+    }
+}
+
+fn file_sink(path: &Path) -> OperatorSpec {
+    OperatorSpec::FileSink {
+        path: path.to_string_lossy().into_owned(),
+    }
+}
+
+/// Lines are read, cut into words, shuffled, counted, gathered again and written.
+fn word_count(input: &Path, output: &Path, parallelism: [u32; 3]) -> Arc<JobGraph> {
+    let paths = vec![input.join("*.txt").to_string_lossy().into_owned()];
+    let split = OperatorSpec::SplitWords {
+        column: "line".to_owned(),
+    };
+    GraphBuilder::new()
+        .vertex(parallelism[0], &[OperatorSpec::FileSource { paths }], None)
+        .vertex(
+            parallelism[1],
+            &[split],
+            Some((0, Partitioning::Rebalance, &[])),
+        )
+        .vertex(
+            parallelism[2],
+            &[count_by("word", Emit::Final), file_sink(output)],
+            Some((1, Partitioning::Hash, &["word"])),
+        )
+        .build()
+}
+
+fn counted(texts: &[String]) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for word in texts
+        .iter()
+        .flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric()))
+    {
+        if !word.is_empty() {
+            *counts.entry(word.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
+    let mut all = Vec::new();
+    for (place, task) in tasks {
+        match task.ended().await {
+            TaskStatus::Finished { committables } => all.extend(committables),
+            other => panic!("task {place:?} ended as {other:?}"),
+        }
+    }
+    all
+}
+
+/// Runs the word count and reads its output.
+async fn run_word_count(
+    texts: &[String],
+    parallelism: [u32; 3],
+    managers: &[TaskManager],
+    placement: Placement,
+) -> BTreeMap<String, u64> {
+    let directory = tempfile::tempdir().expect("directory");
+    for (index, text) in texts.iter().enumerate() {
+        let path = directory.path().join(format!("{index}.txt"));
+        std::fs::write(path, text).expect("written");
+    }
+    let output = directory.path().join("out");
+    let graph = word_count(directory.path(), &output, parallelism);
+    let tasks = deploy(&graph, managers, placement);
+    let committables = finish(&tasks).await;
+    assert_eq!(committables.len(), parallelism[2] as usize);
+    sink::commit(&committables).expect("committed");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    for manager in managers {
+        let exchange = manager.runtime.exchange();
+        wait_until("all partitions are consumed", || {
+            exchange.partition_count() == 0
+        })
+        .await;
+    }
+    let mut counts = BTreeMap::new();
+    for entry in std::fs::read_dir(&output).expect("output") {
+        let path = entry.expect("entry").path();
+        for line in std::fs::read_to_string(&path).expect("part").lines() {
+            let (word, count) = line.split_once(' ').expect("word and count");
+            let before = counts.insert(word.to_owned(), count.parse().expect("a count"));
+            assert_eq!(before, None, "{word} is in two parts");
+        }
+    }
+    counts
+}
+
+fn on_runtime<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn a_word_count_equals_a_single_threaded_one(
+        texts in prop::collection::vec("([ab0]{1,3}[ .\n]|c\r\n|ä){0,60}", 1..4),
+        parallelism in prop::array::uniform3(1_u32..5),
+        over_tcp in any::<bool>(),
+    ) {
+        let placement: Placement = match over_tcp {
+            true => |vertex, subtask| vertex + subtask as usize,
+            false => |_, _| 0,
+        };
+        let counts = on_runtime(async {
+            let managers = TaskManager::start_many::<2>().await;
+            run_word_count(&texts, parallelism, &managers, placement).await
+        });
+        prop_assert_eq!(counts, counted(&texts));
+    }
+}
+
+#[test]
+fn a_larger_word_count_over_tcp_equals_a_single_threaded_one() {
+    let texts: Vec<String> = (0..3)
+        .map(|file| {
+            (0..40_000)
+                .map(|n| format!("w{} ", n * (file + 7) % 4099))
+                .collect()
+        })
+        .map(|text: String| text.replace("w1 ", "w1\n"))
+        .collect();
+    let counts = on_runtime(async {
+        let managers = TaskManager::start_many::<3>().await;
+        run_word_count(&texts, [3, 2, 4], &managers, |vertex, subtask| {
+            vertex + subtask as usize
+        })
+        .await
+    });
+    assert_eq!(counts, counted(&texts));
+}
+
+/// datagen, then a running count into nothing: what an unbounded job is like.
+fn stream(source: OperatorSpec, partitioning: Partitioning) -> Arc<JobGraph> {
+    GraphBuilder::new()
+        .vertex(2, &[source], None)
+        .vertex(
+            2,
+            &[count_by("key", Emit::Updates), OperatorSpec::Discard {}],
+            Some((0, partitioning, &["key"])),
+        )
+        .build()
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_records_are_not_held_back() {
+    let managers = [TaskManager::start("tm").await];
+    let tasks = deploy(
+        &stream(datagen(Some(10), None), Partitioning::Hash),
+        &managers,
+        |_, _| 0,
+    );
+    let started = tokio::time::Instant::now();
+    let received = || {
+        (0..2)
+            .map(|i| tasks[&(1, i)].metrics().records_in)
+            .sum::<u64>()
+    };
+    wait_until("ten records arrive", || received() >= 10).await;
+    assert!(
+        started.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(
+        tasks
+            .values()
+            .all(|task| *task.status().borrow() == TaskStatus::Running)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_partitioning_brings_the_records_where_they_belong() {
+    for (partitioning, expected) in [
+        (Partitioning::Forward, [500, 500]),
+        (Partitioning::Rebalance, [500, 500]),
+        (Partitioning::Broadcast, [1000, 1000]),
+        (Partitioning::Global, [1000, 0]),
+    ] {
+        let managers = [TaskManager::start("tm").await];
+        let tasks = deploy(
+            &stream(datagen(None, Some(1000)), partitioning),
+            &managers,
+            |_, _| 0,
+        );
+        finish(&tasks).await;
+        let received = [0, 1].map(|subtask| tasks[&(1, subtask)].metrics().records_in);
+        assert_eq!(received, expected, "{partitioning:?}");
+    }
+}
+
+/// Waits until a source that is held back stands still, and says how much it has made.
+async fn made_until_standstill(task: &RunningTask) -> u64 {
+    let mut made = 0;
+    loop {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        match task.metrics().records_out {
+            same if same == made && made > 0 => return made,
+            more => made = more,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_that_does_not_read_bounds_what_its_source_makes() {
+    let managers = [TaskManager::start("tm").await];
+    let graph = stream(datagen(None, None), Partitioning::Hash);
+    let source = managers[0]
+        .runtime
+        .start(spec(&graph, &managers, |_, _| 0, (0, 0), 1));
+    let made = made_until_standstill(&source).await;
+    assert!(made <= 2 * 9 * 4096, "{made} records");
+    assert_eq!(*source.status().borrow(), TaskStatus::Running);
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_credit_is_cancelled_at_once() {
+    let managers = [TaskManager::start("tm").await];
+    let graph = stream(datagen(None, None), Partitioning::Hash);
+    let source = managers[0]
+        .runtime
+        .start(spec(&graph, &managers, |_, _| 0, (0, 0), 1));
+    made_until_standstill(&source).await;
+    source.cancel();
+    assert_eq!(source.ended().await, TaskStatus::Canceled);
+    assert_eq!(managers[0].runtime.exchange().partition_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_its_producer_or_for_time_is_cancelled_at_once() {
+    let managers = [TaskManager::start("tm").await];
+    let graph = stream(datagen(Some(1), None), Partitioning::Hash);
+    let runtime = &managers[0].runtime;
+    let consumer = runtime.start(spec(&graph, &managers, |_, _| 0, (1, 0), 1));
+    let source = runtime.start(spec(&graph, &managers, |_, _| 0, (0, 1), 1));
+    for task in [&consumer, &source] {
+        let mut status = task.status();
+        status
+            .wait_for(|status| *status == TaskStatus::Running)
+            .await
+            .expect("runs");
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let asked = tokio::time::Instant::now();
+    for task in [&consumer, &source] {
+        task.cancel();
+        assert_eq!(task.ended().await, TaskStatus::Canceled);
+    }
+    assert_eq!(asked.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_a_remote_producer_is_cancelled_at_once() {
+    let managers = TaskManager::start_many::<2>().await;
+    let graph = stream(datagen(None, None), Partitioning::Hash);
+    let placement: Placement = |vertex, _| vertex;
+    let consumer = managers[1]
+        .runtime
+        .start(spec(&graph, &managers, placement, (1, 0), 1));
+    let mut status = consumer.status();
+    status
+        .wait_for(|status| *status == TaskStatus::Running)
+        .await
+        .expect("runs");
+    consumer.cancel();
+    assert_eq!(consumer.ended().await, TaskStatus::Canceled);
+}
+
+#[tokio::test]
+async fn a_busy_task_is_cancelled_by_dropping_it() {
+    let managers = [TaskManager::start("tm").await];
+    let graph = stream(datagen(None, None), Partitioning::Hash);
+    let mut tasks = deploy(&graph, &managers, |_, _| 0);
+    wait_until("records flow", || {
+        tasks[&(1, 0)].metrics().records_in > 10_000
+    })
+    .await;
+    let dropped = tasks.remove(&(0, 0)).expect("there");
+    let mut status = dropped.status();
+    drop(dropped);
+    status
+        .wait_for(|status| *status == TaskStatus::Canceled)
+        .await
+        .expect("ended");
+    let TaskStatus::Failed { cause } = tasks[&(1, 0)].ended().await else {
+        panic!("its consumer lacks input")
+    };
+    assert!(
+        cause.contains("\"vertex 0\" (1/2, attempt 1) on tm"),
+        "{cause}"
+    );
+}
+
+#[tokio::test]
+async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consumers() {
+    let managers = TaskManager::start_many::<2>().await;
+    let sum = |column: &str| OperatorSpec::Sum {
+        keys: vec!["key".to_owned()],
+        column: column.to_owned(),
+        emit: Emit::Updates,
+    };
+    // Records whose running sums are summed up again and again overflow soon.
+    let mut chain = vec![OperatorSpec::Datagen {
+        rate: None,
+        count: None,
+        seed: 1,
+        keys: 1,
+    }];
+    chain.push(sum("seq"));
+    chain.extend((0..6).map(|_| sum("sum")));
+    let graph = GraphBuilder::new()
+        .vertex(1, &chain, None)
+        .vertex(
+            1,
+            &[OperatorSpec::Discard {}],
+            Some((0, Partitioning::Forward, &[])),
+        )
+        .build();
+    let tasks = deploy(&graph, &managers, |vertex, _| vertex);
+    let TaskStatus::Failed { cause } = tasks[&(0, 0)].ended().await else {
+        panic!("it overflows")
+    };
+    assert!(cause.contains("operator \"operator 0."), "{cause}");
+    assert!(
+        cause.contains("(1/1): the result overflows int64, at record [0 "),
+        "{cause}"
+    );
+    let TaskStatus::Failed { cause: of_consumer } = tasks[&(1, 0)].ended().await else {
+        panic!("its input broke off")
+    };
+    assert!(of_consumer.contains(&cause), "{of_consumer}");
+    managers[0]
+        .runtime
+        .exchange()
+        .release(graph.job_id.parse().expect("id"), Generation::new(1));
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_graph_fails_with_a_reason() {
+    let managers = [TaskManager::start("tm").await];
+    let graph = stream(datagen(None, Some(1)), Partitioning::Hash);
+    let good = spec(&graph, &managers, |_, _| 0, (1, 0), 1);
+    let cause_of = async |spec: TaskSpec| match managers[0].runtime.start(spec).ended().await {
+        TaskStatus::Failed { cause } => cause,
+        other => panic!("ended as {other:?}"),
+    };
+
+    let mut spec = good.clone();
+    spec.deployment.subtask = 2;
+    assert_eq!(cause_of(spec).await, "there is no subtask 2 of 2");
+
+    let mut spec = good.clone();
+    spec.deployment.inputs[0].channels.pop();
+    assert!(
+        cause_of(spec)
+            .await
+            .contains("channels from subtasks [0], [0, 1] are needed")
+    );
+
+    let mut spec = good.clone();
+    let mut graph = JobGraph::clone(&spec.graph);
+    graph.vertices[1].operators[0].spec = "{\"type\":\"teleport\"}".to_owned();
+    spec.graph = Arc::new(graph);
+    assert!(cause_of(spec).await.contains("teleport"));
+
+    let mut spec = good;
+    let mut graph = JobGraph::clone(&spec.graph);
+    graph.vertices[1].operators[0].output.pop();
+    spec.graph = Arc::new(graph);
+    assert!(
+        cause_of(spec)
+            .await
+            .contains("but the graph says (key: int64)")
+    );
+}
+
+#[tokio::test]
+async fn a_missing_input_file_is_named() {
+    let managers = [TaskManager::start("tm").await];
+    let directory = tempfile::tempdir().expect("directory");
+    let graph = word_count(directory.path(), &directory.path().join("out"), [1, 1, 1]);
+    let tasks = deploy(&graph, &managers, |_, _| 0);
+    let TaskStatus::Failed { cause } = tasks[&(0, 0)].ended().await else {
+        panic!("there is no input")
+    };
+    assert!(
+        cause.contains("no file matches") && cause.contains("*.txt"),
+        "{cause}"
+    );
+}
+
+#[tokio::test]
+async fn a_panic_fails_the_task_and_not_the_process() {
+    let (sender, status) = watch::channel(TaskStatus::Running);
+    let panicking = async {
+        tokio::task::yield_now().await;
+        panic!("an operator's mistake")
+    };
+    supervise(
+        "task".to_owned(),
+        panicking,
+        sender,
+        CancellationToken::new(),
+    )
+    .await;
+    let cause = "panicked: an operator's mistake".to_owned();
+    assert_eq!(*status.borrow(), TaskStatus::Failed { cause });
+}
+
+#[tokio::test]
+async fn two_sinks_into_one_directory_write_parts_of_their_own() {
+    let managers = [TaskManager::start("tm").await];
+    let directory = tempfile::tempdir().expect("directory");
+    let output = directory.path().join("out");
+    let graph = GraphBuilder::new()
+        .vertex(1, &[datagen(None, Some(10))], None)
+        .vertex(
+            1,
+            &[file_sink(&output)],
+            Some((0, Partitioning::Forward, &[])),
+        )
+        .vertex(
+            2,
+            &[file_sink(&output)],
+            Some((0, Partitioning::Broadcast, &[])),
+        )
+        .build();
+    let committables = finish(&deploy(&graph, &managers, |_, _| 0)).await;
+    sink::commit(&committables).expect("committed");
+    assert_eq!(sink::directories(&graph), std::slice::from_ref(&output));
+    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    let entries = std::fs::read_dir(&output).expect("output");
+    let contents: Vec<_> = entries
+        .map(|entry| std::fs::read_to_string(entry.expect("entry").path()).expect("a part"))
+        .collect();
+    assert_eq!(contents.len(), 3);
+    assert!(contents.iter().all(|content| content.lines().count() == 10));
+
+    let again = deploy(&graph, &managers, |_, _| 0);
+    let TaskStatus::Failed { cause } = again[&(1, 0)].ended().await else {
+        panic!("the output is there already")
+    };
+    assert!(
+        cause.contains("the output of another run is not overwritten"),
+        "{cause}"
+    );
+}

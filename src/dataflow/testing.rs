@@ -1,0 +1,221 @@
+//! What the tests of exchange and tasks share: TaskManagers in one process, graphs by hand, and their deployment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::{JobId, JobVertexId};
+use tanist_proto::v1::{
+    Column, ColumnType, InputChannel, InputGate, JobEdge, JobGraph, JobVertex,
+    Operator as GraphOperator, Partitioning, TaskDeployment, TaskManagerLocation,
+};
+use tokio::runtime::Handle;
+
+use super::operator::output_schema;
+use super::record::schema_of;
+use super::{Exchange, HighestEpoch, RunningTask, TaskRuntime, TaskSpec};
+use crate::job::OperatorSpec;
+
+/// The cluster of all tests.
+pub(super) fn cluster() -> ClusterIncarnation {
+    ClusterIncarnation::new("test")
+}
+
+/// A TaskManager: what of it runs tasks.
+pub(super) struct TaskManager {
+    pub(super) runtime: TaskRuntime,
+    pub(super) gate: Arc<HighestEpoch>,
+    pub(super) location: TaskManagerLocation,
+}
+
+impl TaskManager {
+    pub(super) async fn start(name: &str) -> TaskManager {
+        let gate = Arc::new(HighestEpoch::default());
+        let exchange = Exchange::bind(
+            "127.0.0.1:0",
+            name,
+            "first",
+            gate.clone() as _,
+            Handle::current(),
+        );
+        let exchange = exchange.await.expect("a free port");
+        let location = TaskManagerLocation {
+            resource_id: name.to_owned(),
+            incarnation: "first".to_owned(),
+            rpc_address: String::new(),
+            data_address: exchange.address().to_string(),
+        };
+        TaskManager {
+            runtime: TaskRuntime::new(Handle::current(), exchange),
+            gate,
+            location,
+        }
+    }
+
+    pub(super) async fn start_many<const N: usize>() -> [TaskManager; N] {
+        let mut started = Vec::new();
+        for index in 0..N {
+            started.push(TaskManager::start(&format!("tm{index}")).await);
+        }
+        started
+            .try_into()
+            .unwrap_or_else(|_| panic!("{N} were started"))
+    }
+}
+
+/// A graph that is built by hand.
+#[derive(Default)]
+pub(super) struct GraphBuilder {
+    graph: JobGraph,
+}
+
+impl GraphBuilder {
+    pub(super) fn new() -> GraphBuilder {
+        let mut graph = JobGraph {
+            name: "test".to_owned(),
+            ..JobGraph::default()
+        };
+        graph.job_id = JobId::random().to_string();
+        GraphBuilder { graph }
+    }
+
+    /// A vertex and the edge that feeds it. Vertices are named by their place.
+    pub(super) fn vertex(
+        mut self,
+        parallelism: u32,
+        specs: &[OperatorSpec],
+        input: Option<(usize, Partitioning, &[&str])>,
+    ) -> GraphBuilder {
+        let index = self.graph.vertices.len();
+        let id = JobVertexId::from_bits(index as u128 + 1).to_string();
+        let mut schema = input.map(|(source, ..)| {
+            let operators = &self.graph.vertices[source].operators;
+            schema_of(&operators.last().expect("not empty").output).expect("known types")
+        });
+        let mut operators = Vec::new();
+        for spec in specs {
+            schema = output_schema(spec, schema.as_ref()).expect("fits");
+            let fields = schema.iter().flat_map(|schema| schema.fields().iter());
+            let columns = fields.map(|field| Column {
+                name: field.name().clone(),
+                r#type: match field.data_type() {
+                    arrow_schema::DataType::Utf8 => ColumnType::String.into(),
+                    arrow_schema::DataType::Int64 => ColumnType::Int64.into(),
+                    arrow_schema::DataType::Float64 => ColumnType::Float64.into(),
+                    _ => ColumnType::Bool.into(),
+                },
+            });
+            operators.push(GraphOperator {
+                name: format!("operator {index}.{}", operators.len()),
+                spec: serde_json::to_string(spec).expect("serializes"),
+                output: columns.collect(),
+            });
+        }
+        if let Some((source, partitioning, keys)) = input {
+            self.graph.edges.push(JobEdge {
+                source: self.graph.vertices[source].id.clone(),
+                target: id.clone(),
+                partitioning: partitioning.into(),
+                key_columns: keys.iter().map(|key| (*key).to_owned()).collect(),
+            });
+        }
+        self.graph.vertices.push(JobVertex {
+            id,
+            name: format!("vertex {index}"),
+            operators,
+            parallelism,
+            max_parallelism: 128,
+            slot_sharing_group: "default".to_owned(),
+        });
+        self
+    }
+
+    pub(super) fn build(self) -> Arc<JobGraph> {
+        Arc::new(self.graph)
+    }
+}
+
+/// Which of the TaskManagers runs a subtask of a vertex.
+pub(super) type Placement = fn(vertex: usize, subtask: u32) -> usize;
+
+/// The specification of one task.
+pub(super) fn spec(
+    graph: &Arc<JobGraph>,
+    managers: &[TaskManager],
+    placement: Placement,
+    (vertex, subtask): (usize, u32),
+    generation: u64,
+) -> TaskSpec {
+    let target = &graph.vertices[vertex];
+    let edges = (0..)
+        .zip(&graph.edges)
+        .filter(|(_, edge)| edge.target == target.id);
+    let inputs = edges.map(|(index, edge)| {
+        let source = graph
+            .vertices
+            .iter()
+            .position(|v| v.id == edge.source)
+            .expect("a vertex");
+        let all = 0..graph.vertices[source].parallelism;
+        let forward = edge.partitioning() == Partitioning::Forward;
+        let channels = all
+            .filter(|other| !forward || *other == subtask)
+            .map(|source_subtask| {
+                let manager = &managers[placement(source, source_subtask) % managers.len()];
+                InputChannel {
+                    source_vertex_id: edge.source.clone(),
+                    source_subtask,
+                    generation,
+                    location: Some(manager.location.clone()),
+                }
+            });
+        InputGate {
+            edge: index,
+            channels: channels.collect(),
+        }
+    });
+    TaskSpec {
+        graph: Arc::clone(graph),
+        deployment: TaskDeployment {
+            vertex_id: target.id.clone(),
+            subtask,
+            generation,
+            allocation_id: String::new(),
+            inputs: inputs.collect(),
+        },
+        cluster_incarnation: cluster(),
+        epoch: Epoch::new(1),
+        job_incarnation: 1,
+    }
+}
+
+/// Starts all tasks of a graph, sinks first, so that consumers wait for their producers.
+pub(super) fn deploy(
+    graph: &Arc<JobGraph>,
+    managers: &[TaskManager],
+    placement: Placement,
+) -> BTreeMap<(usize, u32), RunningTask> {
+    let mut tasks = BTreeMap::new();
+    for vertex in (0..graph.vertices.len()).rev() {
+        for subtask in 0..graph.vertices[vertex].parallelism {
+            let spec = spec(graph, managers, placement, (vertex, subtask), 1);
+            let manager = &managers[placement(vertex, subtask) % managers.len()];
+            tasks.insert((vertex, subtask), manager.runtime.start(spec));
+        }
+    }
+    tasks
+}
+
+/// Yields to all other tasks until a condition holds.
+pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    let bound = std::time::Duration::from_secs(60);
+    assert!(
+        tokio::time::timeout(bound, waiting).await.is_ok(),
+        "{what} did not happen"
+    );
+}

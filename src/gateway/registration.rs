@@ -1,0 +1,244 @@
+//! How one component registers at another: attempts until an answer is definite.
+//!
+//! The same for every connection. Each attempt asks anew what to send, so that it carries a registration number of its own and
+//! a report of that moment. An attempt ends at a timeout that doubles; after an error or a refusal there is a delay, which
+//! the caller's wake-up ends at once. It is cancelled by dropping it, with which a late answer is dropped as well.
+
+use std::future::Future;
+use std::time::Duration;
+
+use rand::Rng as _;
+use tanist_proto::v1 as pb;
+use tokio::sync::Notify;
+
+use super::{GatewayError, GatewayResult};
+
+/// How long attempts and the delays between them take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistrationOptions {
+    /// `cluster.registration.initial-timeout`: of the first attempt, and the first delay after an error.
+    pub initial_timeout: Duration,
+    /// `cluster.registration.max-timeout`.
+    pub max_timeout: Duration,
+    /// `cluster.registration.error-delay`: delays after errors double up to this.
+    pub error_delay: Duration,
+    /// `cluster.registration.refused-registration-delay`.
+    pub refused_delay: Duration,
+}
+
+impl Default for RegistrationOptions {
+    fn default() -> RegistrationOptions {
+        RegistrationOptions {
+            initial_timeout: Duration::from_millis(100),
+            max_timeout: Duration::from_secs(30),
+            error_delay: Duration::from_secs(10),
+            refused_delay: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The longest delay after "not yet".
+const NOT_YET_DELAY: Duration = Duration::from_secs(1);
+
+/// What an attempt was answered.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer<S> {
+    /// Registered.
+    Success(S),
+    /// Not this time.
+    Failure(String),
+    /// Never.
+    Rejection(String),
+}
+
+impl Answer<pb::RegistrationSuccess> {
+    /// Takes the answer out of the message.
+    pub fn from_message(message: pb::RegistrationResponse) -> GatewayResult<Self> {
+        use pb::registration_response::Answer as Message;
+        match message.answer {
+            Some(Message::Success(success)) => Ok(Answer::Success(success)),
+            Some(Message::Failure(failure)) => Ok(Answer::Failure(failure.reason)),
+            Some(Message::Rejection(rejection)) => Ok(Answer::Rejection(rejection.reason)),
+            None => Err(GatewayError::Invalid(
+                "the registration's answer is empty".to_owned(),
+            )),
+        }
+    }
+}
+
+impl<S> Answer<S> {
+    /// The same answer with another success.
+    pub fn map<T>(self, change: impl FnOnce(S) -> T) -> Answer<T> {
+        match self {
+            Answer::Success(success) => Answer::Success(change(success)),
+            Answer::Failure(reason) => Answer::Failure(reason),
+            Answer::Rejection(reason) => Answer::Rejection(reason),
+        }
+    }
+}
+
+/// How a registration ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Registered<S> {
+    /// With success.
+    Success(S),
+    /// The other side will never accept this one.
+    Rejected(String),
+    /// What was to register, or where, does not exist.
+    NotFound(String),
+}
+
+/// Attempts until the answer is definite. `wake` ends a delay at once (`notify_one`: also one that
+/// begins later) and starts the timeouts from the first again.
+pub async fn register<S, F>(
+    options: &RegistrationOptions,
+    target: &str,
+    wake: &Notify,
+    mut attempt: impl FnMut() -> F,
+) -> Registered<S>
+where
+    F: Future<Output = GatewayResult<Answer<S>>>,
+{
+    let mut timeout = options.initial_timeout;
+    let mut error_delay = options.initial_timeout.min(options.error_delay);
+    loop {
+        let delay = match tokio::time::timeout(timeout, attempt()).await {
+            Ok(Ok(Answer::Success(success))) => return Registered::Success(success),
+            Ok(Ok(Answer::Rejection(reason))) => return Registered::Rejected(reason),
+            Ok(Err(GatewayError::NotFound(reason))) => return Registered::NotFound(reason),
+            Ok(Ok(Answer::Failure(reason))) => {
+                tracing::info!(target_address = target, reason, "registration was refused");
+                options.refused_delay
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(target_address = target, %error, "registration failed");
+                // A leader that is still recovering is there soon: backoff must not add to a takeover.
+                let is_soon = matches!(error, GatewayError::NotYet(_));
+                let delay = if is_soon {
+                    error_delay.min(NOT_YET_DELAY)
+                } else {
+                    error_delay
+                };
+                error_delay = error_delay.saturating_mul(2).min(options.error_delay);
+                delay
+            }
+            Err(_elapsed) => {
+                tracing::debug!(
+                    target_address = target,
+                    ?timeout,
+                    "registration was not answered"
+                );
+                timeout = timeout.saturating_mul(2).min(options.max_timeout);
+                Duration::ZERO
+            }
+        };
+        if delay.is_zero() {
+            continue;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(jittered(delay)) => {}
+            () = wake.notified() => {
+                timeout = options.initial_timeout;
+                error_delay = options.initial_timeout.min(options.error_delay);
+            }
+        }
+    }
+}
+
+/// Three quarters to all of `delay`, so that many that lost the same target don't come back at the same moment.
+fn jittered(delay: Duration) -> Duration {
+    delay.mul_f64(rand::rng().random_range(0.75..=1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Registers against scripted answers (`None`: never answered); gives the result and when each attempt began.
+    async fn run(
+        script: Vec<Option<GatewayResult<Answer<u8>>>>,
+        wake: &Notify,
+    ) -> (Registered<u8>, Vec<Duration>) {
+        let start = Instant::now();
+        let begun = RefCell::new(Vec::new());
+        let script = RefCell::new(script.into_iter());
+        let attempt = || {
+            begun.borrow_mut().push(start.elapsed());
+            let next = script
+                .borrow_mut()
+                .next()
+                .expect("no more attempts than scripted");
+            async move {
+                match next {
+                    Some(answer) => answer,
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        let result = register(&RegistrationOptions::default(), "rm", wake, attempt).await;
+        let begun = begun.borrow().clone();
+        (result, begun)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_without_answer_is_followed_at_once_by_one_with_twice_the_time() {
+        let script = vec![None, None, None, Some(Ok(Answer::Success(7)))];
+        let (result, begun) = run(script, &Notify::new()).await;
+        assert_eq!(result, Registered::Success(7));
+        assert_eq!(
+            begun.iter().map(Duration::as_millis).collect::<Vec<_>>(),
+            [0, 100, 300, 700]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_tried_again_after_its_delay_and_a_rejection_is_not() {
+        let script = vec![
+            Some(Ok(Answer::Failure("busy".to_owned()))),
+            Some(Ok(Answer::Rejection("wrong cluster".to_owned()))),
+        ];
+        let (result, begun) = run(script, &Notify::new()).await;
+        assert_eq!(result, Registered::Rejected("wrong cluster".to_owned()));
+        assert!((22..=30).contains(&begun[1].as_secs()), "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_after_errors_grow_from_a_small_one() {
+        let error = || Some(Err(GatewayError::gone("rm")));
+        let script = vec![error(), error(), error(), Some(Ok(Answer::Success(1)))];
+        let (_, begun) = run(script, &Notify::new()).await;
+        assert!(begun[1] <= Duration::from_millis(100), "{begun:?}");
+        assert!(begun[3] >= Duration::from_millis(500), "{begun:?}");
+        assert!(begun[3] <= Duration::from_millis(700), "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_not_ready_yet_is_asked_at_least_once_a_second() {
+        let not_yet = || Some(Err(GatewayError::NotYet("recovering".to_owned())));
+        let mut script: Vec<_> = (0..20).map(|_| not_yet()).collect();
+        script.push(Some(Ok(Answer::Success(1))));
+        let (_, begun) = run(script, &Notify::new()).await;
+        let longest = begun.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(longest <= Some(Duration::from_secs(1)), "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registration_in_its_delay_is_woken() {
+        let script = vec![
+            Some(Ok(Answer::Failure("busy".to_owned()))),
+            Some(Ok(Answer::Success(1))),
+        ];
+        let wake = Notify::new();
+        let ring = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            wake.notify_waiters();
+        };
+        let ((result, begun), ()) = tokio::join!(run(script, &wake), ring);
+        assert_eq!(result, Registered::Success(1));
+        assert_eq!(begun[1], Duration::from_millis(5));
+    }
+}

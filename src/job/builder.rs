@@ -1,0 +1,285 @@
+//! Jobs written in Rust. What can be said is what a job file can say, in the same words; nothing is checked before
+//! [`StreamGraph::compile`], which reports everything at once.
+//!
+//! ```
+//! use tanist::job::{CompileOptions, JobBuilder};
+//!
+//! let job = JobBuilder::new("wordcount")
+//!     .file_source("lines", ["books/*.txt"])
+//!     .split_words("words", "line")
+//!     .key_by("by-word", ["word"])
+//!     .count("counts")
+//!     .file_sink("out", "counts")
+//!     .build();
+//! let graph = job.compile(&CompileOptions::default())?;
+//! assert_eq!(graph.vertices.len(), 2);
+//! # Ok::<(), tanist::job::InvalidJob>(())
+//! ```
+
+use serde_json::Value;
+use tanist_proto::v1;
+
+use super::operator::{Comparison, Emit};
+use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
+
+/// The start of a job: what concerns it as a whole, then its first step.
+#[derive(Debug, Clone)]
+pub struct JobBuilder {
+    graph: StreamGraph,
+}
+
+impl JobBuilder {
+    /// A job of this name.
+    pub fn new(name: impl Into<String>) -> JobBuilder {
+        JobBuilder {
+            graph: StreamGraph::new(name),
+        }
+    }
+
+    /// The parallelism of steps that name none.
+    #[must_use]
+    pub fn parallelism(mut self, parallelism: u32) -> JobBuilder {
+        self.graph.parallelism = Some(parallelism);
+        self
+    }
+
+    /// The parallelism up to which the job can be scaled.
+    #[must_use]
+    pub fn max_parallelism(mut self, max_parallelism: u32) -> JobBuilder {
+        self.graph.max_parallelism = Some(max_parallelism);
+        self
+    }
+
+    /// Whether steps are chained into one task where they can be.
+    #[must_use]
+    pub fn chaining(mut self, enabled: bool) -> JobBuilder {
+        self.graph.chaining = Some(enabled);
+        self
+    }
+
+    /// When the job is restarted after a failure; see [`super::restart`].
+    #[must_use]
+    pub fn restart_strategy(mut self, strategy: v1::RestartStrategy) -> JobBuilder {
+        self.graph.restart_strategy = Some(strategy);
+        self
+    }
+
+    /// See [`Steps::file_source`].
+    pub fn file_source<P: Into<String>>(
+        self,
+        name: impl Into<String>,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Steps {
+        self.begin().file_source(name, paths)
+    }
+
+    /// See [`Steps::datagen`].
+    pub fn datagen(
+        self,
+        name: impl Into<String>,
+        rate: Option<u64>,
+        count: Option<u64>,
+        seed: u64,
+        keys: u64,
+    ) -> Steps {
+        self.begin().datagen(name, rate, count, seed, keys)
+    }
+
+    /// See [`Steps::step`].
+    pub fn step(self, name: impl Into<String>, transformation: Transformation) -> Steps {
+        self.begin().step(name, transformation)
+    }
+
+    fn begin(self) -> Steps {
+        Steps { graph: self.graph }
+    }
+}
+
+/// The steps of a job. Each reads the step before it unless [`Steps::reading`] says otherwise; what `with_...` and
+/// the like say concerns the last step.
+#[derive(Debug, Clone)]
+pub struct Steps {
+    /// Has at least one node for whoever is outside this file.
+    graph: StreamGraph,
+}
+
+impl Steps {
+    /// Adds a step.
+    #[must_use]
+    pub fn step(mut self, name: impl Into<String>, transformation: Transformation) -> Steps {
+        self.graph
+            .nodes
+            .push(StreamNode::new(name, Some(transformation)));
+        self
+    }
+
+    /// Reads the lines of text files.
+    #[must_use]
+    pub fn file_source<P: Into<String>>(
+        self,
+        name: impl Into<String>,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Steps {
+        let paths = paths.into_iter().map(Into::into).collect();
+        self.step(name, Transformation::FileSource { paths })
+    }
+
+    /// Makes records, `rate` a second (none: as fast as taken) until there are `count` (none: for ever).
+    #[must_use]
+    pub fn datagen(
+        self,
+        name: impl Into<String>,
+        rate: Option<u64>,
+        count: Option<u64>,
+        seed: u64,
+        keys: u64,
+    ) -> Steps {
+        self.step(
+            name,
+            Transformation::Datagen {
+                rate,
+                count,
+                seed,
+                keys,
+            },
+        )
+    }
+
+    /// Cuts a text column into words.
+    #[must_use]
+    pub fn split_words(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
+        self.step(
+            name,
+            Transformation::SplitWords {
+                column: column.into(),
+            },
+        )
+    }
+
+    /// Passes on what compares as given.
+    #[must_use]
+    pub fn filter(
+        self,
+        name: impl Into<String>,
+        column: impl Into<String>,
+        op: Comparison,
+        value: impl Into<Value>,
+    ) -> Steps {
+        let column = column.into();
+        self.step(
+            name,
+            Transformation::Filter {
+                column,
+                op,
+                value: value.into(),
+            },
+        )
+    }
+
+    /// Partitions by the values of these columns.
+    #[must_use]
+    pub fn key_by<C: Into<String>>(
+        self,
+        name: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+    ) -> Steps {
+        let columns = columns.into_iter().map(Into::into).collect();
+        self.step(name, Transformation::KeyBy { columns })
+    }
+
+    /// Counts records by key.
+    #[must_use]
+    pub fn count(self, name: impl Into<String>) -> Steps {
+        self.step(name, Transformation::Count { emit: None })
+    }
+
+    /// Adds a column up by key.
+    #[must_use]
+    pub fn sum(self, name: impl Into<String>, column: impl Into<String>) -> Steps {
+        self.step(
+            name,
+            Transformation::Sum {
+                column: column.into(),
+                emit: None,
+            },
+        )
+    }
+
+    /// Writes records to the TaskManager's standard output.
+    #[must_use]
+    pub fn print(self, name: impl Into<String>, prefix: impl Into<String>) -> Steps {
+        self.step(
+            name,
+            Transformation::Print {
+                prefix: prefix.into(),
+            },
+        )
+    }
+
+    /// Writes records into part files of a directory.
+    #[must_use]
+    pub fn file_sink(self, name: impl Into<String>, path: impl Into<String>) -> Steps {
+        self.step(name, Transformation::FileSink { path: path.into() })
+    }
+
+    /// Drops records.
+    #[must_use]
+    pub fn discard(self, name: impl Into<String>) -> Steps {
+        self.step(name, Transformation::Discard)
+    }
+
+    /// The last step reads these steps, whose records are alike, instead of the step before it.
+    #[must_use]
+    pub fn reading<N: Into<String>>(self, inputs: impl IntoIterator<Item = N>) -> Steps {
+        let inputs = inputs.into_iter().map(Into::into).collect();
+        self.last(|step| step.inputs = Some(inputs))
+    }
+
+    /// The last step runs this many times.
+    #[must_use]
+    pub fn with_parallelism(self, parallelism: u32) -> Steps {
+        self.last(|step| step.parallelism = Some(parallelism))
+    }
+
+    /// How the last step's input is shared out among its subtasks.
+    #[must_use]
+    pub fn partitioned(self, partition: Partition) -> Steps {
+        self.last(|step| step.partition = Some(partition))
+    }
+
+    /// The last step is a task of its own.
+    #[must_use]
+    pub fn without_chaining(self) -> Steps {
+        self.last(|step| step.chaining = false)
+    }
+
+    /// Tasks of different groups never share a slot.
+    #[must_use]
+    pub fn in_slot_sharing_group(self, group: impl Into<String>) -> Steps {
+        self.last(|step| step.slot_sharing_group = Some(group.into()))
+    }
+
+    /// When the last step, an aggregation, emits. Says nothing about any other step.
+    #[must_use]
+    pub fn emitting(self, when: Emit) -> Steps {
+        self.last(|step| {
+            if let Some(Transformation::Count { emit } | Transformation::Sum { emit, .. }) =
+                &mut step.transformation
+            {
+                *emit = Some(when);
+            }
+        })
+    }
+
+    /// The job as it was written.
+    pub fn build(self) -> StreamGraph {
+        self.graph
+    }
+
+    fn last(mut self, change: impl FnOnce(&mut StreamNode)) -> Steps {
+        if let Some(step) = self.graph.nodes.last_mut() {
+            change(step);
+        }
+        self
+    }
+}

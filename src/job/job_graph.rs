@@ -1,0 +1,377 @@
+//! Checks a JobGraph that arrives from anywhere: whoever sent it may be of another version, or malicious. What passes
+//! keeps every promise that the rest of the runtime relies on: ids parse and are unique, vertices stand in topological
+//! order, specifications parse and fit their inputs, and the totals are bounded.
+
+use std::collections::{HashMap, HashSet};
+
+use tanist_proto::id::{JobId, JobVertexId};
+use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
+
+use super::operator::{Emit, OperatorSpec};
+use super::problem::{MAX_PROBLEMS, listing};
+use super::restart;
+use super::schema::Schema;
+use super::stream_graph::MAX_PARALLELISM_LIMIT;
+use super::validate::{MAX_STEPS, name_problem};
+
+/// More subtasks than this are refused, over all vertices.
+pub const MAX_SUBTASKS: u64 = 100_000;
+/// More channels between subtasks than this are refused, over all edges.
+pub const MAX_CHANNELS: u64 = 4_194_304;
+/// Texts of strangers are repeated in messages: no message is longer.
+const MAX_MESSAGE_LENGTH: usize = 1_000;
+
+/// A JobGraph that must not be run, with everything that is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", listing("the job graph", .problems))]
+pub struct InvalidJobGraph {
+    /// At least one.
+    pub problems: Vec<String>,
+}
+
+/// Checks everything about a graph.
+pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
+    let mut check = Check {
+        graph,
+        vertex_of: HashMap::new(),
+        problems: Vec::new(),
+    };
+    check.header();
+    // Beyond these sizes nothing is looked at any more.
+    if check.problems.is_empty() {
+        check.ids_and_names();
+        check.edges();
+        check.totals();
+        check.operators();
+    }
+    if check.problems.is_empty() {
+        return Ok(());
+    }
+    Err(InvalidJobGraph {
+        problems: check.problems,
+    })
+}
+
+struct Check<'a> {
+    graph: &'a JobGraph,
+    vertex_of: HashMap<&'a str, usize>,
+    problems: Vec<String>,
+}
+
+impl<'a> Check<'a> {
+    fn report(&mut self, problem: impl AsRef<str>) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems
+                .push(printable(problem.as_ref(), MAX_MESSAGE_LENGTH));
+        }
+    }
+
+    fn header(&mut self) {
+        let graph = self.graph;
+        if let Err(error) = graph.job_id.parse::<JobId>() {
+            self.report(error.to_string());
+        }
+        if let Some(problem) = name_problem(&graph.name) {
+            self.report(format!("the job's name {problem}"));
+        }
+        let operators: usize = graph
+            .vertices
+            .iter()
+            .map(|vertex| vertex.operators.len())
+            .sum();
+        if graph.vertices.is_empty() {
+            self.report("it has no vertices");
+        }
+        if graph.vertices.len().max(operators) > MAX_STEPS {
+            self.report(format!("it has more than {MAX_STEPS} operators"));
+        }
+        if graph.edges.len() > MAX_STEPS * 10 {
+            self.report(format!("it has more than {} edges", MAX_STEPS * 10));
+        }
+        let strategy = graph
+            .options
+            .as_ref()
+            .and_then(|options| options.restart_strategy.as_ref());
+        for problem in strategy.map(restart::problems).unwrap_or_default() {
+            self.report(format!("restart strategy: {problem}"));
+        }
+    }
+
+    fn ids_and_names(&mut self) {
+        let mut steps: HashSet<&str> = HashSet::new();
+        for (index, vertex) in self.graph.vertices.iter().enumerate() {
+            let name = shown(&vertex.name);
+            match vertex.id.parse::<JobVertexId>() {
+                Err(error) => self.report(format!("vertex {name}: {error}")),
+                // Ids are compared as texts everywhere: there is one way of writing each.
+                Ok(id) if id.to_string() != vertex.id => {
+                    self.report(format!("vertex {name}: its id must be in lower case"));
+                }
+                Ok(_) => {}
+            }
+            if self.vertex_of.insert(&vertex.id, index).is_some() {
+                self.report(format!("vertex {name}: another vertex has its id too"));
+            }
+            if vertex.operators.is_empty() {
+                self.report(format!("vertex {name}: it has no operators"));
+            }
+            if vertex.name.is_empty() {
+                self.report(format!("vertex {}: it has no name", vertex.id));
+            }
+            if let Some(problem) = name_problem(&vertex.slot_sharing_group) {
+                self.report(format!("vertex {name}: its slot sharing group {problem}"));
+            }
+            for operator in &vertex.operators {
+                let step = shown(&operator.name);
+                if let Some(problem) = name_problem(&operator.name) {
+                    self.report(format!("step {step}: its name {problem}"));
+                } else if !steps.insert(&operator.name) {
+                    self.report(format!("step {step}: another step has this name too"));
+                }
+            }
+            self.parallelism(vertex);
+        }
+    }
+
+    fn parallelism(&mut self, vertex: &JobVertex) {
+        let name = shown(&vertex.name);
+        let (parallelism, max) = (vertex.parallelism, vertex.max_parallelism);
+        if max == 0 || max > MAX_PARALLELISM_LIMIT {
+            self.report(format!(
+                "vertex {name}: its maximum parallelism is {max}, not 1 to {MAX_PARALLELISM_LIMIT}"
+            ));
+        } else if parallelism == 0 || parallelism > max {
+            self.report(format!(
+                "vertex {name}: its parallelism is {parallelism}, not 1 to its maximum of {max}"
+            ));
+        }
+    }
+
+    fn edges(&mut self) {
+        let mut pairs: HashSet<(usize, usize)> = HashSet::new();
+        for (number, edge) in self.graph.edges.iter().enumerate() {
+            let source = self.vertex_of.get(edge.source.as_str()).copied();
+            let target = self.vertex_of.get(edge.target.as_str()).copied();
+            let (Some(source), Some(target)) = (source, target) else {
+                self.report(format!(
+                    "edge {number} refers to a vertex that is not there"
+                ));
+                continue;
+            };
+            let vertices = &self.graph.vertices;
+            let name = format!(
+                "edge from {} to {}",
+                shown(&vertices[source].name),
+                shown(&vertices[target].name)
+            );
+            if source >= target {
+                self.report(format!(
+                    "{name}: vertices must stand after those that they read"
+                ));
+            }
+            if !pairs.insert((source, target)) {
+                self.report(format!("{name}: there are two of it"));
+            }
+            match Partitioning::try_from(edge.partitioning) {
+                Ok(Partitioning::Unspecified) | Err(_) => {
+                    self.report(format!("{name}: its partitioning is not known"));
+                }
+                Ok(Partitioning::Forward)
+                    if vertices[source].parallelism != vertices[target].parallelism =>
+                {
+                    self.report(format!(
+                        "{name}: forward needs equal parallelism, not {} and {}",
+                        vertices[source].parallelism, vertices[target].parallelism
+                    ));
+                }
+                Ok(Partitioning::Hash) if edge.key_columns.is_empty() => {
+                    self.report(format!(
+                        "{name}: it is partitioned by key, but has no key columns"
+                    ));
+                }
+                Ok(
+                    Partitioning::Forward
+                    | Partitioning::Rebalance
+                    | Partitioning::Broadcast
+                    | Partitioning::Global,
+                ) if !edge.key_columns.is_empty() => {
+                    self.report(format!(
+                        "{name}: it has key columns, but is not partitioned by key"
+                    ));
+                }
+                Ok(
+                    Partitioning::Forward
+                    | Partitioning::Hash
+                    | Partitioning::Rebalance
+                    | Partitioning::Broadcast
+                    | Partitioning::Global,
+                ) => {}
+            }
+        }
+    }
+
+    fn totals(&mut self) {
+        let parallelism = |index: usize| u64::from(self.graph.vertices[index].parallelism);
+        let subtasks: u64 = (0..self.graph.vertices.len()).map(parallelism).sum();
+        let channels = self.graph.edges.iter().fold(0_u64, |channels, edge| {
+            let source = self
+                .vertex_of
+                .get(edge.source.as_str())
+                .map_or(0, |&index| parallelism(index));
+            let target = self
+                .vertex_of
+                .get(edge.target.as_str())
+                .map_or(0, |&index| parallelism(index));
+            let product = match edge.partitioning() {
+                Partitioning::Forward => source,
+                Partitioning::Unspecified
+                | Partitioning::Hash
+                | Partitioning::Rebalance
+                | Partitioning::Broadcast
+                | Partitioning::Global => source.saturating_mul(target),
+            };
+            channels.saturating_add(product)
+        });
+        if subtasks > MAX_SUBTASKS {
+            self.report(format!(
+                "it has {subtasks} subtasks in all: write less parallelism, for at most {MAX_SUBTASKS}"
+            ));
+        }
+        if channels > MAX_CHANNELS {
+            self.report(format!(
+                "it has {channels} channels between subtasks: write less parallelism, for at most {MAX_CHANNELS}"
+            ));
+        }
+    }
+
+    /// Follows the types from the sources on. A vertex that reads one with problems is not looked at.
+    fn operators(&mut self) {
+        let graph = self.graph;
+        let mut edges_into: HashMap<&str, Vec<&JobEdge>> = HashMap::new();
+        let mut is_read: HashSet<&str> = HashSet::new();
+        for edge in &graph.edges {
+            edges_into.entry(&edge.target).or_default().push(edge);
+            is_read.insert(&edge.source);
+        }
+        let mut known: Vec<Option<(Schema, bool)>> = vec![None; graph.vertices.len()];
+        for (index, vertex) in graph.vertices.iter().enumerate() {
+            let edges = edges_into.remove(vertex.id.as_str()).unwrap_or_default();
+            let inputs: Option<Vec<&(Schema, bool)>> = edges
+                .iter()
+                .map(|edge| {
+                    let source = *self.vertex_of.get(edge.source.as_str())?;
+                    known[source].as_ref().filter(|_| source < index)
+                })
+                .collect();
+            let Some(inputs) = inputs else { continue };
+            let checked = vertex_output(
+                vertex,
+                &edges,
+                &inputs,
+                is_read.contains(vertex.id.as_str()),
+            );
+            match checked {
+                Ok(output) => known[index] = Some(output),
+                Err(problems) => problems
+                    .into_iter()
+                    .for_each(|problem| self.report(problem)),
+            }
+        }
+    }
+}
+
+/// What a vertex emits and whether it ends, or what is wrong with its operators.
+fn vertex_output(
+    vertex: &JobVertex,
+    edges: &[&JobEdge],
+    inputs: &[&(Schema, bool)],
+    is_read: bool,
+) -> Result<(Schema, bool), Vec<String>> {
+    let in_vertex = |problem: &str| vec![format!("vertex {}: {problem}", shown(&vertex.name))];
+    let (mut schema, mut bounded) = match inputs {
+        [] => (Schema::default(), true),
+        [(first, _), others @ ..] => {
+            if others.iter().any(|(other, _)| other != first) {
+                return Err(in_vertex("its inputs do not have the same columns"));
+            }
+            (first.clone(), inputs.iter().all(|(_, bounded)| *bounded))
+        }
+    };
+    for edge in edges {
+        let problems = super::typing::check_keys(&schema, &edge.key_columns);
+        if !problems.is_empty() {
+            return Err(problems
+                .iter()
+                .flat_map(|problem| in_vertex(problem))
+                .collect());
+        }
+    }
+    let last = vertex.operators.len().saturating_sub(1);
+    for (position, operator) in vertex.operators.iter().enumerate() {
+        let in_step = |problem: &str| format!("step {}: {problem}", shown(&operator.name));
+        let spec = OperatorSpec::from_json(&operator.spec)
+            .map_err(|error| vec![in_step(&format!("its specification is not known: {error}"))])?;
+        let mut problems = spec.field_problems();
+        let has_input = position > 0 || !edges.is_empty();
+        if spec.is_source() && has_input {
+            problems.push("a source has no input".into());
+        }
+        if !spec.is_source() && !has_input {
+            problems.push("it has no input".into());
+        }
+        let has_output = position < last || is_read;
+        if spec.is_sink() && has_output {
+            problems.push("a sink has no output".into());
+        }
+        if !spec.is_sink() && !has_output {
+            problems.push("nobody reads what it emits".into());
+        }
+        if let Some(keys) = spec.keys() {
+            let by_key = |edge: &&JobEdge| {
+                edge.partitioning() == Partitioning::Hash && edge.key_columns == keys
+            };
+            if position > 0 || !edges.iter().all(by_key) {
+                problems.push("its input is not partitioned by its keys".into());
+            }
+        }
+        bounded = if spec.is_source() {
+            spec.is_bounded_source()
+        } else {
+            bounded
+        };
+        if let OperatorSpec::Count {
+            emit: Emit::Final, ..
+        }
+        | OperatorSpec::Sum {
+            emit: Emit::Final, ..
+        } = &spec
+            && !bounded
+        {
+            problems.push("it waits for the end of its input, which never ends".into());
+        }
+        match spec.output(&schema) {
+            Ok(output) => schema = output,
+            Err(types) => problems.extend(types),
+        }
+        if problems.is_empty() && Schema::from_proto(&operator.output).as_ref() != Ok(&schema) {
+            problems.push(format!("its output must be ({schema})"));
+        }
+        if !problems.is_empty() {
+            return Err(problems.iter().map(|problem| in_step(problem)).collect());
+        }
+    }
+    Ok((schema, bounded))
+}
+
+/// A name in a message.
+fn shown(name: &str) -> String {
+    format!("`{}`", printable(name, 80))
+}
+
+/// At most so many characters, none of which can forge a line of a log.
+fn printable(text: &str, length: usize) -> String {
+    text.chars()
+        .take(length)
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}

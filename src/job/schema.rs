@@ -1,0 +1,171 @@
+//! What records look like between two steps: named, typed columns.
+
+use std::fmt;
+
+use tanist_proto::v1;
+
+/// The type of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ColumnType {
+    /// UTF-8 text.
+    String,
+    /// A signed integer of 64 bits.
+    Int64,
+    /// A floating point number of 64 bits.
+    Float64,
+    /// True or false.
+    Bool,
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ColumnType::String => "string",
+            ColumnType::Int64 => "int64",
+            ColumnType::Float64 => "float64",
+            ColumnType::Bool => "bool",
+        })
+    }
+}
+
+/// A column of a [`Schema`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Unique in its schema.
+    pub name: String,
+    /// Its type.
+    pub column_type: ColumnType,
+}
+
+/// The columns of the records that a step emits; none for a sink.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Schema {
+    columns: Vec<Column>,
+}
+
+impl Schema {
+    /// The schema with these columns.
+    pub fn new(columns: Vec<Column>) -> Schema {
+        Schema { columns }
+    }
+
+    /// The schema with these columns, by name and type.
+    pub fn of<const N: usize>(columns: [(&str, ColumnType); N]) -> Schema {
+        let column = |(name, column_type): (&str, _)| Column {
+            name: name.into(),
+            column_type,
+        };
+        Schema {
+            columns: columns.into_iter().map(column).collect(),
+        }
+    }
+
+    /// Its columns in order.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// The type of a column, if there is one of that name.
+    pub fn column_type(&self, name: &str) -> Option<ColumnType> {
+        self.columns
+            .iter()
+            .find(|column| column.name == name)
+            .map(|column| column.column_type)
+    }
+
+    /// The names of its columns.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// As it stands in a JobGraph.
+    pub fn to_proto(&self) -> Vec<v1::Column> {
+        let column = |column: &Column| v1::Column {
+            name: column.name.clone(),
+            r#type: match column.column_type {
+                ColumnType::String => v1::ColumnType::String,
+                ColumnType::Int64 => v1::ColumnType::Int64,
+                ColumnType::Float64 => v1::ColumnType::Float64,
+                ColumnType::Bool => v1::ColumnType::Bool,
+            } as i32,
+        };
+        self.columns.iter().map(column).collect()
+    }
+
+    /// From a JobGraph; the error names the column whose type is unknown.
+    pub fn from_proto(columns: &[v1::Column]) -> Result<Schema, UnknownColumnType> {
+        let column = |column: &v1::Column| {
+            let column_type = match v1::ColumnType::try_from(column.r#type) {
+                Ok(v1::ColumnType::String) => ColumnType::String,
+                Ok(v1::ColumnType::Int64) => ColumnType::Int64,
+                Ok(v1::ColumnType::Float64) => ColumnType::Float64,
+                Ok(v1::ColumnType::Bool) => ColumnType::Bool,
+                Ok(v1::ColumnType::Unspecified) | Err(_) => {
+                    return Err(UnknownColumnType {
+                        column: column.name.clone(),
+                        number: column.r#type,
+                    });
+                }
+            };
+            Ok(Column {
+                name: column.name.clone(),
+                column_type,
+            })
+        };
+        Ok(Schema {
+            columns: columns.iter().map(column).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl fmt::Display for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, column) in self.columns.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{}: {}", column.name, column.column_type)?;
+        }
+        Ok(())
+    }
+}
+
+/// A column type in a JobGraph that this version does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("column `{column}` has the unknown type {number}")]
+pub struct UnknownColumnType {
+    /// The column.
+    pub column: String,
+    /// The number that stands for its type.
+    pub number: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_survives_the_way_through_a_job_graph() {
+        let schema = Schema::of([
+            ("a", ColumnType::String),
+            ("b", ColumnType::Int64),
+            ("c", ColumnType::Float64),
+            ("d", ColumnType::Bool),
+        ]);
+        assert_eq!(Schema::from_proto(&schema.to_proto()), Ok(schema.clone()));
+        assert_eq!(
+            schema.to_string(),
+            "a: string, b: int64, c: float64, d: bool"
+        );
+    }
+
+    #[test]
+    fn a_type_that_is_not_known_is_refused_by_column() {
+        let error = Schema::from_proto(&[v1::Column {
+            name: "x".into(),
+            r#type: 77,
+        }]);
+        assert_eq!(
+            error.expect_err("unknown").to_string(),
+            "column `x` has the unknown type 77"
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! Checks a [`StreamGraph`] and fills in its defaults. Finds everything that is wrong at once; what follows from a
+//! problem already reported (the type of a step after one that can't be read) is left out.
+//!
+//! Invariant: what [`resolve`] returns has its operators in topological order, every edge's source before its target.
+
+mod placement;
+mod types;
+mod wiring;
+
+use std::collections::HashSet;
+
+use tanist_proto::v1;
+
+use super::compile::CompileOptions;
+use super::operator::OperatorSpec;
+use super::problem::{MAX_PROBLEMS, Problem};
+use super::restart;
+use super::schema::Schema;
+use super::stream_graph::{MAX_PARALLELISM_LIMIT, StreamGraph, StreamNode};
+
+/// More steps than this are refused.
+pub(super) const MAX_STEPS: usize = 1_000;
+/// Names are shown in tables and logs.
+const MAX_NAME_LENGTH: usize = 255;
+
+/// A job without open questions.
+#[derive(Debug)]
+pub(super) struct ResolvedJob {
+    pub name: String,
+    /// In topological order; key-bys have become partitionings.
+    pub operators: Vec<ResolvedOperator>,
+    pub max_parallelism: u32,
+    pub restart_strategy: Option<v1::RestartStrategy>,
+}
+
+#[derive(Debug)]
+pub(super) struct ResolvedOperator {
+    pub name: String,
+    pub spec: OperatorSpec,
+    pub output: Schema,
+    pub parallelism: u32,
+    pub chaining: bool,
+    pub slot_sharing_group: String,
+    pub inputs: Vec<ResolvedEdge>,
+}
+
+#[derive(Debug)]
+pub(super) struct ResolvedEdge {
+    /// Index of the operator that is read.
+    pub source: usize,
+    pub partitioning: v1::Partitioning,
+    pub keys: Vec<String>,
+}
+
+/// Checks the graph. `found` are the problems that were met while it was read.
+pub(super) fn resolve(
+    graph: &StreamGraph,
+    options: &CompileOptions,
+    found: Vec<Problem>,
+) -> Result<ResolvedJob, Vec<Problem>> {
+    let mut check = Check::new(graph, options, found);
+    check.job();
+    if graph.nodes.len() <= MAX_STEPS {
+        check.names();
+        check.wire();
+        check.ends();
+        let order = check.order();
+        check.parallelism();
+        check.types(&order);
+        check.partitions();
+        check.sinks();
+    }
+    check.finish()
+}
+
+/// What became known of a step.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// Indices of the steps that it reads; none if that is not known.
+    inputs: Option<Vec<usize>>,
+    /// Set in topological order; none if something it depends on is wrong.
+    output: Option<Schema>,
+    spec: Option<OperatorSpec>,
+    bounded: bool,
+    group: String,
+    /// A step with a wrong input meant it: it is not also called unread.
+    meant: bool,
+}
+
+struct Check<'a> {
+    graph: &'a StreamGraph,
+    nodes: &'a [StreamNode],
+    options: &'a CompileOptions,
+    max_parallelism: u32,
+    known: Vec<Known>,
+    /// In topological order, without the steps of cycles and those that read them.
+    order: Vec<usize>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Check<'a> {
+    fn new(graph: &'a StreamGraph, options: &'a CompileOptions, problems: Vec<Problem>) -> Self {
+        Check {
+            graph,
+            nodes: &graph.nodes,
+            options,
+            max_parallelism: graph.max_parallelism.unwrap_or(options.max_parallelism),
+            known: vec![Known::default(); graph.nodes.len()],
+            order: Vec::new(),
+            problems,
+        }
+    }
+
+    fn report(&mut self, node: usize, message: impl Into<String>) {
+        let node = &self.nodes[node];
+        self.problems
+            .push(Problem::of_step(node.position, &node.name, message));
+    }
+
+    fn report_job(&mut self, message: impl Into<String>) {
+        self.problems.push(Problem::of_job(None, message));
+    }
+
+    fn job(&mut self) {
+        if let Some(problem) = name_problem(&self.graph.name) {
+            self.report_job(format!("the job's name {problem}"));
+        }
+        if self.nodes.is_empty() && self.problems.is_empty() {
+            self.report_job("it has no steps: write at least a source and a sink under `steps`");
+        }
+        if self.nodes.len() > MAX_STEPS {
+            self.report_job(format!(
+                "it has {} steps: write at most {MAX_STEPS}",
+                self.nodes.len()
+            ));
+        }
+        if self.max_parallelism == 0 || self.max_parallelism > MAX_PARALLELISM_LIMIT {
+            self.report_job(format!(
+                "the maximum parallelism is {}: write a number from 1 to {MAX_PARALLELISM_LIMIT}",
+                self.max_parallelism
+            ));
+        }
+        for problem in self
+            .graph
+            .restart_strategy
+            .iter()
+            .flat_map(restart::problems)
+        {
+            self.report_job(format!("restart-strategy: {problem}"));
+        }
+    }
+
+    fn names(&mut self) {
+        let mut seen: HashSet<&str> = HashSet::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            if let Some(problem) = name_problem(&node.name) {
+                self.report(index, format!("its name {problem}"));
+            } else if !seen.insert(&node.name) {
+                self.report(
+                    index,
+                    "another step has this name already: give each step a `name` of its own",
+                );
+            }
+            if node
+                .slot_sharing_group
+                .as_deref()
+                .is_some_and(|group| name_problem(group).is_some())
+            {
+                self.report(
+                    index,
+                    format!(
+                        "`slot-sharing-group` must be 1 to {MAX_NAME_LENGTH} characters, none of them a control character"
+                    ),
+                );
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<ResolvedJob, Vec<Problem>> {
+        let operators = if self.problems.is_empty() {
+            self.operators()
+        } else {
+            None
+        };
+        if let Some(operators) = operators
+            && self.problems.is_empty()
+        {
+            return Ok(ResolvedJob {
+                name: self.graph.name.clone(),
+                operators,
+                max_parallelism: self.max_parallelism,
+                restart_strategy: self.graph.restart_strategy,
+            });
+        }
+        if self.problems.is_empty() {
+            self.report_job("it has a step that could not be read");
+        }
+        self.problems.sort_by_key(|problem| problem.position);
+        if self.problems.len() > MAX_PROBLEMS {
+            self.problems.truncate(MAX_PROBLEMS);
+            self.report_job("there are more problems: mend these first");
+        }
+        Err(self.problems)
+    }
+
+    /// The operators with their edges; none if a step is not fully known.
+    fn operators(&mut self) -> Option<Vec<ResolvedOperator>> {
+        let mut operators: Vec<ResolvedOperator> = Vec::new();
+        let mut operator_of: Vec<Option<usize>> = vec![None; self.nodes.len()];
+        for index in self.order.clone() {
+            let node = &self.nodes[index];
+            if node.key_columns().is_some() {
+                continue;
+            }
+            let parallelism = self.parallelism_of(index);
+            let mut inputs: Vec<ResolvedEdge> = Vec::new();
+            for &input in self.known[index].inputs.as_ref()? {
+                let keys = self.nodes[input].key_columns();
+                let sources = match keys {
+                    Some(_) => self.known[input].inputs.clone()?,
+                    None => vec![input],
+                };
+                for read in sources {
+                    let source = operator_of[read]?;
+                    if inputs.iter().any(|edge| edge.source == source) {
+                        let name = self.nodes[read].name.clone();
+                        self.report(index, format!("it reads `{name}` in two ways: remove one"));
+                        return None;
+                    }
+                    let implied = if parallelism == operators[source].parallelism {
+                        v1::Partitioning::Forward
+                    } else {
+                        v1::Partitioning::Rebalance
+                    };
+                    inputs.push(ResolvedEdge {
+                        source,
+                        partitioning: match keys {
+                            Some(_) => v1::Partitioning::Hash,
+                            None => node.partition.map_or(implied, super::Partition::to_proto),
+                        },
+                        keys: keys.map(<[String]>::to_vec).unwrap_or_default(),
+                    });
+                }
+            }
+            operator_of[index] = Some(operators.len());
+            let known = &mut self.known[index];
+            operators.push(ResolvedOperator {
+                name: node.name.clone(),
+                spec: known.spec.take()?,
+                output: known.output.take()?,
+                parallelism,
+                chaining: node.chaining,
+                slot_sharing_group: known.group.clone(),
+                inputs,
+            });
+        }
+        Some(operators)
+    }
+}
+
+/// What is wrong with a name of a job, a step or a group.
+pub(super) fn name_problem(name: &str) -> Option<String> {
+    if name.trim().is_empty() {
+        Some("is empty: write one".into())
+    } else if name.chars().count() > MAX_NAME_LENGTH {
+        Some(format!(
+            "is too long: write at most {MAX_NAME_LENGTH} characters"
+        ))
+    } else if name.chars().any(char::is_control) {
+        Some("has control characters: leave them out".into())
+    } else {
+        None
+    }
+}

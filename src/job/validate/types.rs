@@ -1,0 +1,207 @@
+//! What each step emits, from the sources on, and what aggregations work by.
+
+use super::Check;
+use crate::job::operator::{Emit, OperatorSpec};
+use crate::job::schema::Schema;
+use crate::job::stream_graph::Transformation;
+use crate::job::typing;
+
+impl Check<'_> {
+    /// Computes what each step emits, from the sources on.
+    pub(super) fn types(&mut self, order: &[usize]) {
+        self.order = order.to_vec();
+        for &index in order {
+            self.known[index].group = self.slot_sharing_group(index);
+            let Some(inputs) = self.known[index].inputs.clone() else {
+                continue;
+            };
+            let Some(transformation) = &self.nodes[index].transformation else {
+                continue;
+            };
+            let Some(keys) = self.keys(index, transformation, &inputs) else {
+                continue;
+            };
+            let bounded = inputs.iter().all(|&input| self.known[input].bounded);
+            let Some(input) = self.input_schema(index, &inputs) else {
+                self.known[index].bounded = bounded;
+                continue;
+            };
+            self.step_output(index, transformation, &input, keys, bounded);
+        }
+    }
+
+    fn step_output(
+        &mut self,
+        index: usize,
+        transformation: &Transformation,
+        input: &Schema,
+        keys: Vec<String>,
+        bounded: bool,
+    ) {
+        if let Transformation::KeyBy { columns } = transformation {
+            let problems = typing::check_keys(input, columns);
+            self.known[index].bounded = bounded;
+            if problems.is_empty() && !columns.is_empty() {
+                self.known[index].output = Some(input.clone());
+            } else if columns.is_empty() {
+                self.report(index, "`columns` is empty: name at least one column");
+            }
+            problems
+                .into_iter()
+                .for_each(|problem| self.report(index, problem));
+            return;
+        }
+        let Some(spec) = spec_of(transformation, input, keys, bounded) else {
+            return;
+        };
+        if !bounded
+            && matches!(
+                spec,
+                OperatorSpec::Count {
+                    emit: Emit::Final,
+                    ..
+                } | OperatorSpec::Sum {
+                    emit: Emit::Final,
+                    ..
+                }
+            )
+        {
+            self.report(
+                index,
+                "`emit: final` waits for the end of its input, which never ends: write `emit: updates`",
+            );
+        }
+        let fields = spec.field_problems();
+        let output = spec.output(input);
+        let sound = fields.is_empty();
+        fields
+            .into_iter()
+            .for_each(|problem| self.report(index, problem));
+        self.known[index].bounded = if spec.is_source() {
+            spec.is_bounded_source()
+        } else {
+            bounded
+        };
+        match output {
+            Ok(output) => {
+                self.known[index].output = Some(output);
+                self.known[index].spec = sound.then_some(spec);
+            }
+            Err(problems) => problems
+                .into_iter()
+                .for_each(|problem| self.report(index, problem)),
+        }
+    }
+
+    /// The records of all inputs, which must be alike; empty for a source.
+    fn input_schema(&mut self, index: usize, inputs: &[usize]) -> Option<Schema> {
+        let schemas: Option<Vec<&Schema>> = inputs
+            .iter()
+            .map(|&input| self.known[input].output.as_ref())
+            .collect();
+        let schemas = schemas?;
+        let Some(first) = schemas.first() else {
+            return Some(Schema::default());
+        };
+        let different = schemas.iter().position(|schema| schema != first);
+        if let Some(other) = different {
+            let message = format!(
+                "its inputs are not alike: `{}` emits ({first}), `{}` emits ({}); read only steps that emit the same columns",
+                self.nodes[inputs[0]].name, self.nodes[inputs[other]].name, schemas[other]
+            );
+            self.report(index, message);
+            return None;
+        }
+        Some((*first).clone())
+    }
+
+    /// The key columns for a step that needs them; empty for one that does not, none if they are wrong or not known.
+    fn keys(
+        &mut self,
+        index: usize,
+        transformation: &Transformation,
+        inputs: &[usize],
+    ) -> Option<Vec<String>> {
+        if !matches!(
+            transformation,
+            Transformation::Count { .. } | Transformation::Sum { .. }
+        ) {
+            return Some(Vec::new());
+        }
+        if inputs
+            .iter()
+            .any(|&input| self.nodes[input].transformation.is_none())
+        {
+            return None;
+        }
+        let kind = transformation.kind();
+        let all: Option<Vec<&[String]>> = inputs
+            .iter()
+            .map(|&input| self.nodes[input].key_columns())
+            .collect();
+        let Some(all) = all else {
+            self.report(
+                index,
+                format!("{kind} works by key: put a `key-by: {{ columns: [...] }}` step before it"),
+            );
+            return None;
+        };
+        let first = *all.first()?;
+        if all.iter().any(|keys| *keys != first) {
+            self.report(
+                index,
+                format!("its inputs are keyed by different columns: let all key-bys before {kind} name the same"),
+            );
+            return None;
+        }
+        Some(first.to_vec())
+    }
+}
+
+/// The specification of an operator; none for a key-by, which is none.
+fn spec_of(
+    transformation: &Transformation,
+    input: &Schema,
+    keys: Vec<String>,
+    bounded: bool,
+) -> Option<OperatorSpec> {
+    let implied = if bounded { Emit::Final } else { Emit::Updates };
+    Some(match transformation.clone() {
+        Transformation::KeyBy { .. } => return None,
+        Transformation::FileSource { paths } => OperatorSpec::FileSource { paths },
+        Transformation::Datagen {
+            rate,
+            count,
+            seed,
+            keys,
+        } => OperatorSpec::Datagen {
+            rate,
+            count,
+            seed,
+            keys,
+        },
+        Transformation::SplitWords { column } => OperatorSpec::SplitWords { column },
+        Transformation::Filter { column, op, value } => {
+            let in_type = input
+                .column_type(&column)
+                .and_then(|column_type| typing::coerce(&value, column_type));
+            OperatorSpec::Filter {
+                column,
+                op,
+                value: in_type.unwrap_or(value),
+            }
+        }
+        Transformation::Count { emit } => OperatorSpec::Count {
+            keys,
+            emit: emit.unwrap_or(implied),
+        },
+        Transformation::Sum { column, emit } => OperatorSpec::Sum {
+            keys,
+            column,
+            emit: emit.unwrap_or(implied),
+        },
+        Transformation::Print { prefix } => OperatorSpec::Print { prefix },
+        Transformation::FileSink { path } => OperatorSpec::FileSink { path },
+        Transformation::Discard => OperatorSpec::Discard {},
+    })
+}

@@ -1,0 +1,314 @@
+//! The part of the core that acts: writes the record, and does what the durable record says. Decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::{Commit, JobMasterCore, Write};
+use super::deployment::{execution_id, task_deployment};
+use super::event::{Connection, Effect, Milestone};
+use super::execution_graph::{Cancellation, RegionPhase, Task};
+
+impl JobMasterCore {
+    pub(super) fn write(&mut self) {
+        let is_written = self.revision == self.written_revision;
+        if self.writing.is_some() || is_written || self.refusal.is_some() {
+            return;
+        }
+        let mut milestones = Vec::new();
+        let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
+        if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
+            milestones.push(Milestone::CancelDecided);
+        }
+        let mut regions = self.record.regions.iter().zip(&self.written.regions);
+        if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
+            milestones.push(Milestone::GenerationPlaced);
+        }
+        let has_finished = |task: &Task| {
+            task.execution.state == ExecutionState::Finished && task.execution.is_recorded
+        };
+        if !is_to_cancel
+            && self.execution.tasks.iter().all(has_finished)
+            && !self.all_have_durably_finished()
+        {
+            milestones.push(Milestone::AllFinished);
+        }
+        self.last_write += 1;
+        let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
+        self.effects.push(Effect::Persist {
+            number,
+            state: Box::new(state.clone()),
+            milestones,
+        });
+        self.writing = Some(Write {
+            number,
+            revision,
+            state,
+        });
+    }
+
+    /// Deploys regions whose placement is durable and of this term.
+    pub(super) fn deploy(&mut self, now_ms: u64) {
+        for region in 0..self.execution.regions.len() {
+            let durable = &self.written.regions[region];
+            if self.execution.regions[region].phase != RegionPhase::Placed
+                || *durable != self.record.regions[region]
+                || durable.placements.is_empty()
+                || durable.epoch != self.epoch.get()
+            {
+                continue;
+            }
+            let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+            for task in self.execution.regions[region].tasks.clone() {
+                self.execution
+                    .advance(task, ExecutionState::Deploying, now_ms);
+                let execution = &mut self.execution.tasks[task].execution;
+                execution.started_at_ms = now_ms;
+                if let Some(place) = &execution.place {
+                    by_task_manager
+                        .entry(place.task_manager.clone())
+                        .or_default()
+                        .push(task);
+                }
+            }
+            self.execution.regions[region].phase = RegionPhase::Deployed;
+            for (task_manager, tasks) in by_task_manager {
+                let tasks = tasks
+                    .iter()
+                    .map(|task| task_deployment(&self.execution, *task));
+                let tasks = tasks.collect();
+                if let Some(connection) = self.connection(&task_manager) {
+                    self.effects.push(Effect::Deploy { connection, tasks });
+                }
+            }
+        }
+    }
+
+    /// Cancels what the durable record does not want, wherever it is.
+    pub(super) fn cancel_tasks(&mut self, now_ms: u64) {
+        if !self.is_durable {
+            return;
+        }
+        let is_over = self.written.wanted() == pb::WantedStatus::Canceled
+            || !self.written.fatal_cause.is_empty();
+        let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
+        for task in 0..self.execution.tasks.len() {
+            let at = &self.execution.tasks[task];
+            let durable = self.written.regions[at.region].generation;
+            let generation = at.execution.generation.get();
+            let Some(place) = at.execution.place.clone() else {
+                continue;
+            };
+            let is_unwanted = is_over || durable > generation;
+            if !at.execution.is_deployed() || !is_unwanted {
+                continue;
+            }
+            let can_be_told = self.task_managers.contains_key(&place.task_manager);
+            if !can_be_told || at.execution.cancellation != Cancellation::NotAsked {
+                continue;
+            }
+            let id = execution_id(&self.execution, task, generation);
+            cancellations
+                .entry(place.task_manager)
+                .or_default()
+                .push(cancellation(id));
+            self.execution
+                .advance(task, ExecutionState::Canceling, now_ms);
+            self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
+        }
+        for (task_manager, known) in &mut self.task_managers {
+            for ((task, generation), stray) in &mut known.strays {
+                let region = &self.written.regions[self.execution.tasks[*task].region];
+                let id = execution_id(&self.execution, *task, *generation);
+                // A generation above the durable one is unheard of; nothing says that it is unwanted.
+                let is_unwanted = *generation < region.generation
+                    || *generation == region.generation
+                        && (is_over || !is_placed_on(region, &id, &known.location));
+                if stray.cancellation != Cancellation::NotAsked || !is_unwanted {
+                    continue;
+                }
+                cancellations
+                    .entry(task_manager.clone())
+                    .or_default()
+                    .push(cancellation(id));
+                stray.cancellation = Cancellation::Asked;
+                stray.canceling_since_ms = now_ms;
+            }
+        }
+        for (task_manager, tasks) in cancellations {
+            if let Some(connection) = self.connection(&task_manager) {
+                self.effects.push(Effect::Cancel { connection, tasks });
+            }
+        }
+    }
+
+    /// Acknowledges ends that the durable record has, or whose generation it has replaced.
+    pub(super) fn acknowledge(&mut self) {
+        if !self.is_durable {
+            return;
+        }
+        let mut acknowledged = Vec::new();
+        for (task_manager, known) in &mut self.task_managers {
+            let mut executions = Vec::new();
+            known.unacknowledged.retain(|(task, generation)| {
+                let durable = self.written.regions[self.execution.tasks[*task].region].generation;
+                let is_recorded = durable == *generation && self.durable_ends.contains_key(task);
+                let is_replaced = durable > *generation;
+                if is_recorded || is_replaced {
+                    executions.push(execution_id(&self.execution, *task, *generation));
+                }
+                !(is_recorded || is_replaced)
+            });
+            if !executions.is_empty() {
+                let task_manager = task_manager.clone();
+                let connection = Connection {
+                    task_manager,
+                    registration: known.registration,
+                };
+                acknowledged.push(Effect::Acknowledge {
+                    connection,
+                    executions,
+                });
+            }
+        }
+        self.effects.append(&mut acknowledged);
+    }
+
+    /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
+    pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
+        let needed = self.execution.slots_needed().len();
+        let surplus = self.pool.len().saturating_sub(needed);
+        if surplus == 0 || self.is_stopping() || !self.is_durable {
+            self.pool.forget_idle();
+            return;
+        }
+        let mut used: BTreeSet<AllocationId> = self.taken_slots().into_values().collect();
+        used.append(&mut self.blocked_slots());
+        for (task, at) in self.execution.tasks.iter().enumerate() {
+            if let Some(place) = &at.execution.place
+                && !self.durable_ends.contains_key(&task)
+            {
+                used.insert(place.allocation);
+            }
+        }
+        let mut idle = self
+            .pool
+            .note_idle(&used, now_ms, self.options.slot_idle_timeout_ms);
+        idle.truncate(surplus);
+        let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
+        for allocation in idle {
+            if let Some(slot) = self.pool.remove(&allocation) {
+                freed.entry(slot.task_manager).or_default().push(allocation);
+            }
+        }
+        for (task_manager, allocations) in freed {
+            if let Some(connection) = self.connection(&task_manager) {
+                let cause = "the job doesn't need it".to_owned();
+                self.effects.push(Effect::FreeSlots {
+                    connection,
+                    allocations,
+                    cause,
+                });
+            }
+        }
+    }
+
+    /// States what is needed when that has changed. A job that stops keeps what it has until its result is written.
+    pub(super) fn declare(&mut self) {
+        let needed = if self.is_stopping() {
+            let held = u32::try_from(self.pool.len()).unwrap_or(u32::MAX);
+            self.declared.unwrap_or_default().min(held)
+        } else {
+            u32::try_from(self.execution.slots_needed().len()).unwrap_or(u32::MAX)
+        };
+        if self.declared != Some(needed) {
+            self.declared = Some(needed);
+            self.effects.push(Effect::Declare(needed));
+        }
+    }
+
+    fn connection(&self, task_manager: &ResourceId) -> Option<Connection> {
+        let registration = self.task_managers.get(task_manager)?.registration;
+        Some(Connection {
+            task_manager: task_manager.clone(),
+            registration,
+        })
+    }
+
+    /// When [`super::event::Event::TimePassed`] may have something to change, in milliseconds since 1970. What was due
+    /// at the last event and is still open waits for another event, not for time.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        if self.result.is_some() {
+            return None;
+        }
+        let options = &self.options;
+        let mut deadlines = Vec::new();
+        for region in &self.execution.regions {
+            match region.phase {
+                RegionPhase::Waiting { since_ms } => {
+                    deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
+                }
+                RegionPhase::Stopping { restart_at_ms } => deadlines.extend(restart_at_ms),
+                RegionPhase::Placed | RegionPhase::Deployed => {}
+            }
+        }
+        for task in &self.execution.tasks {
+            let execution = &task.execution;
+            if execution.state == ExecutionState::Canceling {
+                let since_ms = execution.canceling_since_ms;
+                deadlines.push(since_ms.saturating_add(options.task_cancellation_timeout_ms));
+            } else if execution.state == ExecutionState::Reconciling {
+                deadlines.push(
+                    self.started_at_ms
+                        .saturating_add(options.reconcile_timeout_ms),
+                );
+            }
+        }
+        for stray in self
+            .task_managers
+            .values()
+            .flat_map(|known| known.strays.values())
+        {
+            if stray.cancellation != Cancellation::NotAsked {
+                let since_ms = stray.canceling_since_ms;
+                deadlines.push(since_ms.saturating_add(options.task_cancellation_timeout_ms));
+            }
+        }
+        if let Commit::RetryAt { at_ms, .. } = self.commit {
+            deadlines.push(at_ms);
+        }
+        if self.pool.len() > self.execution.slots_needed().len() && !self.is_stopping() {
+            let idle = self.pool.idle_since_ms();
+            deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
+        }
+        deadlines
+            .into_iter()
+            .filter(|at_ms| *at_ms > self.settled_at_ms)
+            .min()
+    }
+}
+
+fn is_placed_on(
+    region: &pb::RegionState,
+    id: &pb::ExecutionId,
+    location: &pb::TaskManagerLocation,
+) -> bool {
+    region.placements.iter().any(|placement| {
+        placement.vertex_id == id.vertex_id
+            && placement.subtask == id.subtask
+            && placement.location.as_ref().is_some_and(|placed| {
+                placed.resource_id == location.resource_id
+                    && placed.incarnation == location.incarnation
+            })
+    })
+}
+
+fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
+    pb::TaskCancellation {
+        vertex_id: id.vertex_id,
+        subtask: id.subtask,
+        up_to_generation: id.generation,
+    }
+}

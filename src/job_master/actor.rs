@@ -1,0 +1,515 @@
+//! The JobMaster's loop: feeds the core, runs its effects, watches over TaskManagers. Decides nothing about the job.
+//!
+//! Handlers are synchronous. Each effect that waits (a write, a call, a commit) is a task of this actor, whose result
+//! comes back as an event; all of them end with it. Stopping is forgetting: nobody is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::admission::refused;
+use super::calls::{Calls, Done};
+use super::core::{JobMasterCore, parse};
+use super::details::failed_initialization;
+use super::event::{CancelAnswer, Connection, Effect, Event, Refusal, Registration};
+use super::failed_job::serve_failed;
+use super::handle::{JobMasterHandle, Message, Reply};
+use super::options::{JobMasterContext, JobMasterOptions, millis};
+use crate::gateway::GatewayError;
+
+/// The JobMaster of one job in one term.
+#[derive(Debug)]
+pub struct JobMaster;
+
+impl JobMaster {
+    /// Starts it. The ExecutionGraph is built in its own task; where that fails, the job ends as FAILED with the cause.
+    pub fn start(options: JobMasterOptions, context: JobMasterContext) -> JobMasterHandle {
+        let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
+        let (outcome, outcome_seen) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let name = Arc::from(format!("the JobMaster of {}", context.graph.job_id));
+        let handle = JobMasterHandle {
+            name,
+            mailbox,
+            outcome: outcome_seen,
+            stop: stop.clone(),
+        };
+        tokio::spawn(run(options, context, messages, outcome, stop));
+        handle
+    }
+}
+
+async fn run(
+    options: JobMasterOptions,
+    context: JobMasterContext,
+    messages: mpsc::Receiver<Message>,
+    outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
+    stop: CancellationToken,
+) {
+    let clock = WallClock::start();
+    let epoch = Epoch::new(context.sender.epoch);
+    let core = JobMasterCore::build(
+        context.graph.clone(),
+        context.state.clone(),
+        context.is_recovered,
+        epoch,
+        options.core_options(),
+        clock.now_ms(),
+    );
+    match core {
+        Ok(core) => {
+            let calls = Calls::new(&options, &context, core.job_incarnation());
+            let actor = JobMasterActor {
+                calls,
+                clock,
+                core,
+                outcome,
+                io: JoinSet::new(),
+                peers: BTreeMap::new(),
+                cancels: Vec::new(),
+                needed: None,
+                is_declaring: false,
+                next_heartbeat: Instant::now() + options.heartbeat_interval,
+                options,
+                context,
+            };
+            Box::pin(actor.run(messages, stop)).await;
+        }
+        Err(error) => {
+            let cause = format!("the job can't be initialized: {error}");
+            tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
+            let result =
+                failed_initialization(&context.graph, &context.state, cause, clock.now_ms());
+            let result = Arc::new(result);
+            outcome.send_replace(Some(result.clone()));
+            serve_failed(&result, messages, stop).await;
+        }
+    }
+}
+
+/// Wall-clock time that never goes back: read once, then tokio's.
+#[derive(Debug, Clone, Copy)]
+struct WallClock {
+    start_ms: u64,
+    start: Instant,
+}
+
+impl WallClock {
+    fn start() -> WallClock {
+        let since_1970 = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        WallClock {
+            start_ms: millis(since_1970),
+            start: Instant::now(),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start_ms.saturating_add(millis(self.start.elapsed()))
+    }
+
+    fn instant(&self, at_ms: u64) -> Instant {
+        self.start + Duration::from_millis(at_ms.saturating_sub(self.start_ms))
+    }
+}
+
+/// How a TaskManager has been heard of.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) registration: Registration,
+    pub(super) last_heard: Instant,
+    pub(super) failed_calls: u32,
+    has_heartbeat_under_way: bool,
+}
+
+pub(super) struct JobMasterActor {
+    pub(super) options: JobMasterOptions,
+    pub(super) context: JobMasterContext,
+    calls: Calls,
+    clock: WallClock,
+    pub(super) core: JobMasterCore,
+    outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
+    io: JoinSet<Done>,
+    pub(super) peers: BTreeMap<ResourceId, Peer>,
+    cancels: Vec<Reply<()>>,
+    needed: Option<u32>,
+    is_declaring: bool,
+    next_heartbeat: Instant,
+}
+
+/// Whether the loop goes on.
+enum Next {
+    Continue,
+    Forget,
+    Close(Reply<()>),
+}
+
+impl JobMasterActor {
+    async fn run(mut self, mut messages: mpsc::Receiver<Message>, stop: CancellationToken) {
+        if let Err(refusal) = self.hear(Event::Started) {
+            tracing::error!(%refusal, "the first event is never refused");
+        }
+        let closing = loop {
+            let wakeup = self.next_wakeup();
+            let next = tokio::select! {
+                biased;
+                () = stop.cancelled() => Next::Forget,
+                Some(done) = self.io.join_next() => match done {
+                    Ok(done) => self.note_done(done),
+                    // Which effect was lost is unknown, so nothing can be built on this state any more.
+                    Err(error) => {
+                        tracing::error!(job = self.context.graph.job_id, %error, "JobMaster broke");
+                        Next::Forget
+                    }
+                },
+                message = messages.recv() => match message {
+                    Some(message) => self.answer(message),
+                    None => Next::Forget,
+                },
+                () = tokio::time::sleep_until(wakeup) => {
+                    self.tick();
+                    Next::Continue
+                }
+            };
+            match next {
+                Next::Continue => {}
+                Next::Forget => break None,
+                Next::Close(reply) => break Some(reply),
+            }
+        };
+        self.io.shutdown().await;
+        if let Some(reply) = closing {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.calls.close(self.core.connections()) => {}
+            }
+            // Whoever asked and has gone does not need the answer.
+            let _ = reply.send(Ok(()));
+        }
+    }
+
+    /// Gives an event to the core and starts its effects. The answer to an offer is returned.
+    pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+        let effects = self.core.handle(self.clock.now_ms(), event)?;
+        let mut answer = pb::OfferSlotsResponse::default();
+        self.follow_peers();
+        for effect in effects {
+            match effect {
+                Effect::AnswerOffer { accepted, rejected } => {
+                    answer.accepted_allocation_ids = texts(&accepted);
+                    answer.rejected_allocation_ids = texts(&rejected);
+                }
+                Effect::Declare(needed) => {
+                    self.needed = Some(needed);
+                    self.declare();
+                }
+                Effect::AnswerCancels(answer) => self.answer_cancels(&answer),
+                Effect::End(result) => {
+                    let (status, cause) = (result.status(), result.cause.as_str());
+                    tracing::info!(job = result.job_id, ?status, cause, "job ended");
+                    self.outcome.send_replace(Some(Arc::from(result)));
+                }
+                effect @ (Effect::Persist { .. }
+                | Effect::Deploy { .. }
+                | Effect::Cancel { .. }
+                | Effect::Acknowledge { .. }
+                | Effect::FreeSlots { .. }
+                | Effect::AskReport(_)
+                | Effect::Disconnect { .. }
+                | Effect::CommitSinks(_)) => {
+                    self.calls.start(&mut self.io, &self.core, effect);
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The same where a refusal (the connection is gone meanwhile) needs no answer.
+    fn note(&mut self, event: Event) {
+        if let Err(refusal) = self.hear(event) {
+            tracing::debug!(job = self.context.graph.job_id, %refusal, "late event dropped");
+        }
+    }
+
+    fn note_done(&mut self, done: Done) -> Next {
+        match done {
+            Done::TermOver => {
+                tracing::info!(
+                    job = self.context.graph.job_id,
+                    "term over, JobMaster forgets"
+                );
+                return Next::Forget;
+            }
+            Done::Local(event) => self.note(event),
+            Done::Declared {
+                needed,
+                is_accepted,
+            } => {
+                self.is_declaring = false;
+                if !is_accepted || self.needed != Some(needed) {
+                    self.declare();
+                }
+            }
+            Done::Called {
+                connection,
+                event,
+                error,
+                is_heartbeat,
+            } => {
+                if let Some(peer) = self.peers.get_mut(&connection.task_manager)
+                    && peer.registration == connection.registration
+                {
+                    peer.has_heartbeat_under_way &= !is_heartbeat;
+                    match &error {
+                        None => {
+                            peer.last_heard = Instant::now();
+                            peer.failed_calls = 0;
+                        }
+                        Some(GatewayError::Unreachable { .. }) => peer.failed_calls += 1,
+                        // It was started anew, or connects again; if the latter, it is here before the next heartbeat.
+                        Some(GatewayError::NotFound(_)) if is_heartbeat => peer.failed_calls += 1,
+                        Some(GatewayError::Outdated { epoch, .. })
+                            if is_heartbeat && *epoch <= self.context.sender.epoch =>
+                        {
+                            peer.failed_calls += 1;
+                        }
+                        Some(_) => {}
+                    }
+                }
+                if let Some(GatewayError::Outdated { epoch, .. }) = &error
+                    && *epoch > self.context.sender.epoch
+                {
+                    (self.context.on_higher_epoch)(Epoch::new(*epoch));
+                }
+                if let Some(event) = event {
+                    self.note(event);
+                }
+                self.lose_unreachable(&connection, error);
+            }
+        }
+        Next::Continue
+    }
+
+    fn lose_unreachable(&mut self, connection: &Connection, error: Option<GatewayError>) {
+        let threshold = self.options.rpc_failure_threshold;
+        let peer = self.peers.get(&connection.task_manager);
+        let is_lost = peer.is_some_and(|peer| {
+            peer.registration == connection.registration
+                && threshold > 0
+                && peer.failed_calls >= threshold
+        });
+        if let Some(error) = error.filter(|_| is_lost) {
+            let cause = error.to_string();
+            self.note(Event::TaskManagerLost {
+                connection: connection.clone(),
+                cause,
+            });
+        }
+    }
+
+    /// Watches over exactly the TaskManagers that the core knows.
+    fn follow_peers(&mut self) {
+        let connections = self.core.connections();
+        let known: BTreeMap<&ResourceId, Registration> = connections
+            .iter()
+            .map(|(connection, ..)| (&connection.task_manager, connection.registration))
+            .collect();
+        self.peers
+            .retain(|id, peer| known.get(id) == Some(&peer.registration));
+        for (id, registration) in known {
+            self.peers.entry(id.clone()).or_insert_with(|| Peer {
+                registration,
+                last_heard: Instant::now(),
+                failed_calls: 0,
+                has_heartbeat_under_way: false,
+            });
+        }
+    }
+
+    fn next_wakeup(&self) -> Instant {
+        let silence = self
+            .peers
+            .values()
+            .map(|peer| peer.last_heard + self.options.heartbeat_timeout);
+        let core = self
+            .core
+            .next_deadline_ms()
+            .map(|at_ms| self.clock.instant(at_ms));
+        silence
+            .chain(core)
+            .min()
+            .map_or(self.next_heartbeat, |at| at.min(self.next_heartbeat))
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        let timeout = self.options.heartbeat_timeout;
+        let silent = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| now - peer.last_heard >= timeout);
+        let silent: Vec<Connection> = silent
+            .map(|(id, peer)| Connection {
+                task_manager: id.clone(),
+                registration: peer.registration,
+            })
+            .collect();
+        for connection in silent {
+            let cause = format!("no heartbeat for {} ms", millis(timeout));
+            // If it lives, it learns that it has to register again.
+            if let Some(location) = self.core.location(&connection.task_manager).cloned() {
+                let (connection, cause) = (connection.clone(), cause.clone());
+                let goodbye = Effect::Disconnect {
+                    connection,
+                    location,
+                    cause,
+                };
+                self.calls.start(&mut self.io, &self.core, goodbye);
+            }
+            self.note(Event::TaskManagerLost { connection, cause });
+        }
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + self.options.heartbeat_interval;
+            for (connection, location, allocations) in self.core.connections() {
+                let peer = self.peers.get_mut(&connection.task_manager);
+                if let Some(peer) = peer.filter(|peer| !peer.has_heartbeat_under_way) {
+                    peer.has_heartbeat_under_way = true;
+                    let turn = self.core.turn();
+                    self.calls
+                        .heartbeat(&mut self.io, connection, &location, &allocations, turn);
+                }
+            }
+            self.declare();
+        }
+        self.note(Event::TimePassed);
+    }
+
+    fn declare(&mut self) {
+        if let Some(needed) = self.needed.filter(|_| !self.is_declaring) {
+            self.is_declaring = true;
+            self.calls.declare(&mut self.io, needed);
+        }
+    }
+
+    fn answer_cancels(&mut self, answer: &CancelAnswer) {
+        for reply in self.cancels.drain(..) {
+            let answer = match answer {
+                CancelAnswer::Decided => Ok(()),
+                CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
+                CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
+            };
+            // Whoever asked and has gone does not need the answer.
+            let _ = reply.send(answer);
+        }
+    }
+
+    fn answer(&mut self, message: Message) -> Next {
+        // In each case: whoever asked and has gone does not need the answer.
+        match message {
+            Message::Register(request, reply) => {
+                let _ = reply.send(self.register(request));
+            }
+            Message::Offer(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let event = Event::SlotsOffered {
+                        connection,
+                        slots: request.offers,
+                    };
+                    self.hear(event).map_err(refused)
+                });
+                let _ = reply.send(answer);
+            }
+            Message::Update(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let executions = request.executions;
+                    let event = Event::ExecutionsReported {
+                        connection,
+                        executions,
+                    };
+                    self.hear(event).map_err(refused)
+                });
+                let _ = reply.send(answer.map(|_| pb::UpdateTaskExecutionStatesResponse {}));
+            }
+            Message::FailSlot(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let allocation = parse(&request.allocation_id).ok_or_else(|| {
+                        GatewayError::Invalid(format!(
+                            "no allocation id: {:?}",
+                            request.allocation_id
+                        ))
+                    })?;
+                    let cause = request.cause;
+                    self.hear(Event::SlotFailed {
+                        connection,
+                        allocation,
+                        cause,
+                    })
+                    .map_err(refused)
+                });
+                let _ = reply.send(answer.map(|_| pb::Ack {}));
+            }
+            Message::Disconnect(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let cause = request.cause;
+                    self.hear(Event::TaskManagerLost { connection, cause })
+                        .map_err(refused)
+                });
+                let _ = reply.send(answer.map(|_| pb::Ack {}));
+            }
+            Message::Cancel(reply) => {
+                self.cancels.push(reply);
+                self.note(Event::CancelRequested);
+            }
+            Message::Describe(reply) => {
+                let _ = reply.send(Ok(self.core.details()));
+            }
+            Message::ResultWritten(reply) => {
+                if self.outcome.borrow().is_some() {
+                    return Next::Close(reply);
+                }
+                let _ = reply.send(Err(GatewayError::Conflict(
+                    "the job has no result".to_owned(),
+                )));
+            }
+        }
+        Next::Continue
+    }
+}
+
+fn texts<T: std::fmt::Display>(ids: &[T]) -> Vec<String> {
+    ids.iter().map(T::to_string).collect()
+}
+
+/// The job that a graph is for.
+pub(super) fn job_id(graph: &pb::JobGraph) -> JobId {
+    graph.job_id.parse().unwrap_or(JobId::from_bits(0))
+}

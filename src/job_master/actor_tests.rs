@@ -1,0 +1,379 @@
+//! The actor on paused time, with scripted TaskExecutors.
+
+use std::time::Duration;
+
+use tanist_ha::election::Epoch;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState, JobStatus};
+
+use super::scripted::{Fixture, Mood, lock, options, sender, wait_until};
+use super::testing::{graph_of, submitted};
+use super::{JobMasterOptions, RestartStrategy};
+use crate::gateway::persistence::{MemoryJobStateStore, PersistError};
+use crate::gateway::{GatewayError, JobMasterGateway};
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_placed_deployed_committed_and_let_go() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    *lock(&fixture.surroundings.failing_commits) = 2;
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    assert_eq!(fixture.stored().regions[0].placements.len(), 3);
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(details.status(), JobStatus::Running);
+    let subtask = &details.vertices[1].subtasks[1];
+    assert_eq!(
+        (subtask.state(), subtask.attempt),
+        (ExecutionState::Running, 1)
+    );
+    assert_eq!(subtask.host, "tm1:1");
+
+    let finished = task_executor.all_become(ExecutionState::Finished);
+    fixture.report("tm1", 1, finished).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
+    assert!(result.dirty);
+    assert_eq!(lock(&fixture.surroundings.committed).len(), 3);
+    wait_until("acknowledged", || task_executor.was_called("acknowledge 3")).await;
+    let error = fixture.job_master.cancel().await.expect_err("too late");
+    assert!(matches!(error, GatewayError::Conflict(_)), "{error}");
+
+    fixture
+        .job_master
+        .result_written()
+        .await
+        .expect("there is a result");
+    assert!(task_executor.was_called("disconnect, ended: true"));
+    assert_eq!(lock(&fixture.surroundings.declared).first(), Some(&2));
+    assert_eq!(lock(&fixture.surroundings.declared).last(), Some(&0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_is_acknowledged_after_it_is_durable_and_ends_a_job_that_waits_for_slots() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    wait_until("the start is durable", || {
+        fixture.stored().job_incarnation == 1
+    })
+    .await;
+    fixture.store.set_delay(Duration::from_secs(5));
+    let before = tokio::time::Instant::now();
+    fixture.job_master.cancel().await.expect("canceled");
+    assert!(before.elapsed() >= Duration::from_secs(5));
+    assert_eq!(fixture.stored().wanted(), pb::WantedStatus::Canceled);
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Canceled);
+    assert!(before.elapsed() < Duration::from_secs(6));
+    fixture.job_master.cancel().await.expect("canceled already");
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.job_master.cancel().await.expect("canceled");
+    wait_until("told", || task_executor.was_called("cancel")).await;
+    assert_eq!(
+        fixture.job_master.describe().await.expect("alive").status(),
+        JobStatus::Cancelling
+    );
+    let canceled = task_executor.all_become(ExecutionState::Canceled);
+    fixture.report("tm1", 1, canceled).await;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Canceled);
+    assert!(lock(&fixture.surroundings.committed).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    fixture.register("tm1", 1).await.expect("admitted");
+    let (first, second) = (fixture.task_executor("tm1"), fixture.task_executor("tm2"));
+    wait_until("three tasks run", || first.reports().len() == 3).await;
+    *lock(&first.mood) = Mood::Silent;
+    let before = tokio::time::Instant::now();
+    wait_until("a new generation", || {
+        fixture.stored().regions[0].generation == 2
+    })
+    .await;
+    assert!(
+        before.elapsed() >= Duration::from_secs(40),
+        "{:?}",
+        before.elapsed()
+    );
+    assert!(
+        before.elapsed() <= Duration::from_secs(61),
+        "{:?}",
+        before.elapsed()
+    );
+    fixture.register("tm2", 2).await.expect("admitted");
+    wait_until("three tasks run elsewhere", || second.reports().len() == 3).await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(
+        (details.restarts, details.vertices[0].subtasks[0].attempt),
+        (1, 2)
+    );
+    let failure = details.failures.last().expect("one failure");
+    assert_eq!(failure.task, "a (1/1)");
+    assert_eq!(
+        failure.cause,
+        "TaskManager tm1 (tm1:1) was lost: no heartbeat for 50000 ms"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_times_out() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    *lock(&task_executor.mood) = Mood::Unreachable;
+    let before = tokio::time::Instant::now();
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(
+        result.cause.contains("TaskManager tm1 (tm1:1) was lost"),
+        "{}",
+        result.cause
+    );
+    assert!(
+        before.elapsed() <= Duration::from_secs(21),
+        "{:?}",
+        before.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    *lock(&task_executor.mood) = Mood::StartedAnew;
+    let before = tokio::time::Instant::now();
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert!(
+        result.cause.contains("no such registration"),
+        "{}",
+        result.cause
+    );
+    assert!(
+        before.elapsed() <= Duration::from_secs(21),
+        "{:?}",
+        before.elapsed()
+    );
+    assert_eq!(*lock(&fixture.deposed_by), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_don_t_come_fail_the_job_with_what_is_missing() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(
+        result.cause.contains("the job needs 2, 0 are there"),
+        "{}",
+        result.cause
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_can_not_be_initialized_ends_as_failed_with_its_cause() {
+    let mut graph = graph_of(&[("a", 1)], &[]);
+    graph.vertices[0].parallelism = 0;
+    let state = submitted(&graph);
+    let store = MemoryJobStateStore::default();
+    let fixture = Fixture::start_with(JobMasterOptions::default(), graph, state, store);
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(result.cause.contains("parallelism 0"), "{}", result.cause);
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(details.status(), JobStatus::Failed);
+    fixture
+        .job_master
+        .result_written()
+        .await
+        .expect("there is a result");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.store.end_term();
+    let calls = lock(&task_executor.calls).len();
+    let error = fixture.job_master.cancel().await.expect_err("nobody knows");
+    assert!(matches!(error, GatewayError::Unknown(_)), "{error}");
+    assert_eq!(fixture.job_master.ended().await, None);
+    assert_eq!(lock(&task_executor.calls).len(), calls);
+    assert!(fixture.job_master.describe().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_forgets_and_tells_nobody() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.job_master.stop().await;
+    assert_eq!(fixture.job_master.ended().await, None);
+    assert!(!task_executor.was_called("disconnect, ended: true"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_other_terms_are_refused_and_a_younger_term_is_told() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    let offer = |epoch: u64| pb::OfferSlotsRequest {
+        sender: Some(pb::Sender { epoch, ..sender(1) }),
+        resource_id: "tm1".to_owned(),
+        ..pb::OfferSlotsRequest::default()
+    };
+    let error = fixture
+        .job_master
+        .offer_slots(offer(2))
+        .await
+        .expect_err("older");
+    assert!(matches!(error, GatewayError::Outdated { .. }), "{error}");
+    assert_eq!(*lock(&fixture.deposed_by), None);
+    let error = fixture
+        .job_master
+        .offer_slots(offer(4))
+        .await
+        .expect_err("younger");
+    assert!(matches!(error, GatewayError::Outdated { .. }), "{error}");
+    assert_eq!(*lock(&fixture.deposed_by), Some(Epoch::new(4)));
+    let error = fixture
+        .job_master
+        .offer_slots(offer(3))
+        .await
+        .expect_err("not registered");
+    assert!(matches!(error, GatewayError::NotFound(_)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_that_is_not_the_youngest_is_refused() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    fixture.register("tm1", 2).await.expect("admitted");
+    let answer = fixture.register("tm1", 2).await.expect("admitted");
+    let answer = answer
+        .registration
+        .and_then(|registration| registration.answer);
+    assert!(
+        matches!(answer, Some(pb::registration_response::Answer::Failure(_))),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_the_store_refuses_fails_the_job_with_the_reason() {
+    let store = MemoryJobStateStore::default();
+    store.refuse(PersistError::TooLarge { size: 9, limit: 8 });
+    let graph = graph_of(&[("a", 1)], &[]);
+    let state = submitted(&graph);
+    let fixture = Fixture::start_with(options(RestartStrategy::None), graph, state, store);
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(
+        result.cause.contains("9 bytes is more than the 8 bytes"),
+        "{}",
+        result.cause
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovered_job_whose_tasks_have_all_finished_is_committed_and_not_run() {
+    let graph = graph_of(&[("a", 1)], &[]);
+    let committable = pb::Committable {
+        pending_path: "p".to_owned(),
+        final_path: "f".to_owned(),
+    };
+    let mut state = submitted(&graph);
+    state.regions = vec![pb::RegionState {
+        generation: 2,
+        epoch: 1,
+        placements: Vec::new(),
+    }];
+    state.terminal = vec![pb::TerminalExecution {
+        vertex_id: graph.vertices[0].id.clone(),
+        generation: 2,
+        state: ExecutionState::Finished.into(),
+        committables: vec![committable.clone()],
+        ..pb::TerminalExecution::default()
+    }];
+    let store = MemoryJobStateStore::default();
+    let fixture = Fixture::start_with(options(RestartStrategy::None), graph, state, store);
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
+    assert_eq!(*lock(&fixture.surroundings.committed), [committable]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_failure() {
+    let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+    let mut state = submitted(&graph);
+    state.regions = vec![pb::RegionState {
+        generation: 4,
+        epoch: 1,
+        placements: Vec::new(),
+    }];
+    let store = MemoryJobStateStore::default();
+    let fixture = Fixture::start_with(options(RestartStrategy::None), graph, state, store);
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    assert!(
+        task_executor
+            .reports()
+            .iter()
+            .all(|report| report.generation == 5)
+    );
+    let region = &fixture.stored().regions[0];
+    assert_eq!((region.generation, region.epoch), (5, 3));
+    assert_eq!(
+        fixture.job_master.describe().await.expect("alive").restarts,
+        0
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_backoff_was_over() {
+    let fixture = Fixture::start(options(RestartStrategy::default()));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let mut failed = task_executor.reports().remove(0);
+    failed.set_state(ExecutionState::Failed);
+    failed.cause = "division by zero".to_owned();
+    let key = (failed.vertex_id.clone(), failed.subtask);
+    lock(&task_executor.running).insert(key, failed.clone());
+    fixture.report("tm1", 1, vec![failed]).await;
+    let start = tokio::time::Instant::now();
+    wait_until("the backoff is over", || {
+        start.elapsed() > Duration::from_secs(30)
+    })
+    .await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(details.status(), JobStatus::Restarting);
+    assert_eq!(
+        details.vertices[1].subtasks[0].state(),
+        ExecutionState::Canceling
+    );
+    for report in lock(&task_executor.running).values_mut() {
+        if report.state() == ExecutionState::Running {
+            report.set_state(ExecutionState::Canceled);
+        }
+    }
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    let runs_again = || {
+        task_executor
+            .reports()
+            .iter()
+            .all(|report| report.generation == 2)
+    };
+    wait_until("the next generation runs", runs_again).await;
+}

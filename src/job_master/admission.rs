@@ -1,0 +1,127 @@
+//! The part of the actor that admits messages: of this term and of this JobMaster, and what a registration is answered.
+//! Which registration of a TaskManager counts is the core's to say.
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::actor::JobMasterActor;
+use super::event::{Connection, Event, Refusal, Registration};
+use super::options::millis;
+use crate::gateway::{GatewayError, GatewayResult};
+
+impl JobMasterActor {
+    pub(super) fn register(
+        &mut self,
+        request: pb::RegisterTaskManagerRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
+        let sender = self.admit(request.sender.as_ref())?;
+        let location = request.location.unwrap_or_default();
+        let connection = Connection {
+            task_manager: resource_id(&location.resource_id)?,
+            registration: Registration::new(sender.registration),
+        };
+        let (executions, slots) = (request.executions, request.slots);
+        let event = Event::Registered {
+            connection,
+            location,
+            executions,
+            slots,
+        };
+        let job_incarnation = self.core.job_incarnation();
+        let answer = match self.hear(event) {
+            Ok(_) => pb::registration_response::Answer::Success(pb::RegistrationSuccess {
+                resource_id: format!("job-master-{}-{job_incarnation}", self.context.graph.job_id),
+                cluster_id: String::new(),
+                cluster_incarnation: self.context.sender.cluster_incarnation.clone(),
+                epoch: self.context.sender.epoch,
+                heartbeat_interval_ms: millis(self.options.heartbeat_interval),
+                heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
+            }),
+            Err(refusal) => {
+                let reason = refusal.to_string();
+                pb::registration_response::Answer::Failure(pb::RegistrationFailure { reason })
+            }
+        };
+        let registration = Some(pb::RegistrationResponse {
+            answer: Some(answer),
+        });
+        Ok(pb::RegisterTaskManagerResponse {
+            registration,
+            job_incarnation,
+        })
+    }
+
+    /// Refuses a message of another term; one of a younger term ends this one.
+    fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<pb::Sender> {
+        let missing = || GatewayError::Invalid("the message names no sender".to_owned());
+        let (sender, own) = (sender.ok_or_else(missing)?, &self.context.sender);
+        let outdated = |reason: String| GatewayError::Outdated {
+            epoch: own.epoch,
+            reason,
+        };
+        if sender.cluster_incarnation != own.cluster_incarnation {
+            let (theirs, ours) = (&sender.cluster_incarnation, &own.cluster_incarnation);
+            return Err(outdated(format!(
+                "cluster incarnation {theirs}, this is {ours}"
+            )));
+        }
+        if sender.epoch > own.epoch {
+            (self.context.on_higher_epoch)(Epoch::new(sender.epoch));
+        }
+        if sender.epoch != own.epoch {
+            return Err(outdated(format!(
+                "epoch {}, this is epoch {}",
+                sender.epoch, own.epoch
+            )));
+        }
+        Ok(sender.clone())
+    }
+
+    pub(super) fn admit_from(
+        &mut self,
+        sender: Option<&pb::Sender>,
+        job: Option<&pb::JobScope>,
+        task_manager: &str,
+    ) -> GatewayResult<Connection> {
+        let sender = self.admit(sender)?;
+        let own = self.core.job_incarnation();
+        if let Some(job) = job.filter(|job| job.job_incarnation != own) {
+            let reason = format!("job incarnation {}, this is {own}", job.job_incarnation);
+            return Err(GatewayError::Outdated {
+                epoch: sender.epoch,
+                reason,
+            });
+        }
+        let task_manager = resource_id(task_manager)?;
+        let registration = Registration::new(sender.registration);
+        if let Some(peer) = self.peers.get_mut(&task_manager)
+            && peer.registration == registration
+        {
+            peer.last_heard = Instant::now();
+            peer.failed_calls = 0;
+        }
+        Ok(Connection {
+            task_manager,
+            registration,
+        })
+    }
+}
+
+/// What a refused event is to who sent it.
+pub(super) fn refused(refusal: Refusal) -> GatewayError {
+    match refusal {
+        Refusal::NotRegistered(_) => GatewayError::NotFound(refusal.to_string()),
+        Refusal::Outdated { .. } => GatewayError::Outdated {
+            epoch: 0,
+            reason: refusal.to_string(),
+        },
+        Refusal::Ended => GatewayError::Conflict(refusal.to_string()),
+    }
+}
+
+fn resource_id(text: &str) -> GatewayResult<ResourceId> {
+    text.parse()
+        .map_err(|error| GatewayError::Invalid(format!("{error}")))
+}

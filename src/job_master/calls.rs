@@ -1,0 +1,426 @@
+//! The tasks that run the core's effects: writes, calls to TaskManagers and the ResourceManager, commits. Each ends in
+//! one [`Done`]. Every call to a TaskManager is bounded in time and names the registration that it rests on.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::failpoint::failpoint;
+use tanist_proto::id::AllocationId;
+use tanist_proto::v1 as pb;
+use tokio::task::JoinSet;
+
+use super::actor::job_id;
+use super::core::{JobMasterCore, parse};
+use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
+use super::options::{JobMasterContext, JobMasterOptions, SinkCommitter};
+use crate::gateway::persistence::{JobStateStore, PersistError};
+use crate::gateway::{
+    Connector, GatewayError, GatewayResult, ResourceRequirement, ResourceRequirements,
+    ResourceRequirementsGateway, TaskExecutorGateway,
+};
+
+/// What a task ended with.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// The store has refused a write: a younger term exists.
+    TermOver,
+    /// An event from within this process.
+    Local(Event),
+    /// The ResourceManager answered.
+    Declared { needed: u32, is_accepted: bool },
+    /// A TaskManager answered, or didn't.
+    Called {
+        connection: Connection,
+        event: Option<Event>,
+        error: Option<GatewayError>,
+        is_heartbeat: bool,
+    },
+}
+
+/// What calls need to know.
+#[derive(Debug)]
+pub(super) struct Calls {
+    sender: pb::Sender,
+    job: pb::JobScope,
+    graph: Arc<pb::JobGraph>,
+    rpc_address: String,
+    ask_timeout: Duration,
+    retry_delay: Duration,
+    connector: Arc<dyn Connector>,
+    resources: Arc<dyn ResourceRequirementsGateway>,
+    state_store: Arc<dyn JobStateStore>,
+    committer: Arc<dyn SinkCommitter>,
+}
+
+impl Calls {
+    pub(super) fn new(
+        options: &JobMasterOptions,
+        context: &JobMasterContext,
+        job_incarnation: u64,
+    ) -> Calls {
+        Calls {
+            sender: context.sender.clone(),
+            job: pb::JobScope {
+                job_id: context.graph.job_id.clone(),
+                job_incarnation,
+            },
+            graph: Arc::new(context.graph.clone()),
+            rpc_address: context.rpc_address.clone(),
+            ask_timeout: options.rpc_ask_timeout,
+            retry_delay: options.heartbeat_interval,
+            connector: context.connector.clone(),
+            resources: context.resources.clone(),
+            state_store: context.state_store.clone(),
+            committer: context.committer.clone(),
+        }
+    }
+
+    /// Starts the task of an effect that waits for somebody; others are the actor's own.
+    pub(super) fn start(&self, io: &mut JoinSet<Done>, core: &JobMasterCore, effect: Effect) {
+        match effect {
+            Effect::Persist {
+                number,
+                state,
+                milestones,
+            } => {
+                io.spawn(persist(self.state_store.clone(), number, state, milestones));
+            }
+            Effect::CommitSinks(committables) => {
+                io.spawn(commit(self.committer.clone(), committables));
+            }
+            Effect::Deploy { connection, tasks } => self.deploy(io, core, connection, tasks),
+            Effect::Cancel { connection, tasks } => self.cancel(io, core, connection, tasks),
+            Effect::Acknowledge {
+                connection,
+                executions,
+            } => {
+                let (sender, job) = (self.sender(&connection), Some(self.job.clone()));
+                let request = pb::AcknowledgeExecutionsRequest {
+                    sender,
+                    job,
+                    executions,
+                };
+                self.call(io, core, connection, move |peer| async move {
+                    peer.acknowledge_executions(request).await
+                });
+            }
+            Effect::FreeSlots {
+                connection,
+                allocations,
+                cause,
+            } => {
+                let sender = self.sender(&connection);
+                let allocation_ids = allocations.iter().map(AllocationId::to_string).collect();
+                let request = pb::FreeSlotsRequest {
+                    sender,
+                    allocation_ids,
+                    cause,
+                };
+                self.call(io, core, connection, move |peer| async move {
+                    peer.free_slots(request).await
+                });
+            }
+            Effect::AskReport(connection) => {
+                if let Some(location) = core.location(&connection.task_manager) {
+                    let held = core
+                        .connections()
+                        .into_iter()
+                        .find(|(it, ..)| *it == connection);
+                    let allocations = held
+                        .map(|(.., allocations)| allocations)
+                        .unwrap_or_default();
+                    self.heartbeat(io, connection, location, &allocations, core.turn());
+                }
+            }
+            Effect::Disconnect {
+                connection,
+                location,
+                cause,
+            } => {
+                let request = self.goodbye(&connection, cause, false);
+                let peer = self.connector.task_executor(&location.rpc_address);
+                let ask_timeout = self.ask_timeout;
+                io.spawn(async move {
+                    let answer = bounded(ask_timeout, peer.disconnect_job_master(request)).await;
+                    called(connection, None, answer.err())
+                });
+            }
+            Effect::Declare(_)
+            | Effect::AnswerOffer { .. }
+            | Effect::AnswerCancels(_)
+            | Effect::End(_) => {}
+        }
+    }
+
+    fn deploy(
+        &self,
+        io: &mut JoinSet<Done>,
+        core: &JobMasterCore,
+        connection: Connection,
+        tasks: Vec<pb::TaskDeployment>,
+    ) {
+        let Some(location) = core.location(&connection.task_manager) else {
+            return;
+        };
+        let peer = self.connector.task_executor(&location.rpc_address);
+        let ask_timeout = self.ask_timeout;
+        let ids = tasks.iter().map(|task| pb::ExecutionId {
+            vertex_id: task.vertex_id.clone(),
+            subtask: task.subtask,
+            generation: task.generation,
+        });
+        let ids = ids.collect();
+        let request = pb::SubmitTasksRequest {
+            sender: self.sender(&connection),
+            job: Some(self.job.clone()),
+            graph: Some((*self.graph).clone()),
+            tasks,
+        };
+        io.spawn(async move {
+            let answer = bounded(ask_timeout, peer.submit_tasks(request)).await;
+            let (outcome, error) = match answer {
+                Ok(answer) => (SubmitOutcome::Answered(answer.refused), None),
+                Err(error) => (SubmitOutcome::Unknown(error.to_string()), Some(error)),
+            };
+            let event = Event::TasksSubmitted {
+                connection: connection.clone(),
+                tasks: ids,
+                outcome,
+            };
+            called(connection, Some(event), error)
+        });
+    }
+
+    fn cancel(
+        &self,
+        io: &mut JoinSet<Done>,
+        core: &JobMasterCore,
+        connection: Connection,
+        tasks: Vec<pb::TaskCancellation>,
+    ) {
+        let Some(location) = core.location(&connection.task_manager) else {
+            return;
+        };
+        let peer = self.connector.task_executor(&location.rpc_address);
+        let ask_timeout = self.ask_timeout;
+        let request = pb::CancelTasksRequest {
+            sender: self.sender(&connection),
+            job: Some(self.job.clone()),
+            tasks: tasks.clone(),
+        };
+        io.spawn(async move {
+            let answer = bounded(ask_timeout, peer.cancel_tasks(request)).await;
+            let event = Event::TasksCancelled {
+                connection: connection.clone(),
+                tasks,
+                is_confirmed: answer.is_ok(),
+            };
+            called(connection, Some(event), answer.err())
+        });
+    }
+
+    /// Asks a TaskManager for a full report.
+    pub(super) fn heartbeat(
+        &self,
+        io: &mut JoinSet<Done>,
+        connection: Connection,
+        location: &pb::TaskManagerLocation,
+        allocations: &[AllocationId],
+        asked_in: u64,
+    ) {
+        let peer = self.connector.task_executor(&location.rpc_address);
+        let ask_timeout = self.ask_timeout;
+        let request = pb::HeartbeatFromJobMasterRequest {
+            sender: self.sender(&connection),
+            job: Some(self.job.clone()),
+            allocation_ids: allocations.iter().map(AllocationId::to_string).collect(),
+            full_report: true,
+        };
+        io.spawn(async move {
+            let answer = bounded(ask_timeout, peer.heartbeat_from_job_master(request)).await;
+            let (event, error) = match answer {
+                Ok(answer) => {
+                    let allocations = answer.allocation_ids.iter().filter_map(|id| parse(id));
+                    let event = Event::HeartbeatAnswered {
+                        connection: connection.clone(),
+                        asked_in,
+                        allocations: allocations.collect(),
+                        executions: answer.executions,
+                    };
+                    (Some(event), None)
+                }
+                Err(error) => (None, Some(error)),
+            };
+            Done::Called {
+                connection,
+                event,
+                error,
+                is_heartbeat: true,
+            }
+        });
+    }
+
+    /// States what the job needs.
+    pub(super) fn declare(&self, io: &mut JoinSet<Done>, needed: u32) {
+        let (resources, requirements) = (self.resources.clone(), self.requirements(needed));
+        let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
+        io.spawn(async move {
+            let declared = resources.declare_required_resources(requirements);
+            let answer = bounded(ask_timeout, declared).await;
+            if let Err(error) = &answer {
+                tracing::debug!(%error, "requirements were not taken, declared again later");
+                tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
+            }
+            Done::Declared {
+                needed,
+                is_accepted: answer.is_ok(),
+            }
+        });
+    }
+
+    fn requirements(&self, needed: u32) -> ResourceRequirements {
+        let one_kind = ResourceRequirement {
+            profile: None,
+            minimum: needed,
+            maximum: needed,
+        };
+        ResourceRequirements {
+            job: job_id(&self.graph),
+            job_master_address: self.rpc_address.clone(),
+            resources: if needed == 0 {
+                Vec::new()
+            } else {
+                vec![one_kind]
+            },
+        }
+    }
+
+    /// The job has a durable result: nothing is needed any more, and whoever holds something of it lets it go.
+    pub(super) async fn close(
+        &self,
+        connections: Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)>,
+    ) {
+        let goodbyes = connections.into_iter().map(|(connection, location, _)| {
+            let request = self.goodbye(&connection, "the job has ended".to_owned(), true);
+            let peer = self.connector.task_executor(&location.rpc_address);
+            async move {
+                let answer = bounded(self.ask_timeout, peer.disconnect_job_master(request)).await;
+                if let Err(error) = answer {
+                    tracing::debug!(%error, "a TaskManager did not hear that the job has ended");
+                }
+            }
+        });
+        let declared = self
+            .resources
+            .declare_required_resources(self.requirements(0));
+        let declared = bounded(self.ask_timeout, declared);
+        let (_, declared) = tokio::join!(futures::future::join_all(goodbyes), declared);
+        if let Err(error) = declared {
+            tracing::debug!(%error, "the ResourceManager did not hear that the job has ended");
+        }
+    }
+
+    fn goodbye(
+        &self,
+        connection: &Connection,
+        cause: String,
+        job_ended: bool,
+    ) -> pb::DisconnectJobMasterRequest {
+        let (sender, job) = (self.sender(connection), Some(self.job.clone()));
+        pb::DisconnectJobMasterRequest {
+            sender,
+            job,
+            cause,
+            job_ended,
+        }
+    }
+
+    /// A call whose answer says nothing but that it was heard.
+    fn call<F>(
+        &self,
+        io: &mut JoinSet<Done>,
+        core: &JobMasterCore,
+        connection: Connection,
+        ask: impl FnOnce(Arc<dyn TaskExecutorGateway>) -> F,
+    ) where
+        F: Future<Output = GatewayResult<pb::Ack>> + Send + 'static,
+    {
+        if let Some(location) = core.location(&connection.task_manager) {
+            let answer = ask(self.connector.task_executor(&location.rpc_address));
+            let ask_timeout = self.ask_timeout;
+            io.spawn(async move {
+                let answer = bounded(ask_timeout, answer).await;
+                called(connection, None, answer.err())
+            });
+        }
+    }
+
+    fn sender(&self, connection: &Connection) -> Option<pb::Sender> {
+        let registration = connection.registration.get();
+        Some(pb::Sender {
+            registration,
+            ..self.sender.clone()
+        })
+    }
+}
+
+fn called(connection: Connection, event: Option<Event>, error: Option<GatewayError>) -> Done {
+    Done::Called {
+        connection,
+        event,
+        error,
+        is_heartbeat: false,
+    }
+}
+
+async fn bounded<T>(
+    timeout: Duration,
+    call: impl Future<Output = GatewayResult<T>>,
+) -> GatewayResult<T> {
+    tokio::time::timeout(timeout, call)
+        .await
+        .unwrap_or_else(|_| {
+            Err(GatewayError::NoAnswer {
+                target: "the other side".to_owned(),
+                reason: format!("nothing within {timeout:?}"),
+            })
+        })
+}
+
+async fn persist(
+    store: Arc<dyn JobStateStore>,
+    number: u64,
+    state: Box<pb::JobState>,
+    milestones: Vec<Milestone>,
+) -> Done {
+    match store.put_state(&state).await {
+        Ok(()) => {
+            for milestone in milestones {
+                match milestone {
+                    Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
+                    Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
+                    Milestone::AllFinished => failpoint("job.all-finished-persisted").await,
+                }
+            }
+            Done::Local(Event::Persisted(number))
+        }
+        Err(PersistError::TermOver) => Done::TermOver,
+        Err(error @ (PersistError::TooLarge { .. } | PersistError::Refused(_))) => {
+            Done::Local(Event::PersistRefused(number, error.to_string()))
+        }
+    }
+}
+
+async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committable>) -> Done {
+    match committer.commit(&committables).await {
+        Ok(()) => {
+            failpoint("job.sinks-committed").await;
+            Done::Local(Event::SinksCommitted)
+        }
+        Err(reason) => {
+            tracing::warn!(reason, "committing the sinks failed, tried again");
+            Done::Local(Event::SinksFailed(reason))
+        }
+    }
+}

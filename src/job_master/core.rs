@@ -1,0 +1,572 @@
+//! The decisions of a JobMaster, pure: (state, now, event) -> effects.
+//!
+//! There are two copies of the job's record: `record`, as it should be, and `written`, as it is durable. Events change
+//! `record` and the ExecutionGraph; what *acts* (deploy, cancel, acknowledge, commit, answer) is derived from `written`
+//! alone, after each event ([`super::settle`]). So nothing acts on a decision that the store does not have, and a
+//! record that was read again has the same effects as one that was just written.
+//!
+//! Giving up a generation is a write of the next one without placements; placing it is another write. Invariants:
+//! generations only grow; what is deployed is what `written` says, in the epoch that wrote it, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::event::{Connection, Effect, Event, Refusal, Registration, SubmitOutcome};
+use super::execution_graph::{BuildError, Cancellation, Execution, ExecutionGraph};
+use super::restart::{RestartBackoff, RestartStrategy};
+use super::slot_pool::{OfferAnswer, SlotPool};
+
+/// Bounds of the core's patience, in milliseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CoreOptions {
+    /// How long a region waits for its slots before that counts as a failure.
+    pub slot_request_timeout_ms: u64,
+    /// How long a slot that nothing needs is kept.
+    pub slot_idle_timeout_ms: u64,
+    /// How long a task may take to stop before its TaskManager is given up.
+    pub task_cancellation_timeout_ms: u64,
+    /// How long a TaskManager that the record names is waited for after a recovery.
+    pub reconcile_timeout_ms: u64,
+    /// Where the graph names no strategy.
+    pub restart_strategy: RestartStrategy,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+/// An execution that a TaskManager runs and that is no task's present one.
+#[derive(Debug, Clone)]
+pub(super) struct Stray {
+    pub(super) allocation: Option<AllocationId>,
+    pub(super) noted_in: u64,
+    pub(super) cancellation: Cancellation,
+    pub(super) canceling_since_ms: u64,
+}
+
+/// A registered TaskManager.
+#[derive(Debug, Clone)]
+pub(super) struct TaskManager {
+    pub(super) registration: Registration,
+    pub(super) location: pb::TaskManagerLocation,
+    // By index of the task and generation.
+    pub(super) strays: BTreeMap<(usize, u64), Stray>,
+    // Ended executions that it reports until they are acknowledged: index of the task, generation.
+    pub(super) unacknowledged: BTreeSet<(usize, u64)>,
+}
+
+/// A task failed, or could not be placed.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) region: usize,
+    pub(super) cause: String,
+    pub(super) task: String,
+    pub(super) host: String,
+    pub(super) resource_id: String,
+}
+
+/// How far the sinks' commit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Commit {
+    NotYet,
+    Running { retry_delay_ms: u64 },
+    RetryAt { at_ms: u64, retry_delay_ms: u64 },
+    Done,
+}
+
+/// The write that is on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Write {
+    pub(super) number: u64,
+    pub(super) revision: u64,
+    pub(super) state: pb::JobState,
+}
+
+/// The state of one JobMaster.
+#[derive(Debug)]
+pub struct JobMasterCore {
+    pub(super) graph: pb::JobGraph,
+    pub(super) options: CoreOptions,
+    pub(super) epoch: Epoch,
+    pub(super) is_recovered: bool,
+    pub(super) started_at_ms: u64,
+    pub(super) execution: ExecutionGraph,
+    pub(super) pool: SlotPool,
+    pub(super) task_managers: BTreeMap<ResourceId, TaskManager>,
+    pub(super) seen: BTreeMap<ResourceId, Registration>,
+    pub(super) record: pb::JobState,
+    pub(super) revision: u64,
+    pub(super) written: pb::JobState,
+    pub(super) written_revision: u64,
+    // Index of the task -> its end in `written`, for the present generation there.
+    pub(super) durable_ends: BTreeMap<usize, ExecutionState>,
+    pub(super) writing: Option<Write>,
+    pub(super) last_write: u64,
+    pub(super) is_durable: bool,
+    pub(super) refusal: Option<String>,
+    pub(super) backoff: RestartBackoff,
+    pub(super) random: StdRng,
+    pub(super) failures: Vec<Failure>,
+    pub(super) cancel_is_requested: bool,
+    pub(super) commit: Commit,
+    pub(super) commit_failure: Option<pb::FailureRecord>,
+    pub(super) declared: Option<u32>,
+    pub(super) result: Option<Box<pb::JobResult>>,
+    pub(super) status: pb::JobStatus,
+    pub(super) statuses: Vec<pb::StatusTimestamp>,
+    pub(super) settled_at_ms: u64,
+    pub(super) turn: u64,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl JobMasterCore {
+    /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
+    pub fn build(
+        graph: pb::JobGraph,
+        state: pb::JobState,
+        is_recovered: bool,
+        epoch: Epoch,
+        options: CoreOptions,
+        now_ms: u64,
+    ) -> Result<JobMasterCore, BuildError> {
+        let execution = ExecutionGraph::build(&graph)?;
+        if state.job_id != graph.job_id {
+            let other = format!(
+                "it is of job {}, the graph of {}",
+                state.job_id, graph.job_id
+            );
+            return Err(BuildError::OtherGraph(other));
+        }
+        if !state.regions.is_empty() && state.regions.len() != execution.regions.len() {
+            let (there, needed) = (state.regions.len(), execution.regions.len());
+            let other = format!("it has {there} regions, the graph {needed}");
+            return Err(BuildError::OtherGraph(other));
+        }
+        let in_graph = graph
+            .options
+            .as_ref()
+            .and_then(|options| options.restart_strategy.as_ref());
+        let strategy = in_graph.and_then(RestartStrategy::from_proto);
+        let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
+        let mut core = JobMasterCore {
+            graph,
+            epoch,
+            is_recovered,
+            started_at_ms: now_ms,
+            execution,
+            pool: SlotPool::default(),
+            task_managers: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            record: state.clone(),
+            revision: 0,
+            written: state,
+            written_revision: 0,
+            durable_ends: BTreeMap::new(),
+            writing: None,
+            last_write: 0,
+            is_durable: false,
+            refusal: None,
+            backoff: RestartBackoff::new(strategy),
+            random: StdRng::seed_from_u64(options.seed),
+            failures: Vec::new(),
+            cancel_is_requested: false,
+            commit: Commit::NotYet,
+            commit_failure: None,
+            declared: None,
+            result: None,
+            status: pb::JobStatus::Initializing,
+            statuses: vec![pb::StatusTimestamp {
+                status: pb::JobStatus::Initializing.into(),
+                at_ms: now_ms,
+            }],
+            settled_at_ms: 0,
+            turn: 0,
+            effects: Vec::new(),
+            options,
+        };
+        core.record
+            .regions
+            .resize_with(core.execution.regions.len(), pb::RegionState::default);
+        core.written.regions.clone_from(&core.record.regions);
+        core.note_durable_ends();
+        core.take_over(now_ms)?;
+        core.note_status(now_ms);
+        Ok(core)
+    }
+
+    /// Takes an event. Refused: nothing has changed.
+    pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
+        self.turn += 1;
+        let answer = self.take(now_ms, event);
+        if answer.is_ok() {
+            self.settle(now_ms);
+        }
+        let effects = std::mem::take(&mut self.effects);
+        answer.map(|()| effects)
+    }
+
+    fn take(&mut self, now_ms: u64, event: Event) -> Result<(), Refusal> {
+        match event {
+            Event::Started | Event::TimePassed => {}
+            Event::Registered {
+                connection,
+                location,
+                executions,
+                slots,
+            } => {
+                self.register(&connection, location, &executions, &slots, now_ms)?;
+            }
+            Event::SlotsOffered { connection, slots } => {
+                self.check(&connection)?;
+                let (accepted, rejected) = self.offer(&connection.task_manager, &slots, now_ms);
+                self.effects
+                    .push(Effect::AnswerOffer { accepted, rejected });
+            }
+            Event::SlotFailed {
+                connection,
+                allocation,
+                cause,
+            } => {
+                self.check(&connection)?;
+                let held = self.pool.get(&allocation);
+                if held.is_some_and(|slot| slot.task_manager == connection.task_manager) {
+                    self.lose_slot(&allocation, &cause, now_ms);
+                }
+            }
+            Event::ExecutionsReported {
+                connection,
+                executions,
+            } => {
+                self.check(&connection)?;
+                self.hear(&connection.task_manager, &executions, now_ms);
+            }
+            Event::HeartbeatAnswered {
+                connection,
+                asked_in,
+                executions,
+                allocations,
+            } => {
+                self.check(&connection)?;
+                self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
+                self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
+            }
+            Event::TaskManagerLost { connection, cause } => {
+                self.check(&connection)?;
+                self.lose_task_manager(&connection.task_manager, &cause, now_ms);
+            }
+            Event::TasksSubmitted {
+                connection,
+                tasks,
+                outcome,
+            } => {
+                self.check(&connection)?;
+                self.note_submitted(&connection.task_manager, &tasks, outcome);
+            }
+            Event::TasksCancelled {
+                connection,
+                tasks,
+                is_confirmed,
+            } => {
+                self.check(&connection)?;
+                self.note_cancelled(&connection, &tasks, is_confirmed);
+            }
+            Event::CancelRequested => self.cancel_is_requested = true,
+            Event::Persisted(number) => {
+                if let Some(write) = self.writing.take_if(|write| write.number == number) {
+                    self.written = write.state;
+                    self.written_revision = write.revision;
+                    self.is_durable = true;
+                    self.note_durable_ends();
+                }
+            }
+            Event::PersistRefused(number, reason) => {
+                if self
+                    .writing
+                    .take_if(|write| write.number == number)
+                    .is_some()
+                {
+                    self.refusal = Some(reason);
+                }
+            }
+            Event::SinksCommitted => self.commit = Commit::Done,
+            Event::SinksFailed(reason) => self.note_commit_failure(reason, now_ms),
+        }
+        Ok(())
+    }
+
+    /// Refuses a message of another registration than the present one.
+    fn check(&self, connection: &Connection) -> Result<(), Refusal> {
+        let task_manager = connection.task_manager.clone();
+        let Some(known) = self.task_managers.get(&task_manager) else {
+            return Err(Refusal::NotRegistered(task_manager));
+        };
+        if known.registration != connection.registration {
+            let (offered, seen) = (connection.registration, known.registration);
+            return Err(Refusal::Outdated {
+                task_manager,
+                offered,
+                seen,
+            });
+        }
+        Ok(())
+    }
+
+    fn register(
+        &mut self,
+        connection: &Connection,
+        location: pb::TaskManagerLocation,
+        executions: &[pb::ExecutionReport],
+        slots: &[pb::SlotOffer],
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
+        if self.result.is_some() {
+            return Err(Refusal::Ended);
+        }
+        let task_manager = connection.task_manager.clone();
+        let offered = connection.registration;
+        if let Some(seen) = self
+            .seen
+            .get(&task_manager)
+            .copied()
+            .filter(|seen| offered <= *seen)
+        {
+            return Err(Refusal::Outdated {
+                task_manager,
+                offered,
+                seen,
+            });
+        }
+        self.seen.insert(task_manager.clone(), offered);
+        let known = self.task_managers.get(&task_manager);
+        if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
+            self.lose_task_manager(&task_manager, "it was started anew", now_ms);
+        }
+        let before = self.task_managers.remove(&task_manager);
+        let registered = TaskManager {
+            registration: offered,
+            strays: before.map(|before| before.strays).unwrap_or_default(),
+            unacknowledged: BTreeSet::new(),
+            location,
+        };
+        self.task_managers.insert(task_manager.clone(), registered);
+        self.reconcile_all(&task_manager, executions, now_ms);
+        let (_, rejected) = self.offer(&task_manager, slots, now_ms);
+        if !rejected.is_empty() {
+            let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
+            self.effects.push(Effect::FreeSlots {
+                connection,
+                allocations: rejected,
+                cause,
+            });
+        }
+        Ok(())
+    }
+
+    fn offer(
+        &mut self,
+        task_manager: &ResourceId,
+        offers: &[pb::SlotOffer],
+        now_ms: u64,
+    ) -> (Vec<AllocationId>, Vec<AllocationId>) {
+        let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
+        for offer in offers {
+            let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
+                continue;
+            };
+            if self.result.is_some() {
+                rejected.push(allocation);
+                continue;
+            }
+            match self
+                .pool
+                .offer(task_manager, allocation, offer.slot, self.turn)
+            {
+                OfferAnswer::Accepted => accepted.push(allocation),
+                OfferAnswer::AcceptedInsteadOf(before) => {
+                    accepted.push(allocation);
+                    self.fail_slot(&before, "its slot was allocated anew", now_ms);
+                }
+                OfferAnswer::Rejected => rejected.push(allocation),
+            }
+        }
+        (accepted, rejected)
+    }
+
+    fn note_submitted(
+        &mut self,
+        task_manager: &ResourceId,
+        tasks: &[pb::ExecutionId],
+        outcome: SubmitOutcome,
+    ) {
+        for id in tasks {
+            let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+                continue;
+            };
+            let turn = self.turn;
+            let execution = &mut self.execution.tasks[task].execution;
+            let is_present =
+                execution.generation.get() == id.generation && execution.is_on(task_manager);
+            if !is_present || execution.known_since.is_some() || !execution.is_deployed() {
+                continue;
+            }
+            // Neither a refusal nor silence proves that it does not run (an earlier copy of the message may have been
+            // taken), so it is cancelled rather than taken for gone.
+            let cause = match &outcome {
+                SubmitOutcome::Answered(refused) => {
+                    let is_it = |refused: &&pb::TaskRefusal| {
+                        refused.vertex_id == id.vertex_id && refused.subtask == id.subtask
+                    };
+                    let Some(refusal) = refused.iter().find(is_it) else {
+                        execution.known_since = Some(turn);
+                        continue;
+                    };
+                    format!("the deployment was refused: {}", refusal.reason)
+                }
+                SubmitOutcome::Unknown(reason) => {
+                    format!("the deployment has an unknown outcome: {reason}")
+                }
+            };
+            self.fail_region_of(task, cause);
+        }
+    }
+
+    fn note_cancelled(
+        &mut self,
+        connection: &Connection,
+        tasks: &[pb::TaskCancellation],
+        is_confirmed: bool,
+    ) {
+        let answer = if is_confirmed {
+            Cancellation::Confirmed
+        } else {
+            Cancellation::Failed
+        };
+        let mut is_unsure = false;
+        for cancelled in tasks {
+            let Some(task) = self.execution.find(&cancelled.vertex_id, cancelled.subtask) else {
+                continue;
+            };
+            let turn = self.turn;
+            let execution = &mut self.execution.tasks[task].execution;
+            if execution.is_on(&connection.task_manager)
+                && execution.generation.get() <= cancelled.up_to_generation
+                && execution.cancellation == Cancellation::Asked
+            {
+                execution.cancellation = answer;
+                if is_confirmed && execution.known_since.is_none() {
+                    execution.known_since = Some(turn);
+                    is_unsure |= !execution.is_ended();
+                }
+            }
+            let known = self.task_managers.get_mut(&connection.task_manager);
+            let strays = known.into_iter().flat_map(|known| &mut known.strays);
+            for ((stray, generation), at) in strays {
+                let is_meant = *stray == task && *generation <= cancelled.up_to_generation;
+                if is_meant && at.cancellation == Cancellation::Asked {
+                    at.cancellation = answer;
+                }
+            }
+        }
+        if is_unsure {
+            self.effects.push(Effect::AskReport(connection.clone()));
+        }
+    }
+
+    fn note_commit_failure(&mut self, reason: String, now_ms: u64) {
+        let Commit::Running { retry_delay_ms } = self.commit else {
+            return;
+        };
+        let at_ms = now_ms.saturating_add(retry_delay_ms);
+        self.commit = Commit::RetryAt {
+            at_ms,
+            retry_delay_ms: (retry_delay_ms * 2).min(10_000),
+        };
+        self.commit_failure = Some(pb::FailureRecord {
+            at_ms: now_ms,
+            cause: format!("committing the sinks failed and is tried again: {reason}"),
+            ..pb::FailureRecord::default()
+        });
+    }
+
+    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
+    pub(super) fn supersede(&mut self, region: usize) {
+        let state = &mut self.record.regions[region];
+        *state = pb::RegionState {
+            generation: state.generation + 1,
+            epoch: self.epoch.get(),
+            placements: Vec::new(),
+        };
+        let execution = &self.execution;
+        self.record.terminal.retain(|end| {
+            execution
+                .find(&end.vertex_id, end.subtask)
+                .is_some_and(|task| execution.tasks[task].region != region)
+        });
+        self.revision += 1;
+    }
+
+    /// New executions of the generation that the record has.
+    pub(super) fn renew_executions(&mut self, region: usize) {
+        let generation = Generation::new(self.record.regions[region].generation);
+        for task in &self.execution.regions[region].tasks {
+            self.execution.tasks[*task].execution = Execution::created(generation);
+        }
+    }
+
+    /// Whether the job is to end without finishing, durable or not.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.record.wanted() == pb::WantedStatus::Canceled || !self.record.fatal_cause.is_empty()
+    }
+
+    fn note_durable_ends(&mut self) {
+        let mut ends = BTreeMap::new();
+        for end in &self.written.terminal {
+            let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
+                continue;
+            };
+            let region = self.execution.tasks[task].region;
+            if self.written.regions[region].generation == end.generation {
+                ends.insert(task, end.state());
+            }
+        }
+        self.durable_ends = ends;
+    }
+
+    /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// The number of JobMasters of this job up to and including this one.
+    pub fn job_incarnation(&self) -> u64 {
+        self.record.job_incarnation
+    }
+
+    /// All registered TaskManagers and the slots that are held there.
+    pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
+        let describe = |(id, known): (&ResourceId, &TaskManager)| {
+            let connection = Connection {
+                task_manager: id.clone(),
+                registration: known.registration,
+            };
+            (connection, known.location.clone(), self.pool.slots_of(id))
+        };
+        self.task_managers.iter().map(describe).collect()
+    }
+
+    /// Where a TaskManager is reached, if it is registered.
+    pub fn location(&self, task_manager: &ResourceId) -> Option<&pb::TaskManagerLocation> {
+        self.task_managers
+            .get(task_manager)
+            .map(|known| &known.location)
+    }
+}
+
+/// An id from its text.
+pub(super) fn parse<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}

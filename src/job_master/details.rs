@@ -1,0 +1,231 @@
+//! The description of a job, for people and for REST, and its result. Pure; decides nothing.
+
+use tanist_proto::v1 as pb;
+
+use super::core::JobMasterCore;
+use super::execution_graph::RegionPhase;
+use crate::job::OperatorSpec;
+
+impl JobMasterCore {
+    /// The job's status, as Apache Flink names it.
+    pub fn status(&self) -> pb::JobStatus {
+        if let Some(result) = &self.result {
+            return result.status();
+        }
+        if !self.is_durable {
+            return if self.is_recovered {
+                pb::JobStatus::Reconciling
+            } else {
+                pb::JobStatus::Created
+            };
+        }
+        if self.written.wanted() == pb::WantedStatus::Canceled {
+            return pb::JobStatus::Cancelling;
+        }
+        if !self.written.fatal_cause.is_empty() {
+            return pb::JobStatus::Failing;
+        }
+        let is_restarting = |phase: &RegionPhase| match phase {
+            RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
+            RegionPhase::Waiting { .. } | RegionPhase::Placed | RegionPhase::Deployed => false,
+        };
+        if self
+            .execution
+            .regions
+            .iter()
+            .any(|region| is_restarting(&region.phase))
+        {
+            return pb::JobStatus::Restarting;
+        }
+        pb::JobStatus::Running
+    }
+
+    pub(super) fn note_status(&mut self, now_ms: u64) {
+        let status = self.status();
+        if status == self.status {
+            return;
+        }
+        tracing::info!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        self.status = status;
+        self.statuses.retain(|entered| entered.status() != status);
+        self.statuses.push(pb::StatusTimestamp {
+            status: status.into(),
+            at_ms: now_ms,
+        });
+    }
+
+    /// All there is to say about the job.
+    pub fn details(&self) -> pb::JobDetails {
+        let vertices = self.graph.vertices.iter().zip(&self.execution.vertices);
+        let vertices = vertices.map(|(vertex, at)| pb::VertexDetails {
+            id: vertex.id.clone(),
+            name: vertex.name.clone(),
+            parallelism: vertex.parallelism,
+            max_parallelism: vertex.max_parallelism,
+            slot_sharing_group: vertex.slot_sharing_group.clone(),
+            subtasks: (0..vertex.parallelism)
+                .map(|subtask| self.subtask_details(at.first, subtask))
+                .collect(),
+        });
+        let mut failures = self.record.failures.clone();
+        failures.extend(self.commit_failure.clone());
+        pb::JobDetails {
+            job_id: self.record.job_id.clone(),
+            name: self.record.name.clone(),
+            status: self.status().into(),
+            started_at_ms: self.record.submitted_at_ms,
+            ended_at_ms: self.result.as_ref().map_or(0, |result| result.ended_at_ms),
+            max_parallelism: self
+                .graph
+                .vertices
+                .iter()
+                .map(|vertex| vertex.max_parallelism)
+                .max()
+                .unwrap_or_default(),
+            timestamps: self.statuses.clone(),
+            vertices: vertices.collect(),
+            edges: self.graph.edges.iter().map(edge_details).collect(),
+            failures,
+            restarts: self
+                .record
+                .restarts
+                .as_ref()
+                .map_or(0, |counters| counters.restarts),
+            quarantine: String::new(),
+        }
+    }
+
+    fn subtask_details(&self, first: usize, subtask: u32) -> pb::SubtaskDetails {
+        let task = &self.execution.tasks[first + super::execution_graph::as_index(subtask)];
+        let execution = &task.execution;
+        let place = execution.place.as_ref();
+        pb::SubtaskDetails {
+            subtask,
+            state: execution.state.into(),
+            attempt: execution.generation.get(),
+            host: place
+                .map(|place| place.location.rpc_address.clone())
+                .unwrap_or_default(),
+            resource_id: place
+                .map(|place| place.task_manager.to_string())
+                .unwrap_or_default(),
+            started_at_ms: execution.started_at_ms,
+            ended_at_ms: execution.ended_at_ms,
+            metrics: execution.metrics,
+        }
+    }
+
+    /// The result that the job gets now, dirty.
+    pub(super) fn result_of(
+        &self,
+        status: pb::JobStatus,
+        cause: String,
+        now_ms: u64,
+    ) -> Box<pb::JobResult> {
+        let mut details = self.details();
+        details.status = status.into();
+        details.ended_at_ms = now_ms;
+        details
+            .timestamps
+            .retain(|entered| entered.status() != status);
+        details.timestamps.push(pb::StatusTimestamp {
+            status: status.into(),
+            at_ms: now_ms,
+        });
+        Box::new(result(
+            &self.graph,
+            &self.record,
+            status,
+            cause,
+            details,
+            now_ms,
+        ))
+    }
+}
+
+/// A result of `state`, dirty, that names what the job may leave behind.
+fn result(
+    graph: &pb::JobGraph,
+    state: &pb::JobState,
+    status: pb::JobStatus,
+    cause: String,
+    details: pb::JobDetails,
+    now_ms: u64,
+) -> pb::JobResult {
+    pb::JobResult {
+        job_id: state.job_id.clone(),
+        name: state.name.clone(),
+        status: status.into(),
+        cause,
+        submitted_at_ms: state.submitted_at_ms,
+        ended_at_ms: now_ms,
+        dirty: true,
+        remove: Some(pb::Cleanup {
+            blobs: Vec::new(),
+            sink_directories: sink_directories(graph),
+        }),
+        submission_token: state.submission_token.clone(),
+        graph_digest: state.graph_digest.clone(),
+        details: Some(details),
+    }
+}
+
+/// The result of a job for which no ExecutionGraph could be built.
+pub fn failed_initialization(
+    graph: &pb::JobGraph,
+    state: &pb::JobState,
+    cause: String,
+    now_ms: u64,
+) -> pb::JobResult {
+    let entered = |status: pb::JobStatus| pb::StatusTimestamp {
+        status: status.into(),
+        at_ms: now_ms,
+    };
+    let details = pb::JobDetails {
+        job_id: state.job_id.clone(),
+        name: state.name.clone(),
+        status: pb::JobStatus::Failed.into(),
+        started_at_ms: state.submitted_at_ms,
+        ended_at_ms: now_ms,
+        timestamps: vec![
+            entered(pb::JobStatus::Initializing),
+            entered(pb::JobStatus::Failed),
+        ],
+        failures: vec![pb::FailureRecord {
+            at_ms: now_ms,
+            cause: cause.clone(),
+            ..pb::FailureRecord::default()
+        }],
+        ..pb::JobDetails::default()
+    };
+    result(graph, state, pb::JobStatus::Failed, cause, details, now_ms)
+}
+
+/// The directories of the graph's file sinks, each once.
+fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    let directory = |operator: &pb::Operator| match serde_json::from_str(&operator.spec) {
+        Ok(OperatorSpec::FileSink { path }) => Some(path),
+        Ok(_) | Err(_) => None,
+    };
+    let mut directories: Vec<String> = operators.filter_map(directory).collect();
+    directories.sort();
+    directories.dedup();
+    directories
+}
+
+fn edge_details(edge: &pb::JobEdge) -> pb::JobEdgeDetails {
+    let partitioning = match edge.partitioning() {
+        pb::Partitioning::Unspecified => "",
+        pb::Partitioning::Forward => "forward",
+        pb::Partitioning::Hash => "hash",
+        pb::Partitioning::Rebalance => "rebalance",
+        pb::Partitioning::Broadcast => "broadcast",
+        pb::Partitioning::Global => "global",
+    };
+    pb::JobEdgeDetails {
+        source: edge.source.clone(),
+        target: edge.target.clone(),
+        partitioning: partitioning.to_owned(),
+    }
+}

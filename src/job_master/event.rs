@@ -1,0 +1,248 @@
+//! What the core hears and what it wants done. Data only.
+
+use std::fmt;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+
+/// The number of a TaskManager's registration: grows with each, also across its restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Registration(u64);
+
+impl Registration {
+    /// The registration with this number.
+    pub const fn new(number: u64) -> Registration {
+        Registration(number)
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A connection to a TaskManager.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Connection {
+    /// To whom.
+    pub task_manager: ResourceId,
+    /// The registration that it rests on.
+    pub registration: Registration,
+}
+
+/// Something happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The first event.
+    Started,
+    /// A TaskManager registers, with all that it runs and holds for the job.
+    Registered {
+        /// Who.
+        connection: Connection,
+        /// Where it is reached, and which start of it this is.
+        location: pb::TaskManagerLocation,
+        /// All executions of the job there.
+        executions: Vec<pb::ExecutionReport>,
+        /// Slots that it offers at once.
+        slots: Vec<pb::SlotOffer>,
+    },
+    /// A TaskManager offers slots.
+    SlotsOffered {
+        /// Who.
+        connection: Connection,
+        /// Which.
+        slots: Vec<pb::SlotOffer>,
+    },
+    /// A TaskManager lost a slot.
+    SlotFailed {
+        /// Who.
+        connection: Connection,
+        /// Which.
+        allocation: AllocationId,
+        /// Why.
+        cause: String,
+    },
+    /// Executions changed.
+    ExecutionsReported {
+        /// Where.
+        connection: Connection,
+        /// How.
+        executions: Vec<pb::ExecutionReport>,
+    },
+    /// A heartbeat was answered, with a full report.
+    HeartbeatAnswered {
+        /// By whom.
+        connection: Connection,
+        /// The core's turn when the heartbeat was sent.
+        asked_in: u64,
+        /// All executions of the job there.
+        executions: Vec<pb::ExecutionReport>,
+        /// All slots of the job there.
+        allocations: Vec<AllocationId>,
+    },
+    /// A connection is lost for good.
+    TaskManagerLost {
+        /// Which.
+        connection: Connection,
+        /// Why.
+        cause: String,
+    },
+    /// A deployment was answered, or not.
+    TasksSubmitted {
+        /// To whom.
+        connection: Connection,
+        /// What.
+        tasks: Vec<pb::ExecutionId>,
+        /// What became of it.
+        outcome: SubmitOutcome,
+    },
+    /// A cancellation of tasks was answered, or not.
+    TasksCancelled {
+        /// By whom.
+        connection: Connection,
+        /// What.
+        tasks: Vec<pb::TaskCancellation>,
+        /// Whether the TaskManager took note.
+        is_confirmed: bool,
+    },
+    /// Somebody wants the job canceled.
+    CancelRequested,
+    /// The write with this number is durable.
+    Persisted(u64),
+    /// The write with this number was refused for good, though the term goes on.
+    PersistRefused(u64, String),
+    /// All sinks are committed.
+    SinksCommitted,
+    /// They are not.
+    SinksFailed(String),
+    /// Time has passed; see [`super::core::JobMasterCore::next_deadline_ms`].
+    TimePassed,
+}
+
+/// The answer to a deployment.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SubmitOutcome {
+    /// All were started but these.
+    Answered(Vec<pb::TaskRefusal>),
+    /// It is not known what was started.
+    Unknown(String),
+}
+
+/// An event that changed nothing, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The TaskManager has to register first.
+    #[error("TaskManager {0} is not registered at this JobMaster")]
+    NotRegistered(ResourceId),
+    /// A registration as young or younger was seen.
+    #[error("registration {offered} of TaskManager {task_manager} is outdated: {seen} was seen")]
+    Outdated {
+        /// Whose.
+        task_manager: ResourceId,
+        /// The one that came.
+        offered: Registration,
+        /// The youngest.
+        seen: Registration,
+    },
+    /// The job is over.
+    #[error("the job has ended")]
+    Ended,
+}
+
+/// What a write of the record decides; where tests may stop the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Milestone {
+    /// The job is canceled.
+    CancelDecided,
+    /// A generation has its placement.
+    GenerationPlaced,
+    /// All executions have finished.
+    AllFinished,
+}
+
+/// The answer to whoever wanted the job canceled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CancelAnswer {
+    /// It is durable that the job is canceled.
+    Decided,
+    /// The job ends otherwise.
+    TooLate(String),
+    /// That could not be persisted.
+    Refused(String),
+}
+
+/// Something is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Write the record.
+    Persist {
+        /// Names the write in its answer.
+        number: u64,
+        /// The record.
+        state: Box<pb::JobState>,
+        /// What it decides.
+        milestones: Vec<Milestone>,
+    },
+    /// Declare that so many slots are needed.
+    Declare(u32),
+    /// Deploy tasks.
+    Deploy {
+        /// Where.
+        connection: Connection,
+        /// What.
+        tasks: Vec<pb::TaskDeployment>,
+    },
+    /// Cancel tasks, each up to a generation.
+    Cancel {
+        /// Where.
+        connection: Connection,
+        /// What.
+        tasks: Vec<pb::TaskCancellation>,
+    },
+    /// These ended executions are in the record.
+    Acknowledge {
+        /// Where.
+        connection: Connection,
+        /// Which.
+        executions: Vec<pb::ExecutionId>,
+    },
+    /// Give slots back.
+    FreeSlots {
+        /// Whose.
+        connection: Connection,
+        /// Which.
+        allocations: Vec<AllocationId>,
+        /// Why.
+        cause: String,
+    },
+    /// Ask for a full report at once.
+    AskReport(Connection),
+    /// Tell a TaskManager that it is given up, so that it registers again.
+    Disconnect {
+        /// Which.
+        connection: Connection,
+        /// Where it is reached.
+        location: pb::TaskManagerLocation,
+        /// Why.
+        cause: String,
+    },
+    /// Make visible what the sinks wrote.
+    CommitSinks(Vec<pb::Committable>),
+    /// The answer to an offer.
+    AnswerOffer {
+        /// Held from here on.
+        accepted: Vec<AllocationId>,
+        /// To be freed.
+        rejected: Vec<AllocationId>,
+    },
+    /// The answer to all who wanted the job canceled so far.
+    AnswerCancels(CancelAnswer),
+    /// The job has ended; nothing is written any more.
+    End(Box<pb::JobResult>),
+}

@@ -1,0 +1,540 @@
+//! The ExecutionGraph: the JobGraph with its parallel subtasks, each with its present execution, grouped into pipelined
+//! regions. Pure data and the states' edges; what is decided with it is the core's.
+//!
+//! Invariants: an execution's state changes only along [`next_state`]; a region's executions have one generation; an
+//! ended execution never changes again, only a new generation replaces it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::{AllocationId, Generation, JobVertexId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::slot_pool::SlotKey;
+
+/// Why a graph can't be executed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// It has no vertex.
+    #[error("the job graph has no vertices")]
+    Empty,
+    /// A vertex id is malformed or not unique.
+    #[error("vertex {name:?} has an unusable id {id:?}")]
+    VertexId {
+        /// The vertex's name.
+        name: String,
+        /// The id.
+        id: String,
+    },
+    /// A vertex without subtasks.
+    #[error("vertex {0:?} has parallelism 0")]
+    NoSubtasks(String),
+    /// An edge to or from nowhere.
+    #[error("an edge names the vertex {0:?}, which the graph doesn't have")]
+    UnknownVertex(String),
+    /// An edge whose ends don't fit.
+    #[error(
+        "the forward edge from {source_name:?} to {target_name:?} joins different parallelisms"
+    )]
+    Forward {
+        /// Name of the edge's source.
+        source_name: String,
+        /// Name of its target.
+        target_name: String,
+    },
+    /// The persisted state is of another graph.
+    #[error("the persisted state does not belong to this graph: {0}")]
+    OtherGraph(String),
+}
+
+/// One vertex and where its subtasks stand in [`ExecutionGraph::tasks`].
+#[derive(Debug, Clone)]
+pub struct Vertex {
+    /// Its id.
+    pub id: JobVertexId,
+    /// Its name.
+    pub name: String,
+    /// Number of subtasks.
+    pub parallelism: u32,
+    /// Index of its slot sharing group.
+    pub group: usize,
+    /// Index of its subtask 0.
+    pub first: usize,
+}
+
+/// One edge between vertices, by their indices.
+#[derive(Debug, Clone)]
+pub struct Edge {
+    /// Index of the source vertex.
+    pub source: usize,
+    /// Index of the target vertex.
+    pub target: usize,
+    /// Whether subtask i feeds subtask i only.
+    pub is_forward: bool,
+}
+
+/// Where an execution is placed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// On which TaskManager.
+    pub task_manager: ResourceId,
+    /// In which slot.
+    pub allocation: AllocationId,
+    /// Where that is reached.
+    pub location: pb::TaskManagerLocation,
+}
+
+/// How far the cancellation of an execution has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancellation {
+    /// Not wanted, or to be sent.
+    NotAsked,
+    /// Sent.
+    Asked,
+    /// The TaskManager did not answer; sent again when it is heard of.
+    Failed,
+    /// The TaskManager took note: it never starts this generation any more.
+    Confirmed,
+}
+
+/// One attempt to run a subtask.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// Its number.
+    pub generation: Generation,
+    /// How far it is.
+    pub state: ExecutionState,
+    /// Where; `None` while no slot was chosen.
+    pub place: Option<Place>,
+    /// The turn since which every full report of its TaskManager must name it.
+    pub known_since: Option<u64>,
+    /// How far its cancellation is.
+    pub cancellation: Cancellation,
+    /// When CANCELING began, milliseconds since 1970.
+    pub canceling_since_ms: u64,
+    /// When it was deployed; 0: never.
+    pub started_at_ms: u64,
+    /// When it ended; 0: it did not.
+    pub ended_at_ms: u64,
+    /// Why it failed.
+    pub cause: String,
+    /// What its sinks wrote.
+    pub committables: Vec<pb::Committable>,
+    /// Its counters.
+    pub metrics: Option<pb::TaskMetrics>,
+    /// Whether the record has its end.
+    pub is_recorded: bool,
+}
+
+impl Execution {
+    /// A new attempt.
+    pub fn created(generation: Generation) -> Execution {
+        Execution {
+            generation,
+            state: ExecutionState::Created,
+            place: None,
+            known_since: None,
+            cancellation: Cancellation::NotAsked,
+            canceling_since_ms: 0,
+            started_at_ms: 0,
+            ended_at_ms: 0,
+            cause: String::new(),
+            committables: Vec::new(),
+            metrics: None,
+            is_recorded: false,
+        }
+    }
+
+    /// Whether it ended.
+    pub fn is_ended(&self) -> bool {
+        is_terminal(self.state)
+    }
+
+    /// Whether a TaskManager may have it.
+    pub fn is_deployed(&self) -> bool {
+        match self.state {
+            ExecutionState::Deploying
+            | ExecutionState::Initializing
+            | ExecutionState::Running
+            | ExecutionState::Canceling
+            | ExecutionState::Reconciling => true,
+            ExecutionState::Created
+            | ExecutionState::Scheduled
+            | ExecutionState::Finished
+            | ExecutionState::Canceled
+            | ExecutionState::Failed => false,
+        }
+    }
+
+    /// Whether it is placed on this TaskManager.
+    pub fn is_on(&self, task_manager: &ResourceId) -> bool {
+        self.place
+            .as_ref()
+            .is_some_and(|place| place.task_manager == *task_manager)
+    }
+}
+
+/// Whether nothing follows a state.
+pub fn is_terminal(state: ExecutionState) -> bool {
+    match state {
+        ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => true,
+        ExecutionState::Created
+        | ExecutionState::Scheduled
+        | ExecutionState::Deploying
+        | ExecutionState::Initializing
+        | ExecutionState::Running
+        | ExecutionState::Canceling
+        | ExecutionState::Reconciling => false,
+    }
+}
+
+/// The state after `from` when `to` is heard of or wanted; `None` if that is no edge (late or repeated news).
+pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
+    use ExecutionState as S;
+    let allowed = match from {
+        S::Created => matches!(to, S::Scheduled | S::Canceled | S::Failed),
+        S::Scheduled => matches!(to, S::Deploying | S::Canceled | S::Failed),
+        S::Deploying => {
+            is_terminal(to) || matches!(to, S::Initializing | S::Running | S::Canceling)
+        }
+        S::Initializing => is_terminal(to) || matches!(to, S::Running | S::Canceling),
+        S::Running => is_terminal(to) || to == S::Canceling,
+        S::Canceling => is_terminal(to),
+        S::Reconciling => is_terminal(to) || to == S::Canceling,
+        S::Finished | S::Canceled | S::Failed => false,
+    };
+    allowed.then_some(to)
+}
+
+/// One subtask of a vertex.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// Index of its vertex.
+    pub vertex: usize,
+    /// Its number among the vertex's subtasks.
+    pub subtask: u32,
+    /// Index of its region.
+    pub region: usize,
+    /// Its present execution.
+    pub execution: Execution,
+}
+
+/// What a region is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionPhase {
+    /// Its executions are CREATED or SCHEDULED and wait for slots, since then.
+    Waiting {
+        /// Milliseconds since 1970.
+        since_ms: u64,
+    },
+    /// Slots are chosen; deployed once the record that says so is durable.
+    Placed,
+    /// Deployed.
+    Deployed,
+    /// Its executions are to end; then it is restarted or stays as it is.
+    Stopping {
+        /// When a new generation may be placed; `None`: never.
+        restart_at_ms: Option<u64>,
+    },
+}
+
+/// Tasks that run and fail together.
+#[derive(Debug, Clone)]
+pub struct Region {
+    /// Indices of its tasks.
+    pub tasks: Vec<usize>,
+    /// What it is at.
+    pub phase: RegionPhase,
+}
+
+/// The JobGraph as it is executed.
+#[derive(Debug, Clone)]
+pub struct ExecutionGraph {
+    /// In the graph's order.
+    pub vertices: Vec<Vertex>,
+    /// In the graph's order.
+    pub edges: Vec<Edge>,
+    /// By vertex, then by subtask.
+    pub tasks: Vec<Task>,
+    /// In the order of their first vertices.
+    pub regions: Vec<Region>,
+    by_id: BTreeMap<JobVertexId, usize>,
+}
+
+impl ExecutionGraph {
+    /// All executions CREATED with generation 0.
+    pub fn build(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
+        let (vertices, by_id) = build_vertices(graph)?;
+        let edges = build_edges(graph, &vertices, &by_id)?;
+        let region_of = pipelined_regions(vertices.len(), &edges);
+        let region_count = region_of.iter().max().map_or(0, |last| last + 1);
+        let phase = RegionPhase::Waiting { since_ms: 0 };
+        let mut regions = vec![
+            Region {
+                tasks: Vec::new(),
+                phase
+            };
+            region_count
+        ];
+        let mut tasks = Vec::new();
+        for (index, vertex) in vertices.iter().enumerate() {
+            let region = region_of[index];
+            for subtask in 0..vertex.parallelism {
+                regions[region].tasks.push(tasks.len());
+                let execution = Execution::created(Generation::default());
+                tasks.push(Task {
+                    vertex: index,
+                    subtask,
+                    region,
+                    execution,
+                });
+            }
+        }
+        Ok(ExecutionGraph {
+            vertices,
+            edges,
+            tasks,
+            regions,
+            by_id,
+        })
+    }
+
+    /// The task with this name on the wire.
+    pub fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
+        let vertex = &self.vertices[*self.by_id.get(&vertex_id.parse().ok()?)?];
+        (subtask < vertex.parallelism).then(|| vertex.first + as_index(subtask))
+    }
+
+    /// The vertex of a task.
+    pub fn vertex_of(&self, task: usize) -> &Vertex {
+        &self.vertices[self.tasks[task].vertex]
+    }
+
+    /// A task's name for people: `count (2/4)`.
+    pub fn task_name(&self, task: usize) -> String {
+        let vertex = self.vertex_of(task);
+        format!(
+            "{} ({}/{})",
+            vertex.name,
+            self.tasks[task].subtask + 1,
+            vertex.parallelism
+        )
+    }
+
+    /// The slot that a task shares with the same subtask of its group's other vertices.
+    pub fn slot_key(&self, task: usize) -> SlotKey {
+        SlotKey {
+            group: self.vertex_of(task).group,
+            index: self.tasks[task].subtask,
+        }
+    }
+
+    /// The slots that are needed for what has not finished.
+    pub fn slots_needed(&self) -> BTreeSet<SlotKey> {
+        let unfinished =
+            |task: &usize| self.tasks[*task].execution.state != ExecutionState::Finished;
+        (0..self.tasks.len())
+            .filter(unfinished)
+            .map(|task| self.slot_key(task))
+            .collect()
+    }
+
+    /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
+    pub fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
+        (0..self.tasks.len())
+            .filter(|task| {
+                let execution = &self.tasks[*task].execution;
+                !execution.is_ended() && execution.is_on(task_manager)
+            })
+            .collect()
+    }
+
+    /// Moves a task's execution to a state; false if there is no such edge.
+    pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
+        let execution = &mut self.tasks[task].execution;
+        let Some(state) = next_state(execution.state, to) else {
+            return false;
+        };
+        execution.state = state;
+        if state == ExecutionState::Canceling {
+            execution.canceling_since_ms = now_ms;
+        }
+        if is_terminal(state) {
+            execution.ended_at_ms = now_ms;
+        }
+        true
+    }
+
+    /// Whether all executions of a region have ended.
+    pub fn region_is_ended(&self, region: usize) -> bool {
+        self.regions[region]
+            .tasks
+            .iter()
+            .all(|task| self.tasks[*task].execution.is_ended())
+    }
+}
+
+fn build_vertices(
+    graph: &pb::JobGraph,
+) -> Result<(Vec<Vertex>, BTreeMap<JobVertexId, usize>), BuildError> {
+    if graph.vertices.is_empty() {
+        return Err(BuildError::Empty);
+    }
+    let mut vertices = Vec::with_capacity(graph.vertices.len());
+    let mut by_id = BTreeMap::new();
+    let mut groups: Vec<&str> = Vec::new();
+    let mut first = 0;
+    for (index, vertex) in graph.vertices.iter().enumerate() {
+        let unusable = || BuildError::VertexId {
+            name: vertex.name.clone(),
+            id: vertex.id.clone(),
+        };
+        let id: JobVertexId = vertex.id.parse().map_err(|_| unusable())?;
+        if by_id.insert(id, index).is_some() {
+            return Err(unusable());
+        }
+        if vertex.parallelism == 0 {
+            return Err(BuildError::NoSubtasks(vertex.name.clone()));
+        }
+        let group = groups
+            .iter()
+            .position(|group| *group == vertex.slot_sharing_group);
+        let group = group.unwrap_or_else(|| {
+            groups.push(&vertex.slot_sharing_group);
+            groups.len() - 1
+        });
+        let (name, parallelism) = (vertex.name.clone(), vertex.parallelism);
+        vertices.push(Vertex {
+            id,
+            name,
+            parallelism,
+            group,
+            first,
+        });
+        first += as_index(parallelism);
+    }
+    Ok((vertices, by_id))
+}
+
+fn build_edges(
+    graph: &pb::JobGraph,
+    vertices: &[Vertex],
+    by_id: &BTreeMap<JobVertexId, usize>,
+) -> Result<Vec<Edge>, BuildError> {
+    let find = |id: &String| {
+        let index = id
+            .parse()
+            .ok()
+            .and_then(|id: JobVertexId| by_id.get(&id).copied());
+        index.ok_or_else(|| BuildError::UnknownVertex(id.clone()))
+    };
+    let mut edges = Vec::with_capacity(graph.edges.len());
+    for edge in &graph.edges {
+        let (source, target) = (find(&edge.source)?, find(&edge.target)?);
+        let is_forward = edge.partitioning() == pb::Partitioning::Forward;
+        if is_forward && vertices[source].parallelism != vertices[target].parallelism {
+            return Err(BuildError::Forward {
+                source_name: vertices[source].name.clone(),
+                target_name: vertices[target].name.clone(),
+            });
+        }
+        edges.push(Edge {
+            source,
+            target,
+            is_forward,
+        });
+    }
+    Ok(edges)
+}
+
+/// The region of each vertex: what pipelined edges connect. Every edge is pipelined.
+fn pipelined_regions(vertices: usize, edges: &[Edge]) -> Vec<usize> {
+    let mut lowest: Vec<usize> = (0..vertices).collect();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for edge in edges {
+            let low = lowest[edge.source].min(lowest[edge.target]);
+            changed |= lowest[edge.source] != low || lowest[edge.target] != low;
+            lowest[edge.source] = low;
+            lowest[edge.target] = low;
+        }
+    }
+    let firsts: BTreeSet<usize> = lowest.iter().copied().collect();
+    let number: BTreeMap<usize, usize> = firsts
+        .into_iter()
+        .enumerate()
+        .map(|(number, first)| (first, number))
+        .collect();
+    lowest.iter().map(|first| number[first]).collect()
+}
+
+/// A subtask's number as an index.
+pub fn as_index(subtask: u32) -> usize {
+    usize::try_from(subtask).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job_master::testing::graph_of;
+
+    #[test]
+    fn what_edges_connect_is_one_region_in_the_order_of_its_first_vertex() {
+        let graph = graph_of(&[("a", 1), ("b", 2), ("c", 1), ("d", 3)], &[(0, 2), (1, 3)]);
+        let execution_graph = ExecutionGraph::build(&graph).expect("valid");
+        let regions: Vec<usize> = execution_graph
+            .tasks
+            .iter()
+            .map(|task| task.region)
+            .collect();
+        assert_eq!(regions, [0, 1, 1, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn subtasks_with_the_same_number_in_a_sharing_group_need_one_slot() {
+        let graph = graph_of(&[("a", 1), ("b", 4)], &[(0, 1)]);
+        let execution_graph = ExecutionGraph::build(&graph).expect("valid");
+        assert_eq!(execution_graph.slots_needed().len(), 4);
+    }
+
+    #[test]
+    fn an_ended_execution_never_changes() {
+        use ExecutionState as S;
+        let all = [
+            S::Created,
+            S::Scheduled,
+            S::Deploying,
+            S::Initializing,
+            S::Running,
+        ];
+        for end in [S::Finished, S::Canceled, S::Failed] {
+            let news = all
+                .into_iter()
+                .chain([S::Canceling, S::Reconciling, S::Failed]);
+            assert!(news.into_iter().all(|to| next_state(end, to).is_none()));
+        }
+    }
+
+    #[test]
+    fn late_news_of_an_earlier_state_changes_nothing() {
+        use ExecutionState as S;
+        assert_eq!(next_state(S::Running, S::Initializing), None);
+        assert_eq!(next_state(S::Canceling, S::Running), None);
+        assert_eq!(next_state(S::Canceling, S::Finished), Some(S::Finished));
+    }
+
+    #[test]
+    fn graphs_that_can_not_be_executed_are_refused_with_the_reason() {
+        let mut graph = graph_of(&[("a", 1)], &[]);
+        graph.vertices[0].parallelism = 0;
+        let error = ExecutionGraph::build(&graph).expect_err("refused");
+        assert_eq!(error.to_string(), "vertex \"a\" has parallelism 0");
+        let mut graph = graph_of(&[("a", 1), ("b", 1)], &[(0, 1)]);
+        graph.edges[0].target = "nowhere".to_owned();
+        assert!(matches!(
+            ExecutionGraph::build(&graph),
+            Err(BuildError::UnknownVertex(_))
+        ));
+    }
+}

@@ -1,0 +1,40 @@
+//! What is left of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until that is written.
+
+use tanist_proto::v1 as pb;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::handle::Message;
+use crate::gateway::GatewayError;
+
+/// Answers for a job that could not be initialized, until its result is written.
+pub(super) async fn serve_failed(
+    result: &pb::JobResult,
+    mut messages: mpsc::Receiver<Message>,
+    stop: CancellationToken,
+) {
+    let over = || GatewayError::Conflict(result.cause.clone());
+    loop {
+        let message = tokio::select! {
+            () = stop.cancelled() => return,
+            message = messages.recv() => message,
+        };
+        // Whoever asked and has gone does not need the answer.
+        match message {
+            None => return,
+            Some(Message::Describe(reply)) => {
+                let _ = reply.send(Ok(result.details.clone().unwrap_or_default()));
+            }
+            Some(Message::ResultWritten(reply)) => {
+                let _ = reply.send(Ok(()));
+                return;
+            }
+            Some(Message::Cancel(reply)) => drop(reply.send(Err(over()))),
+            Some(Message::Register(_, reply)) => drop(reply.send(Err(over()))),
+            Some(Message::Offer(_, reply)) => drop(reply.send(Err(over()))),
+            Some(Message::Update(_, reply)) => drop(reply.send(Err(over()))),
+            Some(Message::FailSlot(_, reply)) => drop(reply.send(Err(over()))),
+            Some(Message::Disconnect(_, reply)) => drop(reply.send(Err(over()))),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The handle of a running JobMaster: what TaskManagers ask of it, as [`JobMasterGateway`], and what the Dispatcher does.
+//!
+//! Cheap to clone. Decides nothing: every call is a message to the actor.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway};
+
+pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
+
+/// A message to the actor, with where its answer goes.
+#[derive(Debug)]
+pub(super) enum Message {
+    Register(
+        pb::RegisterTaskManagerRequest,
+        Reply<pb::RegisterTaskManagerResponse>,
+    ),
+    Offer(pb::OfferSlotsRequest, Reply<pb::OfferSlotsResponse>),
+    Update(
+        pb::UpdateTaskExecutionStatesRequest,
+        Reply<pb::UpdateTaskExecutionStatesResponse>,
+    ),
+    FailSlot(pb::FailSlotRequest, Reply<pb::Ack>),
+    Disconnect(pb::DisconnectTaskManagerRequest, Reply<pb::Ack>),
+    Cancel(Reply<()>),
+    Describe(Reply<pb::JobDetails>),
+    ResultWritten(Reply<()>),
+}
+
+/// A running JobMaster.
+#[derive(Debug, Clone)]
+pub struct JobMasterHandle {
+    pub(super) name: Arc<str>,
+    pub(super) mailbox: mpsc::Sender<Message>,
+    pub(super) outcome: watch::Receiver<Option<Arc<pb::JobResult>>>,
+    pub(super) stop: CancellationToken,
+}
+
+impl JobMasterHandle {
+    /// Cancels the job. Answered once it is durable that the job is canceled; [`GatewayError::Conflict`] if it ends
+    /// otherwise.
+    pub async fn cancel(&self) -> GatewayResult<()> {
+        self.ask(Message::Cancel).await
+    }
+
+    /// The job as it is right now.
+    pub async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+        self.ask(Message::Describe).await
+    }
+
+    /// Waits for the job's result, which is for the caller to write; it is dirty. `None`: the JobMaster was stopped, or
+    /// its term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored record).
+    pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
+        let mut outcome = self.outcome.clone();
+        outcome
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|result| result.clone())
+    }
+
+    /// The job's result is durable: tells the TaskManagers, gives all slots back and ends. Returns when that is done.
+    pub async fn result_written(&self) -> GatewayResult<()> {
+        self.ask(Message::ResultWritten).await
+    }
+
+    /// Ends the JobMaster, not the job: it forgets everything and tells nobody. Returns when nothing of it runs any more.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.mailbox.closed().await;
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox
+            .send(message(reply))
+            .await
+            .map_err(|_| GatewayError::gone(&self.name))?;
+        let unknown = || GatewayError::Unknown(format!("{} has stopped", self.name));
+        answer.await.unwrap_or_else(|_| Err(unknown()))
+    }
+}
+
+#[async_trait]
+impl JobMasterGateway for JobMasterHandle {
+    async fn register_task_manager(
+        &self,
+        request: pb::RegisterTaskManagerRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
+        self.ask(|reply| Message::Register(request, reply)).await
+    }
+
+    async fn offer_slots(
+        &self,
+        request: pb::OfferSlotsRequest,
+    ) -> GatewayResult<pb::OfferSlotsResponse> {
+        self.ask(|reply| Message::Offer(request, reply)).await
+    }
+
+    async fn update_task_execution_states(
+        &self,
+        request: pb::UpdateTaskExecutionStatesRequest,
+    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse> {
+        self.ask(|reply| Message::Update(request, reply)).await
+    }
+
+    async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
+        self.ask(|reply| Message::FailSlot(request, reply)).await
+    }
+
+    async fn disconnect_task_manager(
+        &self,
+        request: pb::DisconnectTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.ask(|reply| Message::Disconnect(request, reply)).await
+    }
+}

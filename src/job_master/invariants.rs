@@ -1,0 +1,59 @@
+//! What must hold of the record and of what a JobMaster does, as predicates for the simulation.
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
+
+use super::event::Connection;
+use super::execution_graph::ExecutionGraph;
+
+/// The region of a vertex as a record has it.
+pub(super) fn region_of(
+    graph: &pb::JobGraph,
+    state: &pb::JobState,
+    vertex_id: &str,
+) -> pb::RegionState {
+    let built = ExecutionGraph::build(graph).expect("valid");
+    let task = built.find(vertex_id, 0).expect("a vertex of the graph");
+    state
+        .regions
+        .get(built.tasks[task].region)
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// Whether a record says that all executions of the present generations have finished.
+pub(super) fn all_finished(graph: &pb::JobGraph, state: &pb::JobState) -> bool {
+    let mut tasks = graph.vertices.iter().flat_map(|vertex| {
+        (0..vertex.parallelism).map(move |subtask| (vertex.id.as_str(), subtask))
+    });
+    tasks.all(|(vertex_id, subtask)| {
+        let generation = region_of(graph, state, vertex_id).generation;
+        state.terminal.iter().any(|end| {
+            end.vertex_id == vertex_id
+                && end.subtask == subtask
+                && end.generation == generation
+                && end.state() == S::Finished
+        })
+    })
+}
+
+/// What is deployed is what this term has stored.
+pub(super) fn assert_persisted_placement(
+    stored: &pb::JobState,
+    epoch: u64,
+    connection: &Connection,
+    task: &pb::TaskDeployment,
+) {
+    let is_stored = stored.regions.iter().any(|region| {
+        region.epoch == epoch
+            && region.generation == task.generation
+            && region.placements.iter().any(|placement| {
+                let location = placement.location.as_ref();
+                placement.vertex_id == task.vertex_id
+                    && placement.subtask == task.subtask
+                    && placement.allocation_id == task.allocation_id
+                    && location.is_some_and(|it| it.resource_id == connection.task_manager.as_str())
+            })
+    });
+    assert!(is_stored, "deployed, but not stored by this term: {task:?}");
+}

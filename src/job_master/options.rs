@@ -1,0 +1,116 @@
+//! What a JobMaster is given: bounds, collaborators, and the job. Nothing here is configuration text.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::election::Epoch;
+use tanist_proto::v1 as pb;
+
+use super::core::CoreOptions;
+use super::restart::RestartStrategy;
+use crate::gateway::persistence::JobStateStore;
+use crate::gateway::{Connector, ResourceRequirementsGateway};
+
+/// Bounds of a JobMaster. The defaults are Apache Flink's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobMasterOptions {
+    /// How often TaskManagers are asked.
+    pub heartbeat_interval: Duration,
+    /// After this silence a TaskManager is lost.
+    pub heartbeat_timeout: Duration,
+    /// After so many calls in a row that can't reach it, or heartbeats that it refuses, a TaskManager is lost at once;
+    /// 0: never.
+    pub rpc_failure_threshold: u32,
+    /// A call that is not answered in this time has no answer.
+    pub rpc_ask_timeout: Duration,
+    /// How long a region waits for slots before that counts as a failure.
+    pub slot_request_timeout: Duration,
+    /// How long a slot that nothing needs is kept.
+    pub slot_idle_timeout: Duration,
+    /// How long a task may take to stop before its TaskManager is given up.
+    pub task_cancellation_timeout: Duration,
+    /// Where the graph names no strategy.
+    pub restart_strategy: RestartStrategy,
+    /// How many messages may wait.
+    pub mailbox_capacity: usize,
+}
+
+impl Default for JobMasterOptions {
+    fn default() -> JobMasterOptions {
+        JobMasterOptions {
+            heartbeat_interval: Duration::from_secs(10),
+            heartbeat_timeout: Duration::from_secs(50),
+            rpc_failure_threshold: 2,
+            rpc_ask_timeout: Duration::from_secs(10),
+            slot_request_timeout: Duration::from_secs(300),
+            slot_idle_timeout: Duration::from_secs(50),
+            task_cancellation_timeout: Duration::from_secs(180),
+            restart_strategy: RestartStrategy::default(),
+            mailbox_capacity: 256,
+        }
+    }
+}
+
+impl JobMasterOptions {
+    /// The part that the core needs.
+    pub(super) fn core_options(&self) -> CoreOptions {
+        CoreOptions {
+            slot_request_timeout_ms: millis(self.slot_request_timeout),
+            slot_idle_timeout_ms: millis(self.slot_idle_timeout),
+            task_cancellation_timeout_ms: millis(self.task_cancellation_timeout),
+            reconcile_timeout_ms: millis(self.heartbeat_timeout),
+            restart_strategy: self.restart_strategy.clone(),
+            seed: rand::random(),
+        }
+    }
+}
+
+/// Makes visible what a job's sinks wrote.
+#[async_trait]
+pub trait SinkCommitter: Send + Sync + fmt::Debug + 'static {
+    /// Makes all of it visible. Idempotent: what is visible already stays so. The error is for people; it is tried again.
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String>;
+}
+
+/// Called with an epoch above the own one that somebody named: the own term is over.
+pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
+
+/// The job, the term that it is in, and who the JobMaster works with.
+pub struct JobMasterContext {
+    /// What is executed.
+    pub graph: pb::JobGraph,
+    /// Its record as it is stored.
+    pub state: pb::JobState,
+    /// Whether a former JobMaster may have run it.
+    pub is_recovered: bool,
+    /// Cluster incarnation and epoch of this term; goes with each message, with the registration filled in.
+    pub sender: pb::Sender,
+    /// Where TaskManagers reach this JobMaster: `host:port`.
+    pub rpc_address: String,
+    /// Persists the record.
+    pub state_store: Arc<dyn JobStateStore>,
+    /// The ResourceManager of this term.
+    pub resources: Arc<dyn ResourceRequirementsGateway>,
+    /// The way to TaskManagers.
+    pub connector: Arc<dyn Connector>,
+    /// Commits sinks.
+    pub committer: Arc<dyn SinkCommitter>,
+    /// Ends the term when a younger one is heard of.
+    pub on_higher_epoch: OnHigherEpoch,
+}
+
+impl fmt::Debug for JobMasterContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobMasterContext")
+            .field("job", &self.graph.job_id)
+            .field("epoch", &self.sender.epoch)
+            .field("is_recovered", &self.is_recovered)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,82 @@
+//! The part of the core that takes up a stored record: what has finished stays, the rest starts anew. (An adopting
+//! JobMaster would look for everything that the record places, as this one does for what it has to stop.)
+
+use tanist_proto::id::Generation;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::{JobMasterCore, parse};
+use super::execution_graph::{BuildError, Execution, Place, RegionPhase};
+
+impl JobMasterCore {
+    /// Takes up what the record says: finished executions stay, what is to be stopped is looked for, every other
+    /// deployed region gets a new generation. (An adopting JobMaster would look for all of them here.)
+    pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
+        for region in 0..self.execution.regions.len() {
+            let generation = self.record.regions[region].generation;
+            self.restore_executions(region)?;
+            let tasks = &self.execution.regions[region].tasks;
+            let is_finished = tasks.iter().all(|task| {
+                self.execution.tasks[*task].execution.state == ExecutionState::Finished
+            });
+            let phase = if is_finished {
+                RegionPhase::Deployed
+            } else if self.is_stopping() {
+                RegionPhase::Stopping {
+                    restart_at_ms: None,
+                }
+            } else {
+                if generation > 0 {
+                    self.supersede(region);
+                }
+                self.renew_executions(region);
+                RegionPhase::Waiting { since_ms: now_ms }
+            };
+            self.execution.regions[region].phase = phase;
+        }
+        self.record.job_incarnation = self.record.job_incarnation.saturating_add(1);
+        self.revision += 1;
+        Ok(())
+    }
+
+    /// Gives the region's executions the state that the record has of them.
+    fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
+        let state = self.record.regions[region].clone();
+        for task in self.execution.regions[region].tasks.clone() {
+            self.execution.tasks[task].execution =
+                Execution::created(Generation::new(state.generation));
+        }
+        let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
+        for placement in &state.placements {
+            let task = self.execution.find(&placement.vertex_id, placement.subtask);
+            let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
+            let location = placement.location.clone().unwrap_or_default();
+            let place = Place {
+                task_manager: parse(&location.resource_id)
+                    .ok_or_else(|| unknown("no TaskManager"))?,
+                allocation: parse(&placement.allocation_id).ok_or_else(|| unknown("no slot"))?,
+                location,
+            };
+            let key = self.execution.slot_key(task);
+            self.pool
+                .remember(key, place.task_manager.clone(), place.allocation);
+            let execution = &mut self.execution.tasks[task].execution;
+            execution.state = ExecutionState::Reconciling;
+            execution.place = Some(place);
+        }
+        for end in &self.record.terminal {
+            let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
+                return Err(unknown(&end.vertex_id));
+            };
+            if self.execution.tasks[task].region != region || end.generation != state.generation {
+                continue;
+            }
+            let execution = &mut self.execution.tasks[task].execution;
+            execution.state = end.state();
+            execution.ended_at_ms = end.ended_at_ms;
+            execution.cause.clone_from(&end.cause);
+            execution.committables.clone_from(&end.committables);
+            execution.is_recorded = true;
+        }
+        Ok(())
+    }
+}

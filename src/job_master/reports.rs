@@ -1,0 +1,310 @@
+//! The part of the core that hears of executions and slots: compares what TaskManagers report with what is believed.
+//!
+//! An execution that is believed deployed and missing in a full report has failed; one that is there and not wanted
+//! becomes a *stray*, cancelled up to its generation once the record says that it is not wanted. Full reports may be
+//! older than what they are compared with: a report counts against an execution or a slot only if it was asked for
+//! after the TaskManager was known to have it.
+
+use std::collections::BTreeSet;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::{Failure, JobMasterCore, Stray, parse};
+use super::execution_graph::{Cancellation, RegionPhase, is_terminal};
+
+impl JobMasterCore {
+    /// Some executions changed.
+    pub(super) fn hear(
+        &mut self,
+        task_manager: &ResourceId,
+        reports: &[pb::ExecutionReport],
+        now_ms: u64,
+    ) {
+        for report in reports {
+            let Some(task) = self.execution.find(&report.vertex_id, report.subtask) else {
+                tracing::warn!(%task_manager, vertex = report.vertex_id, "unknown task reported");
+                continue;
+            };
+            let execution = &self.execution.tasks[task].execution;
+            // One that was given up, with its TaskManager, and turns out to be alive, is a stray like any other.
+            let is_given_up = execution.is_ended() && execution.state != ExecutionState::Finished;
+            let is_present = execution.generation.get() == report.generation
+                && execution.is_on(task_manager)
+                && !is_given_up;
+            if is_terminal(report.state())
+                && let Some(known) = self.task_managers.get_mut(task_manager)
+            {
+                known.unacknowledged.insert((task, report.generation));
+            }
+            if is_present {
+                self.hear_of_present(task, report, now_ms);
+            } else {
+                self.hear_of_stray(task_manager, task, report, now_ms);
+            }
+        }
+    }
+
+    fn hear_of_present(&mut self, task: usize, report: &pb::ExecutionReport, now_ms: u64) {
+        let turn = self.turn;
+        let execution = &mut self.execution.tasks[task].execution;
+        if execution.is_ended() || !execution.is_deployed() {
+            return;
+        }
+        execution.known_since.get_or_insert(turn);
+        if report.metrics.is_some() {
+            execution.metrics = report.metrics;
+        }
+        if execution.cancellation == Cancellation::Failed {
+            execution.cancellation = Cancellation::NotAsked;
+        }
+        match report.state() {
+            ExecutionState::Finished => {
+                execution.committables.clone_from(&report.committables);
+                self.execution
+                    .advance(task, ExecutionState::Finished, now_ms);
+            }
+            ExecutionState::Failed => {
+                let cause = if report.cause.is_empty() {
+                    "it failed"
+                } else {
+                    &report.cause
+                };
+                self.fail_task(task, cause, now_ms);
+            }
+            ExecutionState::Canceled => {
+                if self.is_to_stop(task) {
+                    self.execution
+                        .advance(task, ExecutionState::Canceled, now_ms);
+                } else {
+                    let cause = if report.cause.is_empty() {
+                        "its TaskManager cancelled it"
+                    } else {
+                        &report.cause
+                    };
+                    self.fail_task(task, cause, now_ms);
+                }
+            }
+            state @ (ExecutionState::Initializing | ExecutionState::Running) => {
+                self.execution.advance(task, state, now_ms);
+            }
+            ExecutionState::Created
+            | ExecutionState::Scheduled
+            | ExecutionState::Deploying
+            | ExecutionState::Canceling
+            | ExecutionState::Reconciling => {}
+        }
+    }
+
+    fn hear_of_stray(
+        &mut self,
+        task_manager: &ResourceId,
+        task: usize,
+        report: &pb::ExecutionReport,
+        now_ms: u64,
+    ) {
+        let turn = self.turn;
+        let Some(known) = self.task_managers.get_mut(task_manager) else {
+            return;
+        };
+        let key = (task, report.generation);
+        if is_terminal(report.state()) {
+            known.strays.remove(&key);
+            return;
+        }
+        let stray = known.strays.entry(key).or_insert_with(|| Stray {
+            allocation: parse(&report.allocation_id),
+            noted_in: turn,
+            cancellation: Cancellation::NotAsked,
+            canceling_since_ms: now_ms,
+        });
+        stray.noted_in = turn;
+        if stray.cancellation == Cancellation::Failed {
+            stray.cancellation = Cancellation::NotAsked;
+        }
+    }
+
+    /// A full report that a heartbeat of turn `asked_in` asked for.
+    pub(super) fn reconcile(
+        &mut self,
+        task_manager: &ResourceId,
+        asked_in: u64,
+        reports: &[pb::ExecutionReport],
+        now_ms: u64,
+    ) {
+        self.hear(task_manager, reports, now_ms);
+        let reported = self.reported(reports);
+        for task in self.execution.live_on(task_manager) {
+            let execution = &mut self.execution.tasks[task].execution;
+            if execution.cancellation == Cancellation::Failed {
+                execution.cancellation = Cancellation::NotAsked;
+            }
+            let generation = execution.generation.get();
+            let is_missing = execution.is_deployed() && !reported.contains(&(task, generation));
+            if is_missing && execution.known_since.is_some_and(|since| since <= asked_in) {
+                self.note_gone(task, "its TaskManager doesn't have it any more", now_ms);
+            }
+        }
+        if let Some(known) = self.task_managers.get_mut(task_manager) {
+            known
+                .strays
+                .retain(|key, stray| stray.noted_in > asked_in || reported.contains(key));
+        }
+    }
+
+    /// The full report of a registration. What is not in it is gone: the TaskManager refuses what was sent before.
+    pub(super) fn reconcile_all(
+        &mut self,
+        task_manager: &ResourceId,
+        reports: &[pb::ExecutionReport],
+        now_ms: u64,
+    ) {
+        let incarnation = self.location(task_manager).map(|it| it.incarnation.clone());
+        for task in self.execution.live_on(task_manager) {
+            let execution = &self.execution.tasks[task].execution;
+            let place = execution.place.as_ref();
+            let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
+            if execution.is_deployed() && !is_here {
+                self.note_gone(task, "its TaskManager was started anew", now_ms);
+            }
+        }
+        self.hear(task_manager, reports, now_ms);
+        let reported = self.reported(reports);
+        for task in self.execution.live_on(task_manager) {
+            let execution = &mut self.execution.tasks[task].execution;
+            if !execution.is_deployed() {
+                continue;
+            }
+            // A cancellation that went with the former registration may have been refused.
+            if execution.cancellation != Cancellation::Confirmed {
+                execution.cancellation = Cancellation::NotAsked;
+            }
+            if !reported.contains(&(task, execution.generation.get())) {
+                self.note_gone(task, "its TaskManager connected again without it", now_ms);
+            }
+        }
+        if let Some(known) = self.task_managers.get_mut(task_manager) {
+            known.strays.retain(|key, _| reported.contains(key));
+            for stray in known.strays.values_mut() {
+                if stray.cancellation != Cancellation::Confirmed {
+                    stray.cancellation = Cancellation::NotAsked;
+                }
+            }
+        }
+    }
+
+    fn reported(&self, reports: &[pb::ExecutionReport]) -> BTreeSet<(usize, u64)> {
+        let find = |report: &pb::ExecutionReport| {
+            let task = self.execution.find(&report.vertex_id, report.subtask)?;
+            Some((task, report.generation))
+        };
+        reports.iter().filter_map(find).collect()
+    }
+
+    /// The slots that a TaskManager holds for the job: ours that are not among them are lost.
+    pub(super) fn reconcile_slots(
+        &mut self,
+        task_manager: &ResourceId,
+        asked_in: u64,
+        allocations: &[AllocationId],
+        now_ms: u64,
+    ) {
+        for allocation in self.pool.slots_of(task_manager) {
+            let held = self.pool.get(&allocation);
+            let is_older = held.is_some_and(|slot| slot.accepted_in <= asked_in);
+            if is_older && !allocations.contains(&allocation) {
+                self.lose_slot(&allocation, "its TaskManager freed it", now_ms);
+            }
+        }
+    }
+
+    pub(super) fn lose_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
+        if self.pool.remove(allocation).is_some() {
+            self.fail_slot(allocation, cause, now_ms);
+        }
+    }
+
+    /// Fails what is in a slot that is not there any more.
+    pub(super) fn fail_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
+        for task in 0..self.execution.tasks.len() {
+            let execution = &self.execution.tasks[task].execution;
+            let is_in_it = execution
+                .place
+                .as_ref()
+                .is_some_and(|place| place.allocation == *allocation);
+            if is_in_it && !execution.is_ended() {
+                self.note_gone(
+                    task,
+                    &format!("slot {allocation} was lost: {cause}"),
+                    now_ms,
+                );
+            }
+        }
+    }
+
+    /// Forgets a TaskManager: its slots are lost, what ran there has failed.
+    pub(super) fn lose_task_manager(
+        &mut self,
+        task_manager: &ResourceId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        let Some(known) = self.task_managers.remove(task_manager) else {
+            return;
+        };
+        tracing::warn!(job = self.record.job_id, %task_manager, cause, "TaskManager lost");
+        self.pool.remove_all_of(task_manager);
+        let address = &known.location.rpc_address;
+        let cause = format!("TaskManager {task_manager} ({address}) was lost: {cause}");
+        for task in self.execution.live_on(task_manager) {
+            self.note_gone(task, &cause, now_ms);
+        }
+    }
+
+    /// Whether an execution ends because that is wanted.
+    fn is_to_stop(&self, task: usize) -> bool {
+        let region = &self.execution.regions[self.execution.tasks[task].region];
+        self.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
+    }
+
+    /// An execution is provably not running any more: canceled if it was to stop, else failed.
+    pub(super) fn note_gone(&mut self, task: usize, cause: &str, now_ms: u64) {
+        if self.is_to_stop(task) {
+            self.execution
+                .advance(task, ExecutionState::Canceled, now_ms);
+        } else {
+            self.fail_task(task, cause, now_ms);
+        }
+    }
+
+    /// An execution has failed.
+    pub(super) fn fail_task(&mut self, task: usize, cause: &str, now_ms: u64) {
+        let is_to_stop = self.is_to_stop(task);
+        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            if !is_to_stop {
+                self.fail_region_of(task, cause.to_owned());
+            }
+        }
+    }
+
+    /// The region of a task has failed because of it.
+    pub(super) fn fail_region_of(&mut self, task: usize, cause: String) {
+        if self.is_to_stop(task) {
+            return;
+        }
+        let place = self.execution.tasks[task].execution.place.as_ref();
+        self.failures.push(Failure {
+            region: self.execution.tasks[task].region,
+            cause,
+            task: self.execution.task_name(task),
+            host: place
+                .map(|place| place.location.rpc_address.clone())
+                .unwrap_or_default(),
+            resource_id: place
+                .map(|place| place.task_manager.to_string())
+                .unwrap_or_default(),
+        });
+    }
+}

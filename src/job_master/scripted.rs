@@ -1,0 +1,363 @@
+//! A JobMaster's surroundings for its actor's tests: TaskExecutors that run what they are given until the test says
+//! otherwise, and a ResourceManager and a committer that note what they hear.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::election::Epoch;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::testing::{graph_of, submitted};
+use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
+use super::{SinkCommitter, options::OnHigherEpoch};
+use crate::gateway::persistence::MemoryJobStateStore;
+use crate::gateway::{
+    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    ResourceManagerGateway, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    TaskExecutorGateway,
+};
+
+/// How a TaskExecutor answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Mood {
+    #[default]
+    Well,
+    Silent,
+    Unreachable,
+    StartedAnew,
+}
+
+/// A TaskExecutor that runs what it is given until the test says otherwise.
+#[derive(Debug, Default)]
+pub(super) struct TaskExecutor {
+    pub(super) mood: Mutex<Mood>,
+    pub(super) running: Mutex<BTreeMap<(String, u32), pb::ExecutionReport>>,
+    pub(super) slots: Mutex<Vec<String>>,
+    pub(super) calls: Mutex<Vec<String>>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl TaskExecutor {
+    async fn answer(&self, call: String) -> GatewayResult<pb::Ack> {
+        let mood = *lock(&self.mood);
+        match mood {
+            Mood::Well => {
+                lock(&self.calls).push(call);
+                Ok(pb::Ack {})
+            }
+            Mood::Silent => std::future::pending().await,
+            Mood::Unreachable => Err(GatewayError::gone("the TaskExecutor")),
+            Mood::StartedAnew => {
+                let reason = "no such registration".to_owned();
+                Err(GatewayError::Outdated { epoch: 3, reason })
+            }
+        }
+    }
+
+    pub(super) fn was_called(&self, call: &str) -> bool {
+        lock(&self.calls).iter().any(|made| made == call)
+    }
+
+    pub(super) fn reports(&self) -> Vec<pb::ExecutionReport> {
+        lock(&self.running).values().cloned().collect()
+    }
+
+    /// Moves all that runs to a state and gives the reports of it.
+    pub(super) fn all_become(&self, state: ExecutionState) -> Vec<pb::ExecutionReport> {
+        for report in lock(&self.running).values_mut() {
+            report.set_state(state);
+            if state == ExecutionState::Finished {
+                let name = format!("{}-{}", report.subtask, report.generation);
+                report.committables = vec![pb::Committable {
+                    pending_path: format!("/out/.pending/{name}"),
+                    final_path: format!("/out/{name}"),
+                }];
+            }
+        }
+        self.reports()
+    }
+}
+
+#[async_trait]
+impl TaskExecutorGateway for TaskExecutor {
+    async fn request_slot(
+        &self,
+        _: pb::RequestSlotRequest,
+    ) -> GatewayResult<pb::RequestSlotResponse> {
+        Err(GatewayError::Internal("JobMasters don't".to_owned()))
+    }
+
+    async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack> {
+        self.answer(format!("free {}", request.allocation_ids.len()))
+            .await
+    }
+
+    async fn submit_tasks(
+        &self,
+        request: pb::SubmitTasksRequest,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        self.answer("submit".to_owned()).await?;
+        for task in request.tasks {
+            let report = pb::ExecutionReport {
+                vertex_id: task.vertex_id.clone(),
+                subtask: task.subtask,
+                generation: task.generation,
+                state: ExecutionState::Running.into(),
+                allocation_id: task.allocation_id,
+                ..pb::ExecutionReport::default()
+            };
+            lock(&self.running).insert((task.vertex_id, task.subtask), report);
+        }
+        Ok(pb::SubmitTasksResponse::default())
+    }
+
+    async fn cancel_tasks(&self, _: pb::CancelTasksRequest) -> GatewayResult<pb::Ack> {
+        self.answer("cancel".to_owned()).await
+    }
+
+    async fn acknowledge_executions(
+        &self,
+        request: pb::AcknowledgeExecutionsRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.answer(format!("acknowledge {}", request.executions.len()))
+            .await
+    }
+
+    async fn heartbeat_from_resource_manager(
+        &self,
+        _: pb::HeartbeatFromResourceManagerRequest,
+    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
+        Err(GatewayError::Internal("JobMasters don't".to_owned()))
+    }
+
+    async fn heartbeat_from_job_master(
+        &self,
+        _: pb::HeartbeatFromJobMasterRequest,
+    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
+        self.answer("heartbeat".to_owned()).await?;
+        let allocation_ids = lock(&self.slots).clone();
+        Ok(pb::HeartbeatFromJobMasterResponse {
+            executions: self.reports(),
+            allocation_ids,
+        })
+    }
+
+    async fn disconnect_job_master(
+        &self,
+        request: pb::DisconnectJobMasterRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.answer(format!("disconnect, ended: {}", request.job_ended))
+            .await
+    }
+
+    async fn disconnect_resource_manager(
+        &self,
+        _: pb::DisconnectResourceManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        Err(GatewayError::Internal("JobMasters don't".to_owned()))
+    }
+}
+
+/// All that surrounds a JobMaster.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    pub(super) task_executors: BTreeMap<String, Arc<TaskExecutor>>,
+    pub(super) declared: Mutex<Vec<u32>>,
+    pub(super) committed: Mutex<Vec<pb::Committable>>,
+    pub(super) failing_commits: Mutex<u32>,
+}
+
+impl Connector for Surroundings {
+    fn dispatcher(&self, _: &str) -> Arc<dyn DispatcherGateway> {
+        unreachable!("a JobMaster has its Dispatcher's handle")
+    }
+
+    fn resource_manager(&self, _: &str) -> Arc<dyn ResourceManagerGateway> {
+        unreachable!("a JobMaster is given its ResourceManager")
+    }
+
+    fn job_master(&self, _: &str, _: JobId) -> Arc<dyn JobMasterGateway> {
+        unreachable!("JobMasters don't call each other")
+    }
+
+    fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
+        self.task_executors[address].clone()
+    }
+}
+
+#[async_trait]
+impl ResourceRequirementsGateway for Surroundings {
+    async fn declare_required_resources(
+        &self,
+        requirements: ResourceRequirements,
+    ) -> GatewayResult<()> {
+        let needed = requirements
+            .resources
+            .iter()
+            .map(|resource| resource.minimum)
+            .sum();
+        lock(&self.declared).push(needed);
+        Ok(())
+    }
+
+    async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {
+        Ok(ResourceOverview::default())
+    }
+}
+
+#[async_trait]
+impl SinkCommitter for Surroundings {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+        let mut failing = lock(&self.failing_commits);
+        if *failing > 0 {
+            *failing -= 1;
+            return Err("no space".to_owned());
+        }
+        lock(&self.committed).extend_from_slice(committables);
+        Ok(())
+    }
+}
+
+pub(super) struct Fixture {
+    pub(super) surroundings: Arc<Surroundings>,
+    pub(super) store: MemoryJobStateStore,
+    pub(super) deposed_by: Arc<Mutex<Option<Epoch>>>,
+    pub(super) graph: pb::JobGraph,
+    pub(super) job_master: JobMasterHandle,
+}
+
+pub(super) fn sender(registration: u64) -> pb::Sender {
+    pb::Sender {
+        cluster_incarnation: "c".to_owned(),
+        epoch: 3,
+        registration,
+    }
+}
+
+pub(super) fn options(restart_strategy: RestartStrategy) -> JobMasterOptions {
+    JobMasterOptions {
+        restart_strategy,
+        ..JobMasterOptions::default()
+    }
+}
+
+impl Fixture {
+    pub(super) fn start(options: JobMasterOptions) -> Fixture {
+        let graph = graph_of(&[("a", 1), ("b", 2)], &[(0, 1)]);
+        let state = submitted(&graph);
+        Fixture::start_with(options, graph, state, MemoryJobStateStore::default())
+    }
+
+    pub(super) fn start_with(
+        options: JobMasterOptions,
+        graph: pb::JobGraph,
+        state: pb::JobState,
+        store: MemoryJobStateStore,
+    ) -> Fixture {
+        let task_executors = ["tm1:1", "tm2:1"].map(|address| (address.to_owned(), Arc::default()));
+        let surroundings = Surroundings {
+            task_executors: task_executors.into_iter().collect(),
+            ..Surroundings::default()
+        };
+        let surroundings = Arc::new(surroundings);
+        let deposed_by = Arc::new(Mutex::new(None));
+        let heard = deposed_by.clone();
+        let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch| *lock(&heard) = Some(epoch));
+        let context = JobMasterContext {
+            graph: graph.clone(),
+            is_recovered: !state.regions.is_empty(),
+            state,
+            sender: sender(0),
+            rpc_address: "jm:1".to_owned(),
+            state_store: Arc::new(store.clone()),
+            resources: surroundings.clone(),
+            connector: surroundings.clone(),
+            committer: surroundings.clone(),
+            on_higher_epoch,
+        };
+        let job_master = JobMaster::start(options, context);
+        Fixture {
+            surroundings,
+            store,
+            deposed_by,
+            graph,
+            job_master,
+        }
+    }
+
+    pub(super) fn task_executor(&self, name: &str) -> Arc<TaskExecutor> {
+        self.surroundings.task_executors[&format!("{name}:1")].clone()
+    }
+
+    /// Registers a TaskManager with two slots.
+    pub(super) async fn register(
+        &self,
+        name: &str,
+        registration: u64,
+    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
+        let offers = (0..2u32).map(|slot| pb::SlotOffer {
+            allocation_id: format!("{:031x}{slot}", registration),
+            slot,
+            profile: None,
+        });
+        let offers: Vec<pb::SlotOffer> = offers.collect();
+        *lock(&self.task_executor(name).slots) = offers
+            .iter()
+            .map(|offer| offer.allocation_id.clone())
+            .collect();
+        let request = pb::RegisterTaskManagerRequest {
+            sender: Some(sender(registration)),
+            job_id: self.graph.job_id.clone(),
+            location: Some(pb::TaskManagerLocation {
+                resource_id: name.to_owned(),
+                incarnation: "1".to_owned(),
+                rpc_address: format!("{name}:1"),
+                data_address: format!("{name}:2"),
+            }),
+            executions: self.task_executor(name).reports(),
+            slots: offers,
+        };
+        self.job_master.register_task_manager(request).await
+    }
+
+    pub(super) async fn report(
+        &self,
+        name: &str,
+        registration: u64,
+        executions: Vec<pb::ExecutionReport>,
+    ) {
+        let request = pb::UpdateTaskExecutionStatesRequest {
+            sender: Some(sender(registration)),
+            job: None,
+            resource_id: name.to_owned(),
+            incarnation: "1".to_owned(),
+            executions,
+        };
+        self.job_master
+            .update_task_execution_states(request)
+            .await
+            .expect("registered");
+    }
+
+    pub(super) fn stored(&self) -> pb::JobState {
+        self.store.state(&self.graph.job_id).unwrap_or_default()
+    }
+}
+
+/// Waits, in the test's own time, until a claim holds.
+pub(super) async fn wait_until(what: &str, claim: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if claim() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within 1000 s: {what}");
+}

@@ -1,0 +1,443 @@
+//! The part of the core that decides and acts, after each event and whenever time has passed: a function of the state
+//! alone, so that nothing depends on which event came in which order.
+//!
+//! Decisions (restart, give up, cancel, place, record an end) go into `record`; acts follow from `written`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::Rng as _;
+use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::{Commit, Failure, JobMasterCore};
+use super::event::{CancelAnswer, Connection, Effect};
+use super::execution_graph::{Cancellation, Place, RegionPhase};
+use super::restart::Verdict;
+use super::slot_pool::SlotKey;
+
+/// The record keeps so many failures.
+const KEPT_FAILURES: usize = 16;
+/// The first delay after a failed commit of the sinks.
+const COMMIT_RETRY_MS: u64 = 100;
+
+impl JobMasterCore {
+    pub(super) fn settle(&mut self, now_ms: u64) {
+        self.settled_at_ms = now_ms;
+        if self.result.is_none() {
+            self.judge_failures(now_ms);
+            self.give_up_overdue(now_ms);
+            self.judge_failures(now_ms);
+        }
+        self.decide_cancel();
+        if self.result.is_some() {
+            return;
+        }
+        self.stop_regions(now_ms);
+        self.restart_regions(now_ms);
+        self.schedule(now_ms);
+        self.finish(now_ms);
+        if self.result.is_none() {
+            self.record_ends();
+            self.write();
+            self.deploy(now_ms);
+            self.cancel_tasks(now_ms);
+            self.acknowledge();
+            self.free_idle_slots(now_ms);
+            self.declare();
+        }
+        self.note_status(now_ms);
+    }
+
+    /// All that failed at one event is one failure for the restart strategy.
+    fn judge_failures(&mut self, now_ms: u64) {
+        let mut failures: Vec<Failure> = Vec::new();
+        for failure in std::mem::take(&mut self.failures) {
+            let phase = self.execution.regions[failure.region].phase;
+            let is_known = matches!(phase, RegionPhase::Stopping { .. })
+                || failures.iter().any(|other| other.region == failure.region);
+            if !is_known {
+                failures.push(failure);
+            }
+        }
+        let Some(first) = failures.first().cloned() else {
+            return;
+        };
+        if self.is_stopping() {
+            return;
+        }
+        let random = self.random.random::<f64>();
+        let counters = self.record.restarts.get_or_insert_default();
+        let verdict = self.backoff.judge(counters, now_ms, random);
+        self.revision += 1;
+        for failure in &failures {
+            self.record.failures.push(pb::FailureRecord {
+                at_ms: now_ms,
+                cause: failure.cause.clone(),
+                task: failure.task.clone(),
+                host: failure.host.clone(),
+                resource_id: failure.resource_id.clone(),
+            });
+        }
+        let surplus = self.record.failures.len().saturating_sub(KEPT_FAILURES);
+        self.record.failures.drain(..surplus);
+        match verdict {
+            Verdict::Restart { at_ms } => {
+                for failure in failures {
+                    self.supersede(failure.region);
+                    let phase = RegionPhase::Stopping {
+                        restart_at_ms: Some(at_ms),
+                    };
+                    self.execution.regions[failure.region].phase = phase;
+                }
+            }
+            Verdict::GiveUp { reason } => {
+                let of_task = if first.task.is_empty() {
+                    String::new()
+                } else {
+                    format!("{}: ", first.task)
+                };
+                self.record.fatal_cause =
+                    format!("{of_task}{} (not restarted: {reason})", first.cause);
+            }
+        }
+    }
+
+    /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
+    fn give_up_overdue(&mut self, now_ms: u64) {
+        let overdue =
+            |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
+        let timeout_ms = self.options.task_cancellation_timeout_ms;
+        let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
+        for (task, at) in self.execution.tasks.iter().enumerate() {
+            let execution = &at.execution;
+            if execution.state == ExecutionState::Canceling
+                && overdue(execution.canceling_since_ms, timeout_ms)
+                && let Some(place) = &execution.place
+            {
+                stuck.insert(place.task_manager.clone(), self.execution.task_name(task));
+            }
+        }
+        for (id, known) in &self.task_managers {
+            for ((task, _), stray) in &known.strays {
+                let is_asked = stray.cancellation != Cancellation::NotAsked;
+                if is_asked && overdue(stray.canceling_since_ms, timeout_ms) {
+                    stuck.insert(id.clone(), self.execution.task_name(*task));
+                }
+            }
+        }
+        for (task_manager, task) in stuck {
+            let cause = format!("{task} did not stop within {timeout_ms} ms");
+            if let Some(known) = self.task_managers.get(&task_manager) {
+                self.effects.push(Effect::Disconnect {
+                    connection: Connection {
+                        task_manager: task_manager.clone(),
+                        registration: known.registration,
+                    },
+                    location: known.location.clone(),
+                    cause: cause.clone(),
+                });
+            }
+            self.lose_task_manager(&task_manager, &cause, now_ms);
+            for task in self.execution.live_on(&task_manager) {
+                self.note_gone(task, &cause, now_ms);
+            }
+        }
+        if overdue(self.started_at_ms, self.options.reconcile_timeout_ms) {
+            for task in 0..self.execution.tasks.len() {
+                if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
+                    self.note_gone(task, "its TaskManager was not heard of", now_ms);
+                }
+            }
+        }
+        let timeout_ms = self.options.slot_request_timeout_ms;
+        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
+        for (region, at) in self.execution.regions.iter().enumerate() {
+            let RegionPhase::Waiting { since_ms } = at.phase else {
+                continue;
+            };
+            if overdue(since_ms, timeout_ms) {
+                let cause = format!(
+                    "not enough slots within {timeout_ms} ms: the job needs {needed}, {there} are there; \
+                     start TaskManagers or lower the parallelism"
+                );
+                let (task, host, resource_id) = Default::default();
+                self.failures.push(Failure {
+                    region,
+                    cause,
+                    task,
+                    host,
+                    resource_id,
+                });
+            }
+        }
+    }
+
+    /// A cancel is decided unless the job has durably finished. While a write is on its way, that is open.
+    fn decide_cancel(&mut self) {
+        if !self.cancel_is_requested {
+            return;
+        }
+        let answer = if let Some(result) = &self.result {
+            match result.status() {
+                pb::JobStatus::Canceled => CancelAnswer::Decided,
+                status => CancelAnswer::TooLate(format!("the job is {}", status_name(status))),
+            }
+        } else if self.written.wanted() == pb::WantedStatus::Canceled {
+            CancelAnswer::Decided
+        } else if self.writing.is_some() {
+            return;
+        } else if self.is_durable && self.all_have_durably_finished() {
+            CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
+        } else if let Some(reason) = &self.refusal {
+            CancelAnswer::Refused(reason.clone())
+        } else {
+            if self.record.wanted() != pb::WantedStatus::Canceled {
+                self.record.set_wanted(pb::WantedStatus::Canceled);
+                self.revision += 1;
+            }
+            return;
+        };
+        self.cancel_is_requested = false;
+        self.effects.push(Effect::AnswerCancels(answer));
+    }
+
+    /// Where executions are to end, those that no TaskManager has heard of have ended.
+    fn stop_regions(&mut self, now_ms: u64) {
+        let is_stopping = self.is_stopping();
+        for region in 0..self.execution.regions.len() {
+            if is_stopping {
+                let phase = RegionPhase::Stopping {
+                    restart_at_ms: None,
+                };
+                self.execution.regions[region].phase = phase;
+            }
+            if !matches!(
+                self.execution.regions[region].phase,
+                RegionPhase::Stopping { .. }
+            ) {
+                continue;
+            }
+            for task in self.execution.regions[region].tasks.clone() {
+                let execution = &self.execution.tasks[task].execution;
+                if !execution.is_deployed() && !execution.is_ended() {
+                    self.execution
+                        .advance(task, ExecutionState::Canceled, now_ms);
+                }
+            }
+        }
+    }
+
+    fn restart_regions(&mut self, now_ms: u64) {
+        for region in 0..self.execution.regions.len() {
+            let RegionPhase::Stopping {
+                restart_at_ms: Some(at_ms),
+            } = self.execution.regions[region].phase
+            else {
+                continue;
+            };
+            let is_durable =
+                self.written.regions[region].generation == self.record.regions[region].generation;
+            if now_ms < at_ms || !is_durable || !self.execution.region_is_ended(region) {
+                continue;
+            }
+            for task in self.execution.regions[region].tasks.clone() {
+                let key = self.execution.slot_key(task);
+                if let Some(place) = self.execution.tasks[task].execution.place.take() {
+                    self.pool
+                        .remember(key, place.task_manager, place.allocation);
+                }
+            }
+            self.renew_executions(region);
+            self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
+        }
+    }
+
+    /// Chooses slots for regions that wait, in the graph's order. All inputs are within a region, so each may start.
+    fn schedule(&mut self, now_ms: u64) {
+        if !self.is_durable || self.is_stopping() || self.refusal.is_some() {
+            return;
+        }
+        for region in 0..self.execution.regions.len() {
+            if !matches!(
+                self.execution.regions[region].phase,
+                RegionPhase::Waiting { .. }
+            ) {
+                continue;
+            }
+            let tasks = self.execution.regions[region].tasks.clone();
+            for task in &tasks {
+                self.execution
+                    .advance(*task, ExecutionState::Scheduled, now_ms);
+            }
+            let wanted: BTreeSet<SlotKey> = tasks
+                .iter()
+                .map(|task| self.execution.slot_key(*task))
+                .collect();
+            if let Some(assigned) =
+                self.pool
+                    .assign(&wanted, &self.taken_slots(), &self.blocked_slots())
+            {
+                self.place(region, &assigned);
+            }
+        }
+    }
+
+    fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>) {
+        let generation = self.record.regions[region].generation.max(1);
+        let mut placements = Vec::new();
+        let tasks = self.execution.regions[region].tasks.clone();
+        for task in tasks {
+            let allocation = assigned[&self.execution.slot_key(task)];
+            let slot = self.pool.get(&allocation);
+            let Some((slot, known)) = slot.and_then(|slot| {
+                self.task_managers
+                    .get(&slot.task_manager)
+                    .map(|known| (slot, known))
+            }) else {
+                // Slots go with their TaskManager, so this can't be; an unplaced region just goes on waiting.
+                return;
+            };
+            placements.push(pb::Placement {
+                vertex_id: self.execution.vertex_of(task).id.to_string(),
+                subtask: self.execution.tasks[task].subtask,
+                allocation_id: allocation.to_string(),
+                location: Some(known.location.clone()),
+            });
+            let place = Place {
+                task_manager: slot.task_manager.clone(),
+                allocation,
+                location: known.location.clone(),
+            };
+            let execution = &mut self.execution.tasks[task].execution;
+            execution.generation = Generation::new(generation);
+            execution.place = Some(place);
+        }
+        let epoch = self.epoch.get();
+        self.record.regions[region] = pb::RegionState {
+            generation,
+            epoch,
+            placements,
+        };
+        self.revision += 1;
+        self.execution.regions[region].phase = RegionPhase::Placed;
+    }
+
+    /// The slots in which something of the job is, or will be.
+    pub(super) fn taken_slots(&self) -> BTreeMap<SlotKey, AllocationId> {
+        let mut taken = BTreeMap::new();
+        for (task, at) in self.execution.tasks.iter().enumerate() {
+            if let Some(place) = at
+                .execution
+                .place
+                .as_ref()
+                .filter(|_| !at.execution.is_ended())
+            {
+                taken.insert(self.execution.slot_key(task), place.allocation);
+            }
+        }
+        taken
+    }
+
+    /// The slots in which a stray is.
+    pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
+        let strays = self
+            .task_managers
+            .values()
+            .flat_map(|known| known.strays.values());
+        strays.filter_map(|stray| stray.allocation).collect()
+    }
+
+    pub(super) fn all_have_durably_finished(&self) -> bool {
+        let finished =
+            |task| self.durable_ends.get(&task).copied() == Some(ExecutionState::Finished);
+        (0..self.execution.tasks.len()).all(finished)
+    }
+
+    /// Ends the job, or makes visible what it wrote, where the durable record says so.
+    fn finish(&mut self, now_ms: u64) {
+        if self.writing.is_some() {
+            return;
+        }
+        let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
+        let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
+        let all_have_ended = self
+            .execution
+            .tasks
+            .iter()
+            .all(|task| task.execution.is_ended());
+        if self.is_durable && is_canceled {
+            if all_have_ended || self.refusal.is_some() {
+                self.end(pb::JobStatus::Canceled, String::new(), now_ms);
+            }
+        } else if self.is_durable && self.all_have_durably_finished() {
+            self.commit_sinks(now_ms);
+        } else if let Some(reason) = self.refusal.clone() {
+            let cause = format!("the job's state can't be persisted: {reason}");
+            self.end(pb::JobStatus::Failed, cause, now_ms);
+        } else if self.is_durable
+            && !is_to_cancel
+            && !self.written.fatal_cause.is_empty()
+            && all_have_ended
+        {
+            let cause = self.written.fatal_cause.clone();
+            self.end(pb::JobStatus::Failed, cause, now_ms);
+        }
+    }
+
+    fn commit_sinks(&mut self, now_ms: u64) {
+        let retry_delay_ms = match self.commit {
+            Commit::NotYet => COMMIT_RETRY_MS,
+            Commit::RetryAt {
+                at_ms,
+                retry_delay_ms,
+            } if at_ms <= now_ms => retry_delay_ms,
+            Commit::Running { .. } | Commit::RetryAt { .. } => return,
+            Commit::Done => return self.end(pb::JobStatus::Finished, String::new(), now_ms),
+        };
+        self.commit = Commit::Running { retry_delay_ms };
+        let ends = self.written.terminal.iter();
+        let committables = ends
+            .flat_map(|end| end.committables.iter().cloned())
+            .collect();
+        self.effects.push(Effect::CommitSinks(committables));
+    }
+
+    fn end(&mut self, status: pb::JobStatus, cause: String, now_ms: u64) {
+        let result = self.result_of(status, cause, now_ms);
+        self.effects.push(Effect::End(result.clone()));
+        self.result = Some(result);
+        self.decide_cancel();
+    }
+
+    /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
+    fn record_ends(&mut self) {
+        let is_stopping = self.is_stopping();
+        for task in 0..self.execution.tasks.len() {
+            let at = &self.execution.tasks[task];
+            let execution = &at.execution;
+            let is_of_record =
+                self.record.regions[at.region].generation == execution.generation.get();
+            let counts = is_stopping || execution.state == ExecutionState::Finished;
+            if !execution.is_ended() || execution.is_recorded || !is_of_record || !counts {
+                continue;
+            }
+            let end = pb::TerminalExecution {
+                vertex_id: self.execution.vertex_of(task).id.to_string(),
+                subtask: at.subtask,
+                generation: execution.generation.get(),
+                state: execution.state.into(),
+                cause: execution.cause.clone(),
+                committables: execution.committables.clone(),
+                ended_at_ms: execution.ended_at_ms,
+            };
+            self.record.terminal.push(end);
+            self.execution.tasks[task].execution.is_recorded = true;
+            self.revision += 1;
+        }
+    }
+}
+
+fn status_name(status: pb::JobStatus) -> &'static str {
+    status.as_str_name().trim_start_matches("JOB_STATUS_")
+}

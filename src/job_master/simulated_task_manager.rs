@@ -1,0 +1,168 @@
+//! A TaskManager for the simulation: slots, executions, and the rules by which it refuses what is outdated.
+
+use std::collections::BTreeMap;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
+
+use super::event::{Connection, Registration};
+use super::execution_graph::is_terminal;
+
+/// Vertex id and subtask.
+pub(super) type TaskKey = (String, u32);
+
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub(super) generation: u64,
+    pub(super) state: S,
+    pub(super) allocation: String,
+}
+
+#[derive(Debug)]
+pub(super) struct TaskManager {
+    pub(super) id: ResourceId,
+    pub(super) incarnation: u32,
+    pub(super) registration: u64,
+    pub(super) epoch: u64,
+    pub(super) slots: Vec<Option<AllocationId>>,
+    pub(super) running: BTreeMap<TaskKey, Vec<Running>>,
+    pub(super) highest: BTreeMap<TaskKey, u64>,
+}
+
+impl TaskManager {
+    pub(super) fn connection(&self) -> Connection {
+        let registration = Registration::new(self.registration);
+        Connection {
+            task_manager: self.id.clone(),
+            registration,
+        }
+    }
+
+    pub(super) fn location(&self) -> pb::TaskManagerLocation {
+        pb::TaskManagerLocation {
+            resource_id: self.id.to_string(),
+            incarnation: self.incarnation.to_string(),
+            rpc_address: format!("{}:1", self.id),
+            data_address: format!("{}:2", self.id),
+        }
+    }
+
+    pub(super) fn report(&self) -> Vec<pb::ExecutionReport> {
+        let of_key = |(key, running): (&TaskKey, &Vec<Running>)| {
+            running.iter().map(|it| report(key, it)).collect::<Vec<_>>()
+        };
+        self.running.iter().flat_map(of_key).collect()
+    }
+
+    pub(super) fn offers(&self) -> Vec<pb::SlotOffer> {
+        let slots = self.slots.iter().enumerate();
+        let offer = |(index, slot): (usize, &Option<AllocationId>)| {
+            let slot = slot.as_ref()?;
+            let index = u32::try_from(index).expect("few slots");
+            Some(pb::SlotOffer {
+                allocation_id: slot.to_string(),
+                slot: index,
+                profile: None,
+            })
+        };
+        slots.filter_map(offer).collect()
+    }
+
+    pub(super) fn crash(&mut self) {
+        self.incarnation += 1;
+        self.slots.fill(None);
+        self.running.clear();
+        self.highest.clear();
+        // Registrations are unique across restarts; nothing that was sent before is taken any more.
+        self.registration += 1;
+    }
+
+    pub(super) fn submit(&mut self, tasks: &[pb::TaskDeployment]) -> Vec<pb::TaskRefusal> {
+        let mut refused = Vec::new();
+        for task in tasks {
+            let key = (task.vertex_id.clone(), task.subtask);
+            let has_slot = self
+                .slots
+                .iter()
+                .flatten()
+                .any(|slot| slot.to_string() == task.allocation_id);
+            let is_old = self
+                .highest
+                .get(&key)
+                .is_some_and(|highest| *highest >= task.generation);
+            if is_old || !has_slot {
+                refused.push(pb::TaskRefusal {
+                    vertex_id: task.vertex_id.clone(),
+                    subtask: task.subtask,
+                    generation: task.generation,
+                    reason: "no slot, or an old generation".to_owned(),
+                });
+                continue;
+            }
+            for (other, running) in &self.running {
+                let is_beside = running.iter().any(|it| {
+                    !is_terminal(it.state)
+                        && it.allocation == task.allocation_id
+                        && other.0 == task.vertex_id
+                });
+                assert!(
+                    !is_beside,
+                    "two subtasks of one vertex in a slot: {other:?}, {task:?}"
+                );
+            }
+            self.highest.insert(key.clone(), task.generation);
+            self.running.entry(key).or_default().push(Running {
+                generation: task.generation,
+                state: S::Deploying,
+                allocation: task.allocation_id.clone(),
+            });
+        }
+        refused
+    }
+
+    pub(super) fn cancel(&mut self, tasks: &[pb::TaskCancellation]) {
+        for task in tasks {
+            let key = (task.vertex_id.clone(), task.subtask);
+            let highest = self.highest.entry(key.clone()).or_default();
+            *highest = (*highest).max(task.up_to_generation);
+            for running in self.running.get_mut(&key).into_iter().flatten() {
+                if running.generation <= task.up_to_generation && !is_terminal(running.state) {
+                    running.state = S::Canceling;
+                }
+            }
+        }
+    }
+
+    pub(super) fn free(&mut self, allocations: &[AllocationId]) {
+        for slot in &mut self.slots {
+            if slot.is_some_and(|slot| allocations.contains(&slot)) {
+                *slot = None;
+            }
+        }
+        for running in self.running.values_mut().flatten() {
+            let is_freed = allocations
+                .iter()
+                .any(|it| it.to_string() == running.allocation);
+            if is_freed && !is_terminal(running.state) {
+                running.state = S::Canceled;
+            }
+        }
+    }
+}
+
+pub(super) fn report(key: &TaskKey, running: &Running) -> pb::ExecutionReport {
+    pb::ExecutionReport {
+        vertex_id: key.0.clone(),
+        subtask: key.1,
+        generation: running.generation,
+        state: running.state.into(),
+        cause: if running.state == S::Failed {
+            "division by zero".to_owned()
+        } else {
+            String::new()
+        },
+        allocation_id: running.allocation.clone(),
+        ..pb::ExecutionReport::default()
+    }
+}

@@ -1,0 +1,45 @@
+//! Graphs and states for this folder's tests.
+
+use tanist_proto::v1 as pb;
+
+/// A graph of vertices (name, parallelism) in one slot sharing group, joined by hash edges between their indices.
+pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGraph {
+    let id = |index: usize| format!("{:032x}", index + 1);
+    pb::JobGraph {
+        job_id: format!("{:032x}", 7),
+        name: "test".to_owned(),
+        vertices: vertices
+            .iter()
+            .enumerate()
+            .map(|(index, (name, parallelism))| pb::JobVertex {
+                id: id(index),
+                name: (*name).to_owned(),
+                operators: Vec::new(),
+                parallelism: *parallelism,
+                max_parallelism: 128,
+                slot_sharing_group: "default".to_owned(),
+            })
+            .collect(),
+        edges: edges
+            .iter()
+            .map(|(source, target)| pb::JobEdge {
+                source: id(*source),
+                target: id(*target),
+                partitioning: pb::Partitioning::Hash.into(),
+                key_columns: Vec::new(),
+            })
+            .collect(),
+        options: None,
+    }
+}
+
+/// What a submission of `graph` stores.
+pub fn submitted(graph: &pb::JobGraph) -> pb::JobState {
+    pb::JobState {
+        job_id: graph.job_id.clone(),
+        name: graph.name.clone(),
+        submitted_at_ms: 1,
+        submission_token: "token".to_owned(),
+        ..pb::JobState::default()
+    }
+}

@@ -1,0 +1,181 @@
+//! Opens what the configuration names as high-availability: the election, the records and the blobs.
+//!
+//! A store that can't be reached, or that denies access, is said once per change of reason and tried again with
+//! backoff for as long as the process lives: it may come back, or its password may be set right.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::blob::{BlobOptions, BlobStore};
+use tanist_ha::clock::Clock;
+use tanist_ha::election::core::Timing;
+use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::CoordinationStore;
+use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
+use tracing::{info, warn};
+
+use crate::config::{BackendOptions, HaOptions, StorageLocation};
+
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const SLOWEST_RETRY: Duration = Duration::from_secs(5);
+
+/// Options of the configured backend.
+#[derive(Debug, Clone)]
+pub enum Backend {
+    /// etcd.
+    Etcd(etcd::EtcdOptions),
+    /// ZooKeeper.
+    ZooKeeper(zookeeper::ZooKeeperOptions),
+    /// SQLite in a local directory.
+    Embedded(embedded::EmbeddedOptions),
+}
+
+impl Backend {
+    /// What the configuration names.
+    pub fn of(options: &HaOptions) -> Backend {
+        let namespace =
+            |root: &str| format!("{}/{}", root.trim_end_matches('/'), options.cluster_id);
+        let pair = |auth: &Option<crate::config::UserPassword>| {
+            auth.as_ref()
+                .map(|auth| (auth.user.clone(), auth.password.reveal().to_owned()))
+        };
+        match &options.backend {
+            BackendOptions::Etcd(etcd) => Backend::Etcd(etcd::EtcdOptions {
+                endpoints: etcd.endpoints.iter().map(ToString::to_string).collect(),
+                namespace: namespace(&etcd.root),
+                user: pair(&etcd.auth),
+                lease_ttl: etcd.lease_ttl,
+                request_timeout: etcd.request_timeout,
+            }),
+            BackendOptions::Zookeeper(zookeeper) => {
+                let quorum = zookeeper.quorum.iter().map(ToString::to_string).collect();
+                let defaults = zookeeper::ZooKeeperOptions::new(quorum, namespace(&zookeeper.root));
+                Backend::ZooKeeper(zookeeper::ZooKeeperOptions {
+                    digest: pair(&zookeeper.auth),
+                    session_timeout: zookeeper.session_timeout,
+                    connect_timeout: zookeeper.connection_timeout,
+                    ..defaults
+                })
+            }
+            BackendOptions::Embedded(embedded) => {
+                Backend::Embedded(embedded::EmbeddedOptions::new(
+                    embedded.directory.join(options.cluster_id.as_str()),
+                ))
+            }
+        }
+    }
+
+    /// Its name in configuration and REST.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Backend::Etcd(_) => "etcd",
+            Backend::ZooKeeper(_) => "zookeeper",
+            Backend::Embedded(_) => "embedded",
+        }
+    }
+
+    /// Opens the election's keys on the present runtime. `contends`: with a lease or session.
+    pub async fn open_driver(
+        self,
+        process: ProcessId,
+        contends: bool,
+    ) -> Result<Arc<dyn ElectionDriver>> {
+        let clock = Clock::Boottime;
+        Ok(match self {
+            Backend::Etcd(options) => {
+                Arc::new(etcd::open_election(options, clock, contends).await?)
+            }
+            Backend::ZooKeeper(options) => {
+                Arc::new(zookeeper::open_election(options, clock, contends).await?)
+            }
+            Backend::Embedded(options) => {
+                Arc::new(embedded::open_election(options, process, contends, clock).await?)
+            }
+        })
+    }
+
+    async fn open_store(self) -> Result<Arc<dyn CoordinationStore>> {
+        Ok(match self {
+            Backend::Etcd(options) => Arc::new(etcd::open_store(options).await?),
+            Backend::ZooKeeper(options) => Arc::new(zookeeper::open_store(options).await?),
+            Backend::Embedded(options) => Arc::new(embedded::open_store(options).await?),
+        })
+    }
+}
+
+/// What a contending process uses.
+#[derive(Debug, Clone)]
+pub struct HaServices {
+    /// Who leads; runs on a thread and a connection of its own.
+    pub election: LeaderElection,
+    /// The records, on another connection.
+    pub store: Arc<dyn CoordinationStore>,
+    /// Large objects, if a storage directory is configured.
+    pub blobs: Option<Arc<BlobStore>>,
+}
+
+/// Opens everything for a JobManager. Tries until it succeeds.
+pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
+    let backend = Backend::of(options);
+    let blobs = match &options.storage {
+        Some(storage) => {
+            let blob_options = BlobOptions {
+                url: match &storage.location {
+                    StorageLocation::Directory(path) => path.to_string_lossy().into_owned(),
+                    StorageLocation::S3(url) => url.clone(),
+                },
+                shared: storage.shared,
+            };
+            let opened = keep_trying("the blob store", || BlobStore::open(&blob_options)).await;
+            Some(Arc::new(opened))
+        }
+        None => None,
+    };
+    let store = keep_trying("the store's records", || backend.clone().open_store()).await;
+    let election = keep_trying("the store's election", || {
+        let election = ElectionOptions {
+            process: process.clone(),
+            timing: Timing::default(),
+            clock: Clock::Boottime,
+        };
+        let (backend, process) = (backend.clone(), process.clone());
+        LeaderElection::start_on_thread(election, move || backend.open_driver(process, true))
+    })
+    .await;
+    info!(store = backend.name(), %process, "connected to the store");
+    HaServices {
+        election,
+        store,
+        blobs,
+    }
+}
+
+/// Opens the election's keys to watch only. Tries until it succeeds.
+pub async fn observe(options: &HaOptions, process: &ProcessId) -> Arc<dyn ElectionDriver> {
+    let backend = Backend::of(options);
+    let driver = keep_trying("the store", || {
+        backend.clone().open_driver(process.clone(), false)
+    });
+    driver.await
+}
+
+async fn keep_trying<T, F>(what: &str, mut open: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let mut said = String::new();
+    loop {
+        let error: Error = match open().await {
+            Ok(opened) => return opened,
+            Err(error) => error,
+        };
+        let reason = error.to_string();
+        if reason != said {
+            warn!(%reason, "{what} can't be opened, this is tried until it can");
+            said = reason;
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}

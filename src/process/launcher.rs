@@ -1,0 +1,105 @@
+//! Starts the JobMasters of a term for its Dispatcher, which knows them only as [`JobMasterControl`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tanist_ha::election::Epoch;
+use tanist_proto::v1 as pb;
+
+use crate::dispatcher::JobStore;
+use crate::gateway::{
+    Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
+    ResourceRequirementsGateway,
+};
+use crate::job_master::{
+    JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
+};
+
+/// What every JobMaster of a term gets.
+pub(super) struct LauncherServices {
+    pub options: JobMasterOptions,
+    pub sender: pb::Sender,
+    pub rpc_address: String,
+    pub store: Arc<JobStore>,
+    pub resources: Arc<dyn ResourceRequirementsGateway>,
+    pub connector: Arc<dyn Connector>,
+    pub committer: Arc<dyn SinkCommitter>,
+    pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+}
+
+/// Starts JobMasters within one term.
+pub(super) struct Launcher {
+    services: LauncherServices,
+}
+
+impl Launcher {
+    pub(super) fn new(services: LauncherServices) -> Launcher {
+        Launcher { services }
+    }
+}
+
+impl fmt::Debug for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launcher")
+            .field("sender", &self.services.sender)
+            .finish_non_exhaustive()
+    }
+}
+
+impl JobMasterLauncher for Launcher {
+    fn launch(
+        &self,
+        graph: pb::JobGraph,
+        state: pb::JobState,
+        recovered: bool,
+    ) -> Arc<dyn JobMasterControl> {
+        let services = &self.services;
+        let context = JobMasterContext {
+            graph,
+            state,
+            is_recovered: recovered,
+            sender: services.sender.clone(),
+            rpc_address: services.rpc_address.clone(),
+            state_store: services.store.clone(),
+            resources: services.resources.clone(),
+            connector: services.connector.clone(),
+            committer: services.committer.clone(),
+            on_higher_epoch: services.on_higher_epoch.clone(),
+        };
+        Arc::new(Started(JobMaster::start(services.options.clone(), context)))
+    }
+}
+
+/// A JobMaster as its Dispatcher sees it.
+#[derive(Debug)]
+struct Started(JobMasterHandle);
+
+#[async_trait]
+impl JobMasterControl for Started {
+    fn gateway(&self) -> Arc<dyn JobMasterGateway> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn cancel(&self) -> GatewayResult<()> {
+        self.0.cancel().await
+    }
+
+    async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+        self.0.describe().await
+    }
+
+    async fn ended(&self) -> Option<pb::JobResult> {
+        self.0.ended().await.map(|result| (*result).clone())
+    }
+
+    async fn result_written(&self) {
+        if let Err(error) = self.0.result_written().await {
+            tracing::debug!(%error, "the JobMaster ended before it heard that its result is written");
+        }
+    }
+
+    async fn stop(&self) {
+        self.0.stop().await;
+    }
+}

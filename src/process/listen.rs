@@ -1,0 +1,50 @@
+//! Binds servers to their configured addresses, and says which port was taken.
+
+use std::io;
+
+use tokio::net::TcpListener;
+use tracing::info;
+
+use crate::config::{Host, PortRange};
+
+/// A server's port can't be bound.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{what} can't listen on {host}: {reason}; set {key} to a free port, to a range, or to 0 for any"
+)]
+pub struct BindError {
+    what: &'static str,
+    host: String,
+    key: &'static str,
+    reason: String,
+}
+
+/// Binds the first free port of a range.
+pub(super) async fn bind(
+    what: &'static str,
+    key: &'static str,
+    host: &Host,
+    ports: &PortRange,
+) -> Result<TcpListener, BindError> {
+    let mut last: Option<(u16, io::Error)> = None;
+    for port in ports.iter() {
+        match TcpListener::bind((host.as_str(), port)).await {
+            Ok(listener) => {
+                let port = listener.local_addr().map_or(port, |address| address.port());
+                info!(host = host.as_str(), port, "{what} listens");
+                return Ok(listener);
+            }
+            Err(error) => last = Some((port, error)),
+        }
+    }
+    let reason = last.map_or_else(
+        || "no port is configured".to_owned(),
+        |(port, error)| format!("port {port}: {error}"),
+    );
+    Err(BindError {
+        what,
+        host: host.as_str().to_owned(),
+        key,
+        reason,
+    })
+}

@@ -1,0 +1,17 @@
+//! The composition root: the only place that constructs components and wires them.
+
+pub mod ha;
+mod jobmanager;
+mod launcher;
+mod listen;
+mod settings;
+pub mod shutdown;
+mod sinks;
+mod taskmanager;
+mod term;
+pub mod view;
+
+pub use jobmanager::JobManager;
+pub use listen::BindError;
+pub use taskmanager::{StartError, TaskManager};
+pub use view::{HaStatus, JobManagerView, Role};

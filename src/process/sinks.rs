@@ -1,0 +1,39 @@
+//! What JobMasters and Dispatchers do with files of sinks: blocking file work, off the control runtime.
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use crate::dataflow::sink;
+use crate::dispatcher::SinkCleaner;
+use crate::job_master::SinkCommitter;
+
+/// File sinks, by the paths that TaskManagers use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileSinks;
+
+#[async_trait]
+impl SinkCommitter for FileSinks {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+        let committables = committables.to_vec();
+        off_control(move || sink::commit(&committables)).await
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for FileSinks {
+    async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
+        let directory = PathBuf::from(directory);
+        off_control(move || sink::cleanup(&directory, job)).await
+    }
+}
+
+async fn off_control(
+    work: impl FnOnce() -> Result<(), sink::SinkError> + Send + 'static,
+) -> Result<(), String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|failure| failure.to_string())?
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,242 @@
+//! The TaskManager process: one TaskExecutor, the exchange of its tasks, and the retrieval of the leader.
+
+use std::io;
+use std::sync::Arc;
+
+use tanist_ha::election::{LeaderInformation, ProcessId};
+use tanist_ha::retrieval::{self, LeaderView};
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::listen::{self, BindError};
+use super::{ha, settings};
+use crate::config::{ClusterOptions, Configuration};
+use crate::dataflow::{Exchange, TaskRuntime};
+use crate::gateway::fencing::HighestEpoch;
+use crate::rpc::{RpcServer, Services, TonicConnector};
+use crate::task_executor::{TaskExecutor, TaskExecutorDescription, TaskExecutorServices};
+use crate::telemetry::{ExitCode, version};
+
+/// Why a TaskManager did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A server's port can't be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The host does not give what it needs.
+    #[error("the TaskManager can't start: {0}")]
+    Host(#[source] io::Error),
+}
+
+/// A TaskManager whose servers are bound. It registers once it runs.
+#[derive(Debug)]
+pub struct TaskManager {
+    options: Arc<ClusterOptions>,
+    description: TaskExecutorDescription,
+    rpc: RpcServer,
+    exchange: Exchange,
+    highest_epoch: HighestEpoch,
+    tasks: TasksRuntime,
+}
+
+impl TaskManager {
+    /// Binds the servers and starts the runtime of the tasks.
+    pub async fn bind(configuration: &Configuration) -> Result<TaskManager, StartError> {
+        let options = configuration.options().clone();
+        let manager = &options.taskmanager;
+        let key = "taskmanager.rpc.port";
+        let rpc = listen::bind(
+            "the RPC server",
+            key,
+            &manager.bind_host,
+            &manager.rpc_ports,
+        )
+        .await?;
+        let key = "taskmanager.data.port";
+        let data =
+            listen::bind("the exchange", key, &manager.bind_host, &manager.data_ports).await?;
+        let port = |listener: &tokio::net::TcpListener| {
+            listener.local_addr().map_or(0, |address| address.port())
+        };
+        let rpc_address = manager.host.with_port(port(&rpc));
+        let resource_id = match &manager.resource_id {
+            Some(id) => id.to_string(),
+            None => format!("{rpc_address}-{:08x}", rand::random::<u32>()),
+        };
+        let location = pb::TaskManagerLocation {
+            resource_id,
+            incarnation: format!("{:016x}", rand::random::<u64>()),
+            rpc_address,
+            data_address: manager.host.with_port(port(&data)),
+        };
+        let tasks = TasksRuntime::start().map_err(StartError::Host)?;
+        let highest_epoch = HighestEpoch::default();
+        let gate = Arc::new(highest_epoch.clone());
+        let exchange = Exchange::serve(
+            data,
+            &location.resource_id,
+            &location.incarnation,
+            gate,
+            tasks.handle(),
+        )
+        .map_err(StartError::Host)?;
+        let slots = manager.slots.get();
+        Ok(TaskManager {
+            rpc: RpcServer::new(rpc, settings::rpc(&options)),
+            description: describe(location, slots),
+            exchange,
+            highest_epoch,
+            tasks,
+            options: Arc::new(options),
+        })
+    }
+
+    /// Who this TaskManager is to the cluster.
+    pub fn resource_id(&self) -> Option<ResourceId> {
+        self.description.location.resource_id.parse().ok()
+    }
+
+    /// Runs tasks for whoever leads, until `stop`; then says goodbye.
+    pub async fn run(self, stop: CancellationToken) -> ExitCode {
+        let process = ProcessId::new(self.description.location.resource_id.as_str());
+        let driver = tokio::select! {
+            driver = ha::observe(&self.options.ha, &process) => driver,
+            () = stop.cancelled() => return ExitCode::Ended,
+        };
+        let leader = follow_leader(
+            retrieval::follow(driver.observed()),
+            self.highest_epoch.clone(),
+        );
+        let services = TaskExecutorServices {
+            connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
+            leader,
+            highest_epoch: self.highest_epoch.clone(),
+            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
+            description: self.description.clone(),
+        };
+        let executor = TaskExecutor::start(settings::task_executor(&self.options), services);
+        let serving = CancellationToken::new();
+        let service = Services::TaskManager(Arc::new(executor.handle()));
+        let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
+        let code = tokio::select! {
+            () = stop.cancelled() => {
+                info!("stopping tasks and saying goodbye");
+                executor.stop("the TaskManager was asked to end").await;
+                ExitCode::Ended
+            }
+            reason = executor.fatal() => {
+                ExitCode::Refused.log_last_words(&reason);
+                ExitCode::Refused
+            }
+        };
+        serving.cancel();
+        if let Ok(Err(error)) = server.await {
+            warn!(%error, "the RPC server ended with an error");
+        }
+        self.tasks.shut_down();
+        code
+    }
+}
+
+/// The confirmed leader. The highest epoch is raised before anybody hears of it.
+fn follow_leader(
+    mut views: watch::Receiver<LeaderView>,
+    highest: HighestEpoch,
+) -> watch::Receiver<Option<LeaderInformation>> {
+    let (known, leader) = watch::channel(None);
+    tokio::spawn(async move {
+        loop {
+            let view = views.borrow_and_update().clone();
+            let mut accepted = view.leader;
+            if let Some(incarnation) = &view.incarnation
+                && let Err(refusal) = highest.observe(incarnation, view.epoch)
+            {
+                warn!(%refusal, "the store's leader is not followed");
+                accepted = None;
+            }
+            known.send_if_modified(|before| {
+                let news = *before != accepted;
+                if news {
+                    *before = accepted;
+                }
+                news
+            });
+            tokio::select! {
+                changed = views.changed() => if changed.is_err() { return },
+                () = known.closed() => return,
+            }
+        }
+    });
+    leader
+}
+
+fn describe(location: pb::TaskManagerLocation, slots: u32) -> TaskExecutorDescription {
+    let cpu_cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let memory = rustix::system::sysinfo();
+    let physical_memory_bytes = memory.totalram.saturating_mul(u64::from(memory.mem_unit));
+    let cores = u32::try_from(cpu_cores).unwrap_or(u32::MAX);
+    let total = pb::ResourceProfile {
+        cpu_cores: f64::from(cores),
+        memory_bytes: physical_memory_bytes,
+    };
+    let share = pb::ResourceProfile {
+        cpu_cores: total.cpu_cores / f64::from(slots),
+        memory_bytes: total.memory_bytes / u64::from(slots),
+    };
+    TaskExecutorDescription {
+        location,
+        hardware: pb::HardwareDescription {
+            cpu_cores: cores,
+            physical_memory_bytes,
+        },
+        total_profile: total,
+        default_slot_profile: share,
+        slots,
+        version: version(),
+    }
+}
+
+/// The runtime of the tasks: what they do delays nothing else in the process.
+#[derive(Debug)]
+struct TasksRuntime {
+    runtime: Option<Runtime>,
+}
+
+impl TasksRuntime {
+    fn start() -> io::Result<TasksRuntime> {
+        let runtime = Builder::new_multi_thread()
+            .thread_name("tasks")
+            .enable_all()
+            .build()?;
+        Ok(TasksRuntime {
+            runtime: Some(runtime),
+        })
+    }
+
+    fn handle(&self) -> Handle {
+        self.runtime
+            .as_ref()
+            .expect("it is there until it is dropped")
+            .handle()
+            .clone()
+    }
+
+    fn shut_down(mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for TasksRuntime {
+    fn drop(&mut self) {
+        // A runtime must not be dropped, which waits, within another one.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

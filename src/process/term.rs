@@ -1,0 +1,238 @@
+//! One term of a JobManager: built on grant, stopped when it is over.
+//!
+//! Order: the pipeline proves the change number, the jobs are read, the ResourceManager and the Dispatcher start with
+//! them, and only then the term is confirmed (`leader-info`). A crash between any two steps leaves what the store had
+//! before: nothing of a term is told to anybody before it is confirmed, and what it writes is fenced.
+//! Stopping is forgetting: nobody is told, the store knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::election::LeaderSession;
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::Write;
+use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_ha::{Error, Result};
+use tanist_proto::v1 as pb;
+use tracing::{info, warn};
+
+use super::ha::HaServices;
+use super::launcher::{Launcher, LauncherServices};
+use super::settings;
+use super::sinks::FileSinks;
+use super::view::{CurrentTerm, TermComponents};
+use crate::config::ClusterOptions;
+use crate::dispatcher::{Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::gateway::Connector;
+use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
+
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+
+/// What every term of a process uses.
+#[derive(Debug, Clone)]
+pub(super) struct TermServices {
+    pub options: Arc<ClusterOptions>,
+    pub ha: HaServices,
+    pub connector: Arc<dyn Connector>,
+    pub current: Arc<CurrentTerm>,
+    /// What the confirmed leader publishes: `rpc` and `rest`.
+    pub addresses: BTreeMap<String, String>,
+    /// Where TaskExecutors reach this process.
+    pub rpc_address: String,
+}
+
+/// How long the parts of a takeover took.
+#[derive(Debug, Default, serde::Serialize)]
+struct Phases {
+    pipeline_ms: f64,
+    recovered_ms: f64,
+    confirmed_ms: f64,
+}
+
+/// The value of `history/<epoch>`.
+#[derive(Debug, serde::Serialize)]
+struct HistoryRecord<'a> {
+    epoch: u64,
+    process: &'a str,
+    since_ms: u64,
+    jobs: usize,
+    phases: &'a Phases,
+}
+
+/// Leads until the term is over. An error: this process can't lead at present, and its term should be given up.
+pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Result<()> {
+    let started = tokio::time::Instant::now();
+    let mut phases = Phases::default();
+    let pipeline = CommitPipeline::start(services.ha.store.clone(), session.clone()).await?;
+    phases.pipeline_ms = millis(started);
+
+    let records = RecordStore::new(
+        services.ha.store.clone(),
+        services.ha.blobs.clone(),
+        settings::inline_threshold(&services.options),
+    );
+    let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
+    let recovered = recover(&store, session).await?;
+    let jobs = recovered.jobs.len();
+    phases.recovered_ms = millis(started);
+    failpoint("term.recovered").await;
+
+    let term = start_components(services, session, store, recovered);
+    services.current.begin(term.components.clone());
+    let confirmed = services
+        .ha
+        .election
+        .confirm(session, services.addresses.clone(), FIRST_RETRY);
+    let confirmed = confirmed.await;
+    phases.confirmed_ms = millis(started);
+
+    let ended = match confirmed {
+        Ok(()) => {
+            info!(
+                epoch = %session.epoch(),
+                jobs,
+                took_ms = phases.confirmed_ms,
+                "leadership confirmed, all jobs recovered"
+            );
+            write_history(&pipeline, session, jobs, &phases).await;
+            tokio::select! {
+                () = session.over() => Ok(()),
+                () = pipeline.ended() => Err(Error::Misconfigured(
+                    "the store's data contradicts this term".into(),
+                )),
+            }
+        }
+        Err(error) => Err(error),
+    };
+    services.current.end();
+    term.components.dispatcher.stop().await;
+    term.resource_manager.stop().await;
+    if session.is_over() { Ok(()) } else { ended }
+}
+
+struct StartedTerm {
+    components: TermComponents,
+    resource_manager: ResourceManager,
+}
+
+fn start_components(
+    services: &TermServices,
+    session: &LeaderSession,
+    store: Arc<JobStore>,
+    recovered: RecoveredJobs,
+) -> StartedTerm {
+    let options = &services.options;
+    let election = services.ha.election.clone();
+    let on_higher_epoch: Arc<dyn Fn(_) + Send + Sync> =
+        Arc::new(move |epoch| election.heard(epoch));
+    let resource_manager = ResourceManager::start(
+        settings::resource_manager(options),
+        ResourceManagerServices {
+            connector: services.connector.clone(),
+            term: Term {
+                cluster_id: options.ha.cluster_id.to_string(),
+                incarnation: session.incarnation().clone(),
+                epoch: session.epoch(),
+            },
+            on_higher_epoch: on_higher_epoch.clone(),
+        },
+    );
+    let resources = Arc::new(resource_manager.handle());
+    let sinks = Arc::new(FileSinks);
+    let launcher = Launcher::new(LauncherServices {
+        options: settings::job_master(options),
+        sender: pb::Sender {
+            cluster_incarnation: session.incarnation().to_string(),
+            epoch: session.epoch().get(),
+            registration: 0,
+        },
+        rpc_address: services.rpc_address.clone(),
+        store: store.clone(),
+        resources: resources.clone(),
+        connector: services.connector.clone(),
+        committer: sinks.clone(),
+        on_higher_epoch,
+    });
+    let context = DispatcherContext {
+        session: session.clone(),
+        store,
+        launcher: Arc::new(launcher),
+        resources: resources.clone(),
+        cleaner: Cleaner {
+            sinks,
+            blobs: services.ha.blobs.clone(),
+            initial_backoff: options.cleanup.initial_backoff,
+            max_backoff: options.cleanup.max_backoff,
+        },
+    };
+    let dispatcher = Dispatcher::start(settings::dispatcher(options), context, recovered);
+    let components = TermComponents {
+        dispatcher,
+        resource_manager: resources,
+    };
+    StartedTerm {
+        components,
+        resource_manager,
+    }
+}
+
+/// Reads every job; tries until it succeeds or the term is over.
+async fn recover(store: &JobStore, session: &LeaderSession) -> Result<RecoveredJobs> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match store.recover().await {
+            Ok(recovered) => return Ok(recovered),
+            Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// How many terms `history/` remembers.
+const REMEMBERED_TERMS: u64 = 100;
+
+async fn write_history(
+    pipeline: &CommitPipeline,
+    session: &LeaderSession,
+    jobs: usize,
+    phases: &Phases,
+) {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let record = HistoryRecord {
+        epoch: session.epoch().get(),
+        process: session.process().as_str(),
+        since_ms: u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+        jobs,
+        phases,
+    };
+    let key = |epoch: u64| {
+        // Padded, so that listings are in order.
+        let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
+        Key::new(Kind::History, name)
+    };
+    let Ok(value) = serde_json::to_vec(&record) else {
+        return;
+    };
+    let mut writes = vec![Write::Put {
+        key: key(record.epoch),
+        value: value.into(),
+    }];
+    if let Some(oldest) = record.epoch.checked_sub(REMEMBERED_TERMS) {
+        writes.push(Write::Delete { key: key(oldest) });
+    }
+    if let Err(error) = pipeline.commit(writes).await {
+        warn!(%error, "the term's history record was not written");
+    }
+}
+
+fn millis(since: tokio::time::Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1000.0
+}

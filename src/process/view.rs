@@ -1,0 +1,194 @@
+//! What one JobManager knows of the cluster, for those who ask it: REST and people. Standbys know as much as the leader,
+//! and reach its Dispatcher over RPC.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use async_trait::async_trait;
+use tanist_ha::election::{LeaderElection, Leadership, Member, ProcessId};
+use tanist_ha::retrieval::LeaderView;
+use tanist_proto::id::JobId;
+use tokio::sync::watch;
+
+use crate::dispatcher::DispatcherHandle;
+use crate::gateway::{
+    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    ResourceManagerGateway,
+};
+use crate::rpc::Components;
+
+/// The components of the term that this process leads.
+#[derive(Debug, Clone)]
+pub struct TermComponents {
+    /// The term's Dispatcher.
+    pub dispatcher: DispatcherHandle,
+    /// The term's ResourceManager.
+    pub resource_manager: Arc<dyn ResourceManagerGateway>,
+}
+
+/// The term of this process at this moment, if it leads.
+#[derive(Debug, Default)]
+pub struct CurrentTerm {
+    components: ArcSwapOption<TermComponents>,
+}
+
+impl CurrentTerm {
+    /// The term's components are there.
+    pub fn begin(&self, components: TermComponents) {
+        self.components.store(Some(Arc::new(components)));
+    }
+
+    /// The term is over.
+    pub fn end(&self) {
+        self.components.store(None);
+    }
+
+    fn get(&self) -> GatewayResult<Arc<TermComponents>> {
+        let not_yet = || GatewayError::NotYet("this JobManager does not lead".to_owned());
+        self.components.load_full().ok_or_else(not_yet)
+    }
+}
+
+#[async_trait]
+impl Components for CurrentTerm {
+    fn dispatcher(&self) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+        Ok(Arc::new(self.get()?.dispatcher.clone()))
+    }
+
+    fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>> {
+        Ok(self.get()?.resource_manager.clone())
+    }
+
+    async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
+        self.get()?.dispatcher.job_master(job).await
+    }
+}
+
+/// How a JobManager stands, in a word for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Its store has not been reached yet.
+    Connecting,
+    /// Another process leads, or nobody.
+    Standby,
+    /// It was granted leadership and recovers its jobs.
+    Recovering,
+    /// It leads.
+    Leading,
+    /// It may still lead, but the store does not confirm it.
+    Suspended,
+    /// The store is another incarnation of the cluster.
+    Refused,
+}
+
+/// What `/v1/ha/status` tells.
+#[derive(Debug, Clone)]
+pub struct HaStatus {
+    /// `etcd`, `zookeeper` or `embedded`.
+    pub store: &'static str,
+    /// The process that was asked.
+    pub process: ProcessId,
+    /// How it stands.
+    pub role: Role,
+    /// What it knows of the leader.
+    pub leader: LeaderView,
+    /// Every JobManager, as the store lists them; the error if it can't be asked.
+    pub members: Result<Vec<Member>, String>,
+}
+
+/// One JobManager's view of the cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct JobManagerView {
+    pub(super) inner: Arc<ViewInner>,
+}
+
+pub(super) struct ViewInner {
+    pub(super) process: ProcessId,
+    pub(super) store: &'static str,
+    pub(super) current: Arc<CurrentTerm>,
+    pub(super) connector: Arc<dyn Connector>,
+    /// `None` until the store was reached.
+    pub(super) election: watch::Receiver<Option<LeaderElection>>,
+    pub(super) leaders: watch::Receiver<LeaderView>,
+}
+
+impl JobManagerView {
+    /// The Dispatcher of the leader: this process's own, or a client of another one's. Waits for a leader up to
+    /// `patience`; `NotYet` if there is none by then.
+    pub async fn dispatcher(
+        &self,
+        patience: Duration,
+    ) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+        let found = tokio::time::timeout(patience, self.find_dispatcher()).await;
+        found.map_err(|_| {
+            GatewayError::NotYet(format!(
+                "no JobManager leads at present: waited {patience:?} for a leader election"
+            ))
+        })
+    }
+
+    async fn find_dispatcher(&self) -> Arc<dyn DispatcherGateway> {
+        let mut leaders = self.inner.leaders.clone();
+        loop {
+            let known = leaders.borrow_and_update().clone();
+            if let Some(leader) = known.leader {
+                if leader.process != self.inner.process {
+                    if let Some(address) = leader.addresses.get("rpc") {
+                        return self.inner.connector.dispatcher(address);
+                    }
+                } else if let Ok(own) = self.inner.current.dispatcher() {
+                    return own;
+                }
+            }
+            // A change of leader, or the own term's components, which are there before it is confirmed.
+            if leaders.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// How this process stands.
+    pub fn role(&self) -> Role {
+        let Some(election) = self.inner.election.borrow().clone() else {
+            return Role::Connecting;
+        };
+        match &*election.leadership().borrow() {
+            Leadership::Standby | Leadership::Over(_) => Role::Standby,
+            Leadership::Granted(_) if self.inner.current.get().is_ok() => Role::Leading,
+            Leadership::Granted(_) => Role::Recovering,
+            Leadership::Suspended(_) => Role::Suspended,
+            Leadership::Refused(_) => Role::Refused,
+        }
+    }
+
+    /// What is known of the leader.
+    pub fn leader(&self) -> LeaderView {
+        self.inner.leaders.borrow().clone()
+    }
+
+    /// How the cluster's leadership stands.
+    pub async fn ha_status(&self) -> HaStatus {
+        let election = self.inner.election.borrow().clone();
+        let members = match election {
+            Some(election) => election.members().await.map_err(|error| error.to_string()),
+            None => Err("the store has not been reached yet".to_owned()),
+        };
+        HaStatus {
+            store: self.inner.store,
+            process: self.inner.process.clone(),
+            role: self.role(),
+            leader: self.leader(),
+            members,
+        }
+    }
+}
+
+impl fmt::Debug for JobManagerView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobManagerView")
+            .field("process", &self.inner.process)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,303 @@
+//! The loop of a ResourceManager: feeds the core and sends what it decides. Decides nothing itself.
+//!
+//! Calls to TaskExecutors run in tasks that end with the actor; what comes of them is told to the core, which drops what
+//! belongs to a registration that is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::core::{Connection, Core, Effect};
+use super::slot_manager::{Shortage, SlotRequest, Turn};
+use super::{Options, ResourceManagerServices};
+use crate::gateway::registration::Answer;
+use crate::gateway::{
+    GatewayError, GatewayResult, ResourceOverview, ResourceRequirements, TaskExecutorGateway,
+};
+
+/// Messages that may wait.
+pub(super) const MAILBOX: usize = 256;
+
+/// Where an answer goes.
+pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
+
+/// What is asked of the actor.
+#[derive(Debug)]
+pub(super) enum Message {
+    Register(
+        Box<pb::RegisterTaskExecutorRequest>,
+        Reply<pb::RegistrationResponse>,
+    ),
+    SlotsAvailable(pb::NotifySlotsAvailableRequest, Reply<pb::Ack>),
+    Goodbye(pb::DisconnectTaskExecutorRequest, Reply<pb::Ack>),
+    Declare(ResourceRequirements, Reply<()>),
+    Overview(Reply<ResourceOverview>),
+}
+
+/// What came of a call.
+#[derive(Debug)]
+enum Called {
+    Heartbeat {
+        to: Connection,
+        asked_at: Turn,
+        answer: GatewayResult<pb::HeartbeatFromResourceManagerResponse>,
+    },
+    Slot {
+        to: Connection,
+        request: SlotRequest,
+        answer: GatewayResult<pb::RequestSlotResponse>,
+    },
+    Told {
+        to: Connection,
+        answer: GatewayResult<pb::Ack>,
+    },
+}
+
+/// See the module.
+pub(super) struct Actor {
+    options: Options,
+    services: ResourceManagerServices,
+    core: Core,
+    messages: mpsc::Receiver<Message>,
+    shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
+    cancel: CancellationToken,
+    calls: JoinSet<Called>,
+}
+
+impl Actor {
+    pub(super) fn new(
+        options: Options,
+        services: ResourceManagerServices,
+        core: Core,
+        messages: mpsc::Receiver<Message>,
+        shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
+        cancel: CancellationToken,
+    ) -> Actor {
+        Actor {
+            options,
+            services,
+            core,
+            messages,
+            shortages,
+            cancel,
+            calls: JoinSet::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let deadline = self.core.next_deadline();
+            let due = async move {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => break,
+                Some(called) = self.calls.join_next() => self.called(called),
+                () = due => self.core.on_time(Instant::now()),
+                message = self.messages.recv() => match message {
+                    Some(message) => self.handle(message),
+                    None => break,
+                },
+            }
+            self.run_effects();
+        }
+        self.calls.shutdown().await;
+    }
+
+    fn handle(&mut self, message: Message) {
+        let now = Instant::now();
+        match message {
+            Message::Register(request, reply) => {
+                let answer = self.core.register(now, *request);
+                answer_to(reply, answer.map(registration_response));
+            }
+            Message::SlotsAvailable(request, reply) => {
+                answer_to(reply, self.core.slots_available(now, request));
+            }
+            Message::Goodbye(request, reply) => answer_to(reply, self.core.goodbye(now, &request)),
+            Message::Declare(requirements, reply) => {
+                self.core.declare(now, requirements);
+                answer_to(reply, Ok(()));
+            }
+            Message::Overview(reply) => {
+                let task_managers = self.core.overview(now, wall_clock_ms());
+                answer_to(reply, Ok(ResourceOverview { task_managers }));
+            }
+        }
+    }
+
+    fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
+        let now = Instant::now();
+        match called {
+            Ok(Called::Heartbeat {
+                to,
+                asked_at,
+                answer,
+            }) => {
+                self.core.heartbeat_answered(now, &to, asked_at, answer);
+            }
+            Ok(Called::Slot {
+                to,
+                request,
+                answer,
+            }) => {
+                self.core.slot_answered(now, &to, &request, answer);
+            }
+            Ok(Called::Told { to, answer }) => {
+                if let Err(error) = answer {
+                    tracing::debug!(task_manager = %to.worker, %error, "a call failed");
+                }
+            }
+            Err(error) => tracing::error!(%error, "a call ended without result"),
+        }
+    }
+
+    fn run_effects(&mut self) {
+        for effect in self.core.take_effects() {
+            match effect {
+                Effect::Heartbeat { to, asked_at } => self.heartbeat(to, asked_at),
+                Effect::RequestSlot { to, request } => self.request_slot(to, request),
+                Effect::FreeSlots {
+                    to,
+                    allocations,
+                    cause,
+                } => {
+                    let allocation_ids = allocations.iter().map(ToString::to_string).collect();
+                    let sender = Some(self.sender(&to));
+                    let request = pb::FreeSlotsRequest {
+                        sender,
+                        allocation_ids,
+                        cause,
+                    };
+                    self.tell(to, async move |gateway| gateway.free_slots(request).await);
+                }
+                Effect::Disconnect { to, cause } => {
+                    let sender = Some(self.sender(&to));
+                    let request = pb::DisconnectResourceManagerRequest { sender, cause };
+                    self.tell(to, async move |gateway| {
+                        gateway.disconnect_resource_manager(request).await
+                    });
+                }
+                Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
+            }
+        }
+        self.shortages.send_if_modified(|shortages| {
+            let is_changed = shortages != self.core.shortages();
+            if is_changed {
+                shortages.clone_from(self.core.shortages());
+            }
+            is_changed
+        });
+    }
+
+    fn heartbeat(&mut self, to: Connection, asked_at: Turn) {
+        let gateway = self.services.connector.task_executor(&to.address);
+        let sender = Some(self.sender(&to));
+        let timeout = self.options.heartbeat_timeout;
+        self.calls.spawn(async move {
+            let request = pb::HeartbeatFromResourceManagerRequest { sender };
+            let call = gateway.heartbeat_from_resource_manager(request);
+            let answer = bounded(timeout, &to, call).await;
+            Called::Heartbeat {
+                to,
+                asked_at,
+                answer,
+            }
+        });
+    }
+
+    fn request_slot(&mut self, to: Connection, request: SlotRequest) {
+        let gateway = self.services.connector.task_executor(&to.address);
+        let message = pb::RequestSlotRequest {
+            sender: Some(self.sender(&to)),
+            slot: request.slot,
+            job_id: request.holder.job.to_string(),
+            allocation_id: request.holder.allocation.to_string(),
+            profile: None,
+            job_master_address: request.job_master_address.clone(),
+        };
+        let timeout = self.options.rpc_timeout;
+        self.calls.spawn(async move {
+            let answer = bounded(timeout, &to, gateway.request_slot(message)).await;
+            Called::Slot {
+                to,
+                request,
+                answer,
+            }
+        });
+    }
+
+    fn tell<F>(
+        &mut self,
+        to: Connection,
+        call: impl FnOnce(Arc<dyn TaskExecutorGateway>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = GatewayResult<pb::Ack>> + Send,
+    {
+        let gateway = self.services.connector.task_executor(&to.address);
+        let timeout = self.options.rpc_timeout;
+        self.calls.spawn(async move {
+            let answer = bounded(timeout, &to, call(gateway)).await;
+            Called::Told { to, answer }
+        });
+    }
+
+    fn sender(&self, to: &Connection) -> pb::Sender {
+        let term = self.core.term();
+        pb::Sender {
+            cluster_incarnation: term.incarnation.to_string(),
+            epoch: term.epoch.get(),
+            registration: to.registration,
+        }
+    }
+}
+
+async fn bounded<T>(
+    timeout: Duration,
+    to: &Connection,
+    call: impl Future<Output = GatewayResult<T>>,
+) -> GatewayResult<T> {
+    tokio::time::timeout(timeout, call)
+        .await
+        .unwrap_or_else(|_elapsed| {
+            Err(GatewayError::NoAnswer {
+                target: format!("TaskExecutor {} at {}", to.worker, to.address),
+                reason: format!("nothing within {timeout:?}"),
+            })
+        })
+}
+
+fn registration_response(answer: Answer<pb::RegistrationSuccess>) -> pb::RegistrationResponse {
+    use pb::registration_response::Answer as Message;
+    let answer = match answer {
+        Answer::Success(success) => Message::Success(success),
+        Answer::Failure(reason) => Message::Failure(pb::RegistrationFailure { reason }),
+        Answer::Rejection(reason) => Message::Rejection(pb::RegistrationRejection { reason }),
+    };
+    pb::RegistrationResponse {
+        answer: Some(answer),
+    }
+}
+
+/// Who asked may have gone: then nobody wants the answer.
+fn answer_to<T>(reply: Reply<T>, answer: GatewayResult<T>) {
+    let _nobody_waits = reply.send(answer);
+}
+
+fn wall_clock_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,570 @@
+//! What a ResourceManager decides: who is registered, who is lost, when to match slots. Pure: the time and everything heard
+//! are arguments; what is to be sent is collected as [`Effect`]s.
+//!
+//! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one are dropped.
+//! - A message of a younger term ends this one; a message of an older term is refused.
+
+use std::collections::BTreeMap;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::{AllocationId, JobId, ResourceId};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::Options;
+use super::report::{parse_report, slot_outcome};
+use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
+use crate::gateway::registration::Answer;
+use crate::gateway::{GatewayError, GatewayResult, ResourceRequirements};
+
+/// The term that a ResourceManager belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    /// The cluster's name.
+    pub cluster_id: String,
+    /// The cluster's incarnation.
+    pub incarnation: ClusterIncarnation,
+    /// The term's epoch.
+    pub epoch: Epoch,
+}
+
+/// A connection to a TaskExecutor: it ends when it registers again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// Who.
+    pub worker: ResourceId,
+    /// Its registration.
+    pub registration: u64,
+    /// Where it is.
+    pub address: String,
+}
+
+/// Something to do. What comes of heartbeats and slot requests is told to the core.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask for a sign of life and the slots.
+    Heartbeat {
+        /// Whom.
+        to: Connection,
+        /// Tell it with the answer.
+        asked_at: Turn,
+    },
+    /// Ask for a slot.
+    RequestSlot {
+        /// Whom.
+        to: Connection,
+        /// For what.
+        request: SlotRequest,
+    },
+    /// Ask to free what is not in use.
+    FreeSlots {
+        /// Whom.
+        to: Connection,
+        /// What.
+        allocations: Vec<AllocationId>,
+        /// Why.
+        cause: String,
+    },
+    /// Say that it is no longer registered.
+    Disconnect {
+        /// Whom.
+        to: Connection,
+        /// Why.
+        cause: String,
+    },
+    /// This term is over.
+    HigherEpoch(Epoch),
+}
+
+/// A registered TaskExecutor.
+#[derive(Debug)]
+struct Worker {
+    location: pb::TaskManagerLocation,
+    registration: u64,
+    hardware: Option<pb::HardwareDescription>,
+    total_profile: Option<pb::ResourceProfile>,
+    last_heartbeat: Instant,
+    next_heartbeat: Instant,
+    unreachable: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Core {
+    options: Options,
+    term: Term,
+    resource_id: String,
+    workers: BTreeMap<ResourceId, Worker>,
+    /// Also of those that are gone.
+    highest_registrations: BTreeMap<ResourceId, u64>,
+    slots: SlotManager,
+    check_at: Option<Instant>,
+    retry_at: Option<Instant>,
+    /// Jobs that hold slots without stating requirements, and since when.
+    unclaimed: BTreeMap<JobId, Instant>,
+    shortages: BTreeMap<JobId, Shortage>,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// Knows nobody. `seed` tells this ResourceManager from all others.
+    pub fn new(options: Options, term: Term, seed: u64) -> Core {
+        Core {
+            options,
+            resource_id: format!("rm-{}-{seed:016x}", term.epoch),
+            term,
+            workers: BTreeMap::new(),
+            highest_registrations: BTreeMap::new(),
+            slots: SlotManager::new(seed),
+            check_at: None,
+            retry_at: None,
+            unclaimed: BTreeMap::new(),
+            shortages: BTreeMap::new(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// The term.
+    pub fn term(&self) -> &Term {
+        &self.term
+    }
+
+    /// Takes what is to be done.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The jobs that lack slots, as of the last match.
+    pub fn shortages(&self) -> &BTreeMap<JobId, Shortage> {
+        &self.shortages
+    }
+
+    /// Registers a TaskExecutor.
+    pub fn register(
+        &mut self,
+        now: Instant,
+        request: pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
+        let sender = request
+            .sender
+            .ok_or_else(|| invalid("the message names no sender"))?;
+        let own = &self.term.incarnation;
+        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
+            return Ok(Answer::Rejection(format!(
+                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: was the \
+                 store wiped or restored?",
+                sender.cluster_incarnation
+            )));
+        }
+        self.check_epoch(sender.epoch)?;
+        let location = request
+            .location
+            .ok_or_else(|| invalid("the registration has no location"))?;
+        let worker: ResourceId = match location.resource_id.parse() {
+            Ok(worker) => worker,
+            Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
+        };
+        let highest = self
+            .highest_registrations
+            .get(&worker)
+            .copied()
+            .unwrap_or_default();
+        if sender.registration <= highest {
+            return Err(self.outdated(format!(
+                "registration {} of {worker}, but {highest} was seen",
+                sender.registration
+            )));
+        }
+        let report = parse_report(request.slot_report.unwrap_or_default())?;
+        self.highest_registrations
+            .insert(worker.clone(), sender.registration);
+        if let Some(old) = self.workers.get(&worker)
+            && old.location.incarnation != location.incarnation
+        {
+            tracing::info!(
+                task_manager = %worker, old = old.location.incarnation, new = location.incarnation,
+                "a new incarnation replaces a task manager"
+            );
+        }
+        tracing::info!(
+            task_manager = %worker, address = location.rpc_address, slots = report.len(),
+            registration = sender.registration, "registered task manager"
+        );
+        self.slots.put_worker(
+            &worker,
+            request.default_slot_profile.unwrap_or_default(),
+            &report,
+        );
+        self.workers.insert(
+            worker,
+            Worker {
+                location,
+                registration: sender.registration,
+                hardware: request.hardware,
+                total_profile: request.total_profile,
+                last_heartbeat: now,
+                next_heartbeat: now + self.options.heartbeat_interval,
+                unreachable: 0,
+            },
+        );
+        self.changed(now);
+        Ok(Answer::Success(pb::RegistrationSuccess {
+            resource_id: self.resource_id.clone(),
+            cluster_id: self.term.cluster_id.clone(),
+            cluster_incarnation: self.term.incarnation.to_string(),
+            epoch: self.term.epoch.get(),
+            heartbeat_interval_ms: millis(self.options.heartbeat_interval),
+            heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
+        }))
+    }
+
+    /// Slots of a TaskExecutor changed.
+    pub fn slots_available(
+        &mut self,
+        now: Instant,
+        request: pb::NotifySlotsAvailableRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
+        let report = parse_report(pb::SlotReport {
+            slots: request.slots,
+        })?;
+        self.slots.report(&worker, &report, self.slots.turn());
+        self.changed(now);
+        Ok(pb::Ack {})
+    }
+
+    /// A TaskExecutor leaves.
+    pub fn goodbye(
+        &mut self,
+        now: Instant,
+        request: &pb::DisconnectTaskExecutorRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
+        tracing::info!(task_manager = %worker, cause = request.cause, "task manager left");
+        self.workers.remove(&worker);
+        self.slots.remove_worker(&worker);
+        self.changed(now);
+        Ok(pb::Ack {})
+    }
+
+    /// A job states what it needs.
+    pub fn declare(&mut self, now: Instant, requirements: ResourceRequirements) {
+        tracing::debug!(job = %requirements.job, resources = ?requirements.resources, "requirements");
+        self.slots.declare(requirements);
+        self.changed(now);
+    }
+
+    /// What came of a heartbeat.
+    pub fn heartbeat_answered(
+        &mut self,
+        now: Instant,
+        to: &Connection,
+        asked_at: Turn,
+        answer: GatewayResult<pb::HeartbeatFromResourceManagerResponse>,
+    ) {
+        let threshold = self.options.rpc_failure_threshold;
+        let Some(worker) = self.connected(to) else {
+            return;
+        };
+        let report = match answer {
+            Ok(answer) => answer.slot_report.unwrap_or_default(),
+            Err(GatewayError::Unreachable { reason, .. }) => {
+                worker.unreachable = worker.unreachable.saturating_add(1);
+                if threshold.is_some_and(|threshold| worker.unreachable >= threshold) {
+                    let calls = worker.unreachable;
+                    self.lose(
+                        now,
+                        to,
+                        &format!("{calls} calls in a row did not reach it: {reason}"),
+                    );
+                }
+                return;
+            }
+            Err(error) => return self.call_failed(&error),
+        };
+        worker.last_heartbeat = now;
+        worker.unreachable = 0;
+        match parse_report(report) {
+            Ok(report) => self.slots.report(&to.worker, &report, asked_at),
+            Err(error) => tracing::warn!(task_manager = %to.worker, %error, "bad slot report"),
+        }
+        self.changed(now);
+    }
+
+    /// What came of asking for a slot.
+    pub fn slot_answered(
+        &mut self,
+        now: Instant,
+        to: &Connection,
+        request: &SlotRequest,
+        answer: GatewayResult<pb::RequestSlotResponse>,
+    ) {
+        if self.connected(to).is_none() {
+            return;
+        }
+        let outcome = match answer {
+            Ok(answer) => slot_outcome(&to.worker, answer),
+            Err(GatewayError::Unreachable { .. }) => RequestOutcome::Refused,
+            Err(error) => {
+                self.call_failed(&error);
+                if error.is_retryable() {
+                    RequestOutcome::Unknown
+                } else {
+                    RequestOutcome::Refused
+                }
+            }
+        };
+        self.slots
+            .answered(&to.worker, request.slot, request.holder, &outcome);
+        match outcome {
+            RequestOutcome::Allocated => {}
+            RequestOutcome::Occupied(_) => {}
+            RequestOutcome::Refused | RequestOutcome::Unknown => {
+                let retry_at = now + self.options.slot_request_retry_delay;
+                self.retry_at = Some(self.retry_at.map_or(retry_at, |at| at.min(retry_at)));
+            }
+        }
+        self.changed(now);
+    }
+
+    /// When [`Core::on_time`] is to be called next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let workers = self.workers.values().flat_map(|worker| {
+            [
+                worker.next_heartbeat,
+                worker.last_heartbeat + self.options.heartbeat_timeout,
+            ]
+        });
+        let unclaimed = self
+            .unclaimed
+            .values()
+            .map(|&since| since + self.options.job_timeout);
+        workers
+            .chain(unclaimed)
+            .chain(self.check_at)
+            .chain(self.retry_at)
+            .min()
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, now: Instant) {
+        self.beat(now);
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            for request in self.slots.retry() {
+                self.request_slot(request);
+            }
+            self.changed(now);
+        }
+        if self.check_at.is_some_and(|at| at <= now) {
+            self.check_at = None;
+            for request in self.slots.match_slots() {
+                tracing::debug!(
+                    job = %request.holder.job, task_manager = %request.worker, slot = request.slot,
+                    allocation = %request.holder.allocation, "requesting slot"
+                );
+                self.request_slot(request);
+            }
+            self.note_shortages();
+            self.note_unclaimed(now);
+        }
+        self.free_unclaimed(now);
+    }
+
+    /// The registered TaskExecutors; `last_heartbeat_ms` counts back from `wall_clock_ms`.
+    pub fn overview(&self, now: Instant, wall_clock_ms: u64) -> Vec<pb::TaskManagerInfo> {
+        let info = |(id, worker): (&ResourceId, &Worker)| {
+            let (slots_number, free_slots) = self.slots.slot_counts(id);
+            let ago = millis(now.saturating_duration_since(worker.last_heartbeat));
+            pb::TaskManagerInfo {
+                location: Some(worker.location.clone()),
+                last_heartbeat_ms: wall_clock_ms.saturating_sub(ago),
+                slots_number,
+                free_slots,
+                hardware: worker.hardware,
+                total_profile: worker.total_profile,
+            }
+        };
+        self.workers.iter().map(info).collect()
+    }
+
+    fn beat(&mut self, now: Instant) {
+        let mut lost = Vec::new();
+        for (id, worker) in &mut self.workers {
+            let to = connection(id, worker);
+            if worker.last_heartbeat + self.options.heartbeat_timeout <= now {
+                lost.push(to);
+            } else if worker.next_heartbeat <= now {
+                worker.next_heartbeat = now + self.options.heartbeat_interval;
+                self.effects.push(Effect::Heartbeat {
+                    to,
+                    asked_at: self.slots.turn(),
+                });
+            }
+        }
+        for to in lost {
+            let timeout = self.options.heartbeat_timeout;
+            self.lose(
+                now,
+                &to,
+                &format!("no heartbeat was answered for {timeout:?}"),
+            );
+        }
+    }
+
+    fn lose(&mut self, now: Instant, to: &Connection, cause: &str) {
+        tracing::warn!(task_manager = %to.worker, address = to.address, cause, "lost task manager");
+        self.workers.remove(&to.worker);
+        self.slots.remove_worker(&to.worker);
+        self.effects.push(Effect::Disconnect {
+            to: to.clone(),
+            cause: cause.to_owned(),
+        });
+        self.changed(now);
+    }
+
+    fn request_slot(&mut self, request: SlotRequest) {
+        let Some(worker) = self.workers.get(&request.worker) else {
+            return;
+        };
+        let to = connection(&request.worker, worker);
+        self.effects.push(Effect::RequestSlot { to, request });
+    }
+
+    /// Something that matching looks at may have changed. Coalesced: a burst of changes is looked at once.
+    fn changed(&mut self, now: Instant) {
+        self.check_at
+            .get_or_insert(now + self.options.requirement_check_delay);
+    }
+
+    fn note_shortages(&mut self) {
+        let shortages = self.slots.shortages();
+        for (job, shortage) in &shortages {
+            if self.shortages.get(job) != Some(shortage) {
+                let Shortage { acquired, missing } = shortage;
+                tracing::warn!(%job, acquired, missing, "not enough slots for job");
+            }
+        }
+        for job in self
+            .shortages
+            .keys()
+            .filter(|job| !shortages.contains_key(job))
+        {
+            tracing::info!(%job, "the job no longer lacks slots");
+        }
+        self.shortages = shortages;
+    }
+
+    fn note_unclaimed(&mut self, now: Instant) {
+        let unclaimed = self.slots.unclaimed();
+        self.unclaimed.retain(|job, _| unclaimed.contains_key(job));
+        for job in unclaimed.into_keys() {
+            self.unclaimed.entry(job).or_insert(now);
+        }
+    }
+
+    /// Asks for the unused slots of jobs that nobody speaks for. What is in use stays with its TaskExecutor.
+    fn free_unclaimed(&mut self, now: Instant) {
+        let timeout = self.options.job_timeout;
+        if !self.unclaimed.values().any(|&since| since + timeout <= now) {
+            return;
+        }
+        let slots = self.slots.unclaimed();
+        let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
+        for (job, since) in &mut self.unclaimed {
+            if *since + timeout > now {
+                continue;
+            }
+            *since = now;
+            tracing::warn!(%job, ?timeout, "nobody states requirements of a job that holds slots");
+            for (worker, allocation) in slots.get(job).into_iter().flatten() {
+                freed.entry(worker.clone()).or_default().push(*allocation);
+            }
+        }
+        for (id, allocations) in freed {
+            let Some(worker) = self.workers.get(&id) else {
+                continue;
+            };
+            let to = connection(&id, worker);
+            let cause = format!("no JobMaster stated requirements of the job for {timeout:?}");
+            self.effects.push(Effect::FreeSlots {
+                to,
+                allocations,
+                cause,
+            });
+        }
+    }
+
+    fn connected(&mut self, to: &Connection) -> Option<&mut Worker> {
+        let worker = self.workers.get_mut(&to.worker)?;
+        (worker.registration == to.registration).then_some(worker)
+    }
+
+    fn check_registered(
+        &mut self,
+        sender: Option<&pb::Sender>,
+        resource_id: &str,
+    ) -> GatewayResult<ResourceId> {
+        let sender = sender.ok_or_else(|| invalid("the message names no sender"))?;
+        if sender.cluster_incarnation != self.term.incarnation.as_str() {
+            let reason = format!("cluster incarnation {}", sender.cluster_incarnation);
+            return Err(self.outdated(reason));
+        }
+        self.check_epoch(sender.epoch)?;
+        let worker: ResourceId = resource_id
+            .parse()
+            .map_err(|error| invalid(&format!("{error}")))?;
+        match self.workers.get(&worker) {
+            Some(known) if known.registration == sender.registration => Ok(worker),
+            Some(_) | None => Err(self.outdated(format!(
+                "registration {} of {worker} is not the present one",
+                sender.registration
+            ))),
+        }
+    }
+
+    fn check_epoch(&mut self, number: u64) -> GatewayResult<()> {
+        let epoch = Epoch::new(number);
+        if epoch == self.term.epoch {
+            return Ok(());
+        }
+        if epoch > self.term.epoch {
+            self.effects.push(Effect::HigherEpoch(epoch));
+        }
+        Err(self.outdated(format!(
+            "epoch {epoch}, but this is epoch {}",
+            self.term.epoch
+        )))
+    }
+
+    fn call_failed(&mut self, error: &GatewayError) {
+        if let GatewayError::Outdated { epoch, .. } = error
+            && *epoch > self.term.epoch.get()
+        {
+            self.effects.push(Effect::HigherEpoch(Epoch::new(*epoch)));
+        }
+    }
+
+    fn outdated(&self, reason: String) -> GatewayError {
+        GatewayError::Outdated {
+            epoch: self.term.epoch.get(),
+            reason,
+        }
+    }
+}
+
+fn connection(id: &ResourceId, worker: &Worker) -> Connection {
+    Connection {
+        worker: id.clone(),
+        registration: worker.registration,
+        address: worker.location.rpc_address.clone(),
+    }
+}
+
+fn invalid(reason: &str) -> GatewayError {
+    GatewayError::Invalid(reason.to_owned())
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

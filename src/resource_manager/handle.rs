@@ -1,0 +1,87 @@
+//! A cheap clone to the ResourceManager of this process. No logic.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Shortage;
+use super::actor::{Message, Reply};
+use crate::gateway::{
+    GatewayError, GatewayResult, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway,
+};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct ResourceManagerHandle {
+    mailbox: mpsc::Sender<Message>,
+    shortages: watch::Receiver<BTreeMap<JobId, Shortage>>,
+}
+
+impl ResourceManagerHandle {
+    pub(super) fn new(
+        mailbox: mpsc::Sender<Message>,
+        shortages: watch::Receiver<BTreeMap<JobId, Shortage>>,
+    ) -> ResourceManagerHandle {
+        ResourceManagerHandle { mailbox, shortages }
+    }
+
+    /// Follows which jobs lack slots.
+    pub fn shortages(&self) -> watch::Receiver<BTreeMap<JobId, Shortage>> {
+        self.shortages.clone()
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
+        let gone = || GatewayError::gone("ResourceManager");
+        let (reply, answer) = oneshot::channel();
+        self.mailbox
+            .send(message(reply))
+            .await
+            .map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+#[async_trait]
+impl ResourceManagerGateway for ResourceManagerHandle {
+    async fn register_task_executor(
+        &self,
+        request: pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<pb::RegistrationResponse> {
+        self.ask(|reply| Message::Register(Box::new(request), reply))
+            .await
+    }
+
+    async fn notify_slots_available(
+        &self,
+        request: pb::NotifySlotsAvailableRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.ask(|reply| Message::SlotsAvailable(request, reply))
+            .await
+    }
+
+    async fn disconnect_task_executor(
+        &self,
+        request: pb::DisconnectTaskExecutorRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.ask(|reply| Message::Goodbye(request, reply)).await
+    }
+}
+
+#[async_trait]
+impl ResourceRequirementsGateway for ResourceManagerHandle {
+    async fn declare_required_resources(
+        &self,
+        requirements: ResourceRequirements,
+    ) -> GatewayResult<()> {
+        self.ask(|reply| Message::Declare(requirements, reply))
+            .await
+    }
+
+    async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {
+        self.ask(Message::Overview).await
+    }
+}

@@ -1,0 +1,130 @@
+//! The ResourceManager: knows the TaskExecutors of the cluster and gives their slots to jobs.
+//!
+//! It owns the registrations, the view of all slots, and what jobs have stated to need. Nothing of it is persisted: TaskExecutors
+//! tell a new term's ResourceManager at registration what is allocated, JobMasters what they need. It does not know what
+//! runs in a slot, and takes none away that is in use.
+//!
+//! ```text
+//! TaskExecutor:  unknown --register--> registered --register (higher number)--> registered
+//!                   ^                      | goodbye; no answer for heartbeat.timeout; refused calls
+//!                   +----------------------+
+//! slot:          free --match--> pending --allocated--> allocated --reported free--> free
+//!                  ^                |  \--occupied--> allocated (by whom it names)
+//!                  +--rest----------+ refused
+//! ```
+
+mod actor;
+mod core;
+mod handle;
+mod report;
+mod slot_manager;
+#[cfg(test)]
+mod slot_manager_tests;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::election::Epoch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use self::core::Term;
+pub use self::handle::ResourceManagerHandle;
+pub use self::slot_manager::Shortage;
+use crate::gateway::Connector;
+
+/// Intervals and limits. The defaults are Flink's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// `heartbeat.interval`: between two questions to a TaskExecutor.
+    pub heartbeat_interval: Duration,
+    /// `heartbeat.timeout`: a TaskExecutor that has not answered for this long is lost.
+    pub heartbeat_timeout: Duration,
+    /// `heartbeat.rpc-failure-threshold`: as many refused calls in a row say so earlier. `None`: never.
+    pub rpc_failure_threshold: Option<u32>,
+    /// `rpc.ask.timeout`: the deadline of every other call.
+    pub rpc_timeout: Duration,
+    /// `slotmanager.requirement-check-delay`: how long changes are collected before slots are matched.
+    pub requirement_check_delay: Duration,
+    /// How long a slot that was refused, or a request without answer, is left alone.
+    pub slot_request_retry_delay: Duration,
+    /// `resourcemanager.job.timeout`: unused slots of a job without requirements are freed after this.
+    pub job_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            heartbeat_interval: Duration::from_secs(10),
+            heartbeat_timeout: Duration::from_secs(50),
+            rpc_failure_threshold: Some(2),
+            rpc_timeout: Duration::from_secs(10),
+            requirement_check_delay: Duration::from_millis(50),
+            slot_request_retry_delay: Duration::from_millis(500),
+            job_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Told that a younger term exists: ends the term. Called from the actor, so it must not wait.
+pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
+
+/// What a ResourceManager needs from its process.
+pub struct ResourceManagerServices {
+    /// The way to TaskExecutors.
+    pub connector: Arc<dyn Connector>,
+    /// The term that it is part of.
+    pub term: Term,
+    /// Ends the term.
+    pub on_higher_epoch: OnHigherEpoch,
+}
+
+impl std::fmt::Debug for ResourceManagerServices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResourceManagerServices")
+            .field("term", &self.term)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The ResourceManager of one term.
+#[derive(Debug)]
+pub struct ResourceManager {
+    handle: ResourceManagerHandle,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl ResourceManager {
+    /// Starts it.
+    pub fn start(options: Options, services: ResourceManagerServices) -> ResourceManager {
+        let (mailbox, messages) = mpsc::channel(actor::MAILBOX);
+        let (shortages, followed) = watch::channel(Default::default());
+        let cancel = CancellationToken::new();
+        let core = core::Core::new(options.clone(), services.term.clone(), rand::random());
+        let actor = actor::Actor::new(options, services, core, messages, shortages, cancel.clone());
+        let task = tokio::spawn(actor.run());
+        let handle = ResourceManagerHandle::new(mailbox, followed);
+        ResourceManager {
+            handle,
+            cancel,
+            task,
+        }
+    }
+
+    /// A handle to it.
+    pub fn handle(&self) -> ResourceManagerHandle {
+        self.handle.clone()
+    }
+
+    /// Ends it and waits for the end. Tells nobody.
+    pub async fn stop(self) {
+        self.cancel.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the resource manager did not end in order");
+        }
+    }
+}

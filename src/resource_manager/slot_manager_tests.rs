@@ -1,0 +1,409 @@
+//! Properties of the slot manager against TaskExecutors that lose, delay and repeat messages, and its rules of choice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tanist_proto::id::{AllocationId, JobId, ResourceId};
+use tanist_proto::v1 as pb;
+
+use super::slot_manager::{RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, Turn};
+use crate::gateway::{ResourceRequirement, ResourceRequirements};
+
+const SLOTS: u32 = 3;
+
+fn worker(number: usize) -> ResourceId {
+    format!("tm-{number}").parse().expect("a resource id")
+}
+
+fn job(number: u128) -> JobId {
+    JobId::from_bits(number)
+}
+
+fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
+    ResourceRequirements {
+        job: of,
+        job_master_address: "jm:1".to_owned(),
+        resources: vec![ResourceRequirement {
+            profile: None,
+            minimum,
+            maximum,
+        }],
+    }
+}
+
+fn with_workers(free: &[u32]) -> SlotManager {
+    let mut slots = SlotManager::new(1);
+    for (number, &free) in free.iter().enumerate() {
+        let report: Vec<_> = (0..free).map(|slot| (slot, None)).collect();
+        slots.put_worker(&worker(number), pb::ResourceProfile::default(), &report);
+    }
+    slots
+}
+
+fn chosen(requests: &[SlotRequest]) -> Vec<(String, u32)> {
+    requests
+        .iter()
+        .map(|request| (request.worker.to_string(), request.slot))
+        .collect()
+}
+
+#[test]
+fn slots_are_taken_where_most_are_free_and_then_from_the_same_task_executor() {
+    let mut slots = with_workers(&[1, 3, 2]);
+    slots.declare(needs(job(1), 3, 3));
+    let taken = chosen(&slots.match_slots());
+    assert_eq!(
+        taken,
+        [
+            ("tm-1".to_owned(), 0),
+            ("tm-1".to_owned(), 1),
+            ("tm-1".to_owned(), 2)
+        ]
+    );
+    slots.declare(needs(job(2), 1, 1));
+    assert_eq!(chosen(&slots.match_slots()), [("tm-2".to_owned(), 0)]);
+}
+
+#[test]
+fn a_minimum_is_given_as_a_whole_or_not_at_all_and_lets_others_pass() {
+    let mut slots = with_workers(&[2]);
+    slots.declare(needs(job(1), 3, 3));
+    slots.declare(needs(job(2), 1, 2));
+    let requests = slots.match_slots();
+    assert!(requests[0].holder.job == job(2), "{requests:?}");
+    let shortages = slots.shortages();
+    assert_eq!(shortages.keys().collect::<Vec<_>>(), [&job(1)]);
+    assert_eq!(shortages[&job(1)].missing, 3);
+}
+
+#[test]
+fn what_a_task_executor_reports_counts_for_the_job() {
+    let mut slots = SlotManager::new(1);
+    let holder = SlotHolder {
+        job: job(1),
+        allocation: AllocationId::from_bits(9),
+    };
+    slots.put_worker(
+        &worker(0),
+        pb::ResourceProfile::default(),
+        &[(0, Some(holder)), (1, None)],
+    );
+    slots.declare(needs(job(1), 2, 2));
+    assert_eq!(chosen(&slots.match_slots()), [("tm-0".to_owned(), 1)]);
+    assert!(slots.match_slots().is_empty());
+}
+
+#[test]
+fn a_slot_that_is_occupied_is_taken_elsewhere() {
+    let mut slots = with_workers(&[1, 1]);
+    slots.declare(needs(job(1), 1, 1));
+    let request = slots.match_slots().remove(0);
+    let other = SlotHolder {
+        job: job(2),
+        allocation: AllocationId::from_bits(9),
+    };
+    let occupied = RequestOutcome::Occupied(other);
+    slots.answered(&request.worker, request.slot, request.holder, &occupied);
+    assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 0)]);
+    assert_eq!(slots.unclaimed()[&job(2)], [(worker(0), other.allocation)]);
+}
+
+#[test]
+fn a_report_from_before_an_allocation_does_not_undo_it() {
+    let mut slots = with_workers(&[2]);
+    slots.declare(needs(job(1), 1, 1));
+    let asked_at = slots.turn();
+    let request = slots.match_slots().remove(0);
+    let allocated = RequestOutcome::Allocated;
+    slots.answered(&request.worker, request.slot, request.holder, &allocated);
+    slots.report(&worker(0), &[(0, None), (1, None)], asked_at);
+    assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
+    assert!(slots.match_slots().is_empty());
+    // One that was asked for afterwards does.
+    slots.report(&worker(0), &[(0, None), (1, None)], slots.turn());
+    assert_eq!(slots.slot_counts(&worker(0)), (2, 2));
+}
+
+#[test]
+fn a_slot_that_is_too_small_is_not_taken() {
+    let mut slots = SlotManager::new(1);
+    let small = pb::ResourceProfile {
+        cpu_cores: 1.0,
+        memory_bytes: 100,
+    };
+    let large = pb::ResourceProfile {
+        cpu_cores: 1.0,
+        memory_bytes: 300,
+    };
+    slots.put_worker(&worker(0), small, &[(0, None), (1, None)]);
+    slots.put_worker(&worker(1), large, &[(0, None)]);
+    let mut needs = needs(job(1), 1, 1);
+    needs.resources.push(ResourceRequirement {
+        profile: Some(large),
+        minimum: 1,
+        maximum: 1,
+    });
+    slots.declare(needs);
+    let mut taken = chosen(&slots.match_slots());
+    taken.sort();
+    assert_eq!(taken, [("tm-0".to_owned(), 0), ("tm-1".to_owned(), 0)]);
+}
+
+/// What happens to the manager and to the messages between it and its TaskExecutors.
+#[derive(Debug, Clone)]
+enum Step {
+    Match,
+    Retry,
+    /// A request arrives; its answer too, unless it is lost.
+    Deliver {
+        which: usize,
+        is_answer_lost: bool,
+    },
+    /// A request never arrives.
+    Drop {
+        which: usize,
+    },
+    /// A given-up request arrives after all.
+    Late {
+        which: usize,
+    },
+    AskReport {
+        worker: usize,
+    },
+    DeliverReport {
+        which: usize,
+    },
+    /// A TaskExecutor frees a slot; the next report tells.
+    Free {
+        worker: usize,
+        slot: u32,
+    },
+    /// A TaskExecutor registers again.
+    Register {
+        worker: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let which = 0usize..8;
+    let step = prop_oneof![
+        4 => Just(Step::Match),
+        1 => Just(Step::Retry),
+        4 => (which.clone(), any::<bool>())
+            .prop_map(|(which, is_answer_lost)| Step::Deliver { which, is_answer_lost }),
+        1 => which.clone().prop_map(|which| Step::Drop { which }),
+        1 => which.clone().prop_map(|which| Step::Late { which }),
+        2 => (0usize..2).prop_map(|worker| Step::AskReport { worker }),
+        2 => which.prop_map(|which| Step::DeliverReport { which }),
+        2 => (0usize..2, 0..SLOTS).prop_map(|(worker, slot)| Step::Free { worker, slot }),
+        1 => (0usize..2).prop_map(|worker| Step::Register { worker }),
+    ];
+    proptest::collection::vec(step, 0..80)
+}
+
+type Truth = BTreeMap<(ResourceId, u32), SlotHolder>;
+type Report = Vec<(u32, Option<SlotHolder>)>;
+
+/// The manager, the true slots, and what is under way between them.
+struct World {
+    slots: SlotManager,
+    truth: Truth,
+    /// An allocation is never reused: TaskExecutors refuse one that they freed.
+    freed: BTreeSet<AllocationId>,
+    in_flight: Vec<(u64, SlotRequest)>,
+    given_up: Vec<(u64, SlotRequest)>,
+    reports: Vec<(u64, ResourceId, Turn, Report)>,
+    /// Registrations so far, by worker.
+    registrations: BTreeMap<ResourceId, u64>,
+}
+
+impl World {
+    fn new() -> World {
+        let registrations = [(worker(0), 0), (worker(1), 0)].into();
+        let mut slots = with_workers(&[SLOTS, SLOTS]);
+        slots.declare(needs(job(1), 2, 3));
+        slots.declare(needs(job(2), 1, 2));
+        World {
+            slots,
+            truth: BTreeMap::new(),
+            freed: BTreeSet::new(),
+            in_flight: Vec::new(),
+            given_up: Vec::new(),
+            reports: Vec::new(),
+            registrations,
+        }
+    }
+
+    fn report_of(&self, worker: &ResourceId) -> Report {
+        (0..SLOTS)
+            .map(|slot| (slot, self.truth.get(&(worker.clone(), slot)).copied()))
+            .collect()
+    }
+
+    fn send(&mut self, requests: Vec<SlotRequest>) {
+        for request in requests {
+            self.in_flight
+                .push((self.registrations[&request.worker], request));
+        }
+    }
+
+    /// What the TaskExecutor does with a request: refuses it if it registered again since it was sent.
+    fn handle(&mut self, registration: u64, request: &SlotRequest) -> RequestOutcome {
+        if self.registrations[&request.worker] != registration {
+            return RequestOutcome::Unknown;
+        }
+        if self.freed.contains(&request.holder.allocation) {
+            return RequestOutcome::Refused;
+        }
+        let holder = *self
+            .truth
+            .entry((request.worker.clone(), request.slot))
+            .or_insert(request.holder);
+        if holder == request.holder {
+            RequestOutcome::Allocated
+        } else {
+            RequestOutcome::Occupied(holder)
+        }
+    }
+
+    fn answer(&mut self, registration: u64, request: &SlotRequest, outcome: &RequestOutcome) {
+        if self.registrations[&request.worker] == registration {
+            self.slots
+                .answered(&request.worker, request.slot, request.holder, outcome);
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match *step {
+            Step::Match => {
+                let pending: BTreeSet<_> = self
+                    .in_flight
+                    .iter()
+                    .filter(|(registration, request)| {
+                        self.registrations[&request.worker] == *registration
+                            && !self.freed.contains(&request.holder.allocation)
+                    })
+                    .map(|(_, request)| (request.worker.clone(), request.slot))
+                    .collect();
+                let requests = self.slots.match_slots();
+                for request in &requests {
+                    let slot = (request.worker.clone(), request.slot);
+                    prop_assert!(
+                        !pending.contains(&slot),
+                        "{slot:?} is given away while pending"
+                    );
+                }
+                self.send(requests);
+            }
+            Step::Retry => {
+                let again = self.slots.retry();
+                self.send(again);
+            }
+            Step::Deliver {
+                which,
+                is_answer_lost,
+            } if which < self.in_flight.len() => {
+                let (registration, request) = self.in_flight.remove(which);
+                let outcome = self.handle(registration, &request);
+                let heard = if is_answer_lost {
+                    RequestOutcome::Unknown
+                } else {
+                    outcome
+                };
+                self.answer(registration, &request, &heard);
+            }
+            Step::Drop { which } if which < self.in_flight.len() => {
+                let (registration, request) = self.in_flight.remove(which);
+                self.answer(registration, &request, &RequestOutcome::Unknown);
+                self.given_up.push((registration, request));
+            }
+            Step::Late { which } if which < self.given_up.len() => {
+                let (registration, request) = self.given_up.remove(which);
+                let _late = self.handle(registration, &request);
+            }
+            Step::AskReport { worker: number } => {
+                let id = worker(number);
+                let report = self.report_of(&id);
+                self.reports
+                    .push((self.registrations[&id], id, self.slots.turn(), report));
+            }
+            Step::DeliverReport { which } if which < self.reports.len() => {
+                let (registration, id, turn, report) = self.reports.remove(which);
+                if self.registrations[&id] == registration {
+                    self.slots.report(&id, &report, turn);
+                }
+            }
+            Step::Free {
+                worker: number,
+                slot,
+            } => {
+                let freed = self.truth.remove(&(worker(number), slot));
+                self.freed.extend(freed.map(|holder| holder.allocation));
+            }
+            Step::Register { worker: number } => {
+                let id = worker(number);
+                *self.registrations.entry(id.clone()).or_default() += 1;
+                let report = self.report_of(&id);
+                self.slots
+                    .put_worker(&id, pb::ResourceProfile::default(), &report);
+            }
+            Step::Deliver { .. } | Step::Drop { .. } | Step::Late { .. } => {}
+            Step::DeliverReport { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let mut seen = BTreeSet::new();
+        for holder in self.truth.values() {
+            prop_assert!(
+                seen.insert(holder.allocation),
+                "an allocation holds two slots"
+            );
+        }
+        for (id, maximum) in [(job(1), 3), (job(2), 2)] {
+            let held = self
+                .truth
+                .values()
+                .filter(|holder| holder.job == id)
+                .count();
+            prop_assert!(held <= maximum, "{id} holds {held} slots, wanted {maximum}");
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_lost_no_slot_is_given_twice_and_no_job_gets_more_than_it_wants(
+        steps in steps(),
+    ) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step)?;
+            world.check()?;
+        }
+        // Everything that is under way arrives: the view becomes the truth, and everybody has what they want.
+        for _ in 0..4 {
+            for (registration, request) in std::mem::take(&mut world.in_flight) {
+                let outcome = world.handle(registration, &request);
+                world.answer(registration, &request, &outcome);
+            }
+            for number in 0..2 {
+                let report = world.report_of(&worker(number));
+                let turn = world.slots.turn();
+                world.slots.report(&worker(number), &report, turn);
+            }
+            let again = world.slots.retry();
+            world.send(again);
+            world.step(&Step::Match)?;
+            world.check()?;
+        }
+        prop_assert!(world.in_flight.is_empty());
+        for (id, slot, state) in world.slots.slots() {
+            let held = world.truth.get(&(id.clone(), slot)).copied();
+            prop_assert_eq!(state, held.map_or(SlotState::Free, SlotState::Allocated));
+        }
+        prop_assert_eq!(world.truth.len(), 5);
+    }
+}

@@ -1,0 +1,437 @@
+//! The ResourceManager against scripted TaskExecutors, on paused time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::gateway::local::Fault;
+use crate::gateway::{
+    GatewayError, GatewayResult, LocalConnector, ResourceManagerGateway as _, ResourceRequirement,
+    ResourceRequirements, ResourceRequirementsGateway as _, TaskExecutorGateway,
+};
+
+const BOUND: Duration = Duration::from_secs(600);
+
+/// A TaskExecutor that grants every slot, remembers what it granted, and tells what it was asked.
+#[derive(Debug)]
+struct ScriptedTaskExecutor {
+    slots: Mutex<Vec<Option<pb::SlotAllocation>>>,
+    requests: mpsc::Sender<pb::RequestSlotRequest>,
+    disconnects: mpsc::Sender<pb::DisconnectResourceManagerRequest>,
+    freed: mpsc::Sender<pb::FreeSlotsRequest>,
+}
+
+/// What a [`ScriptedTaskExecutor`] was asked.
+struct Asked {
+    requests: mpsc::Receiver<pb::RequestSlotRequest>,
+    disconnects: mpsc::Receiver<pb::DisconnectResourceManagerRequest>,
+    freed: mpsc::Receiver<pb::FreeSlotsRequest>,
+}
+
+impl ScriptedTaskExecutor {
+    fn start(connector: &LocalConnector, address: &str, slots: usize) -> (Arc<Self>, Asked) {
+        let (requests, asked_requests) = mpsc::channel(64);
+        let (disconnects, asked_disconnects) = mpsc::channel(64);
+        let (freed, asked_freed) = mpsc::channel(64);
+        let slots = Mutex::new(vec![None; slots]);
+        let executor = Arc::new(ScriptedTaskExecutor {
+            slots,
+            requests,
+            disconnects,
+            freed,
+        });
+        connector.put_task_executor(address, executor.clone());
+        let asked = Asked {
+            requests: asked_requests,
+            disconnects: asked_disconnects,
+            freed: asked_freed,
+        };
+        (executor, asked)
+    }
+
+    fn report(&self) -> pb::SlotReport {
+        let slots = self.slots.lock().expect("not poisoned");
+        let status = |(slot, allocation): (usize, &Option<pb::SlotAllocation>)| pb::SlotStatus {
+            slot: u32::try_from(slot).expect("few slots"),
+            allocation: allocation.clone(),
+        };
+        pb::SlotReport {
+            slots: slots.iter().enumerate().map(status).collect(),
+        }
+    }
+}
+
+#[async_trait]
+impl TaskExecutorGateway for ScriptedTaskExecutor {
+    async fn request_slot(
+        &self,
+        request: pb::RequestSlotRequest,
+    ) -> GatewayResult<pb::RequestSlotResponse> {
+        use pb::request_slot_response::Answer;
+        let wanted = pb::SlotAllocation {
+            allocation_id: request.allocation_id.clone(),
+            job_id: request.job_id.clone(),
+        };
+        let index = usize::try_from(request.slot).expect("a slot number");
+        let answer = {
+            let mut slots = self.slots.lock().expect("not poisoned");
+            let holder = slots[index].get_or_insert_with(|| wanted.clone());
+            if *holder == wanted {
+                Answer::Allocated(pb::Ack {})
+            } else {
+                Answer::Occupied(holder.clone())
+            }
+        };
+        self.requests.send(request).await.expect("the test listens");
+        Ok(pb::RequestSlotResponse {
+            answer: Some(answer),
+        })
+    }
+
+    async fn free_slots(&self, request: pb::FreeSlotsRequest) -> GatewayResult<pb::Ack> {
+        self.freed.send(request).await.expect("the test listens");
+        Ok(pb::Ack {})
+    }
+
+    async fn heartbeat_from_resource_manager(
+        &self,
+        _request: pb::HeartbeatFromResourceManagerRequest,
+    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
+        let slot_report = Some(self.report());
+        Ok(pb::HeartbeatFromResourceManagerResponse { slot_report })
+    }
+
+    async fn disconnect_resource_manager(
+        &self,
+        request: pb::DisconnectResourceManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.disconnects
+            .send(request)
+            .await
+            .expect("the test listens");
+        Ok(pb::Ack {})
+    }
+
+    async fn submit_tasks(
+        &self,
+        _: pb::SubmitTasksRequest,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        Err(not_asked())
+    }
+
+    async fn cancel_tasks(&self, _: pb::CancelTasksRequest) -> GatewayResult<pb::Ack> {
+        Err(not_asked())
+    }
+
+    async fn acknowledge_executions(
+        &self,
+        _: pb::AcknowledgeExecutionsRequest,
+    ) -> GatewayResult<pb::Ack> {
+        Err(not_asked())
+    }
+
+    async fn heartbeat_from_job_master(
+        &self,
+        _: pb::HeartbeatFromJobMasterRequest,
+    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
+        Err(not_asked())
+    }
+
+    async fn disconnect_job_master(
+        &self,
+        _: pb::DisconnectJobMasterRequest,
+    ) -> GatewayResult<pb::Ack> {
+        Err(not_asked())
+    }
+}
+
+fn not_asked() -> GatewayError {
+    GatewayError::Internal("a ResourceManager does not ask this".to_owned())
+}
+
+struct Cluster {
+    connector: LocalConnector,
+    manager: ResourceManager,
+    higher_epochs: mpsc::Receiver<Epoch>,
+}
+
+fn start() -> Cluster {
+    let connector = LocalConnector::default();
+    let (sender, higher_epochs) = mpsc::channel(8);
+    let services = ResourceManagerServices {
+        connector: Arc::new(connector.clone()),
+        term: Term {
+            cluster_id: "test".to_owned(),
+            incarnation: ClusterIncarnation::new("c1"),
+            epoch: Epoch::new(5),
+        },
+        on_higher_epoch: Arc::new(move |epoch| sender.try_send(epoch).expect("there is room")),
+    };
+    Cluster {
+        connector,
+        manager: ResourceManager::start(Options::default(), services),
+        higher_epochs,
+    }
+}
+
+fn registration(
+    epoch: u64,
+    number: u64,
+    report: pb::SlotReport,
+) -> pb::RegisterTaskExecutorRequest {
+    pb::RegisterTaskExecutorRequest {
+        sender: Some(pb::Sender {
+            cluster_incarnation: "c1".to_owned(),
+            epoch,
+            registration: number,
+        }),
+        location: Some(pb::TaskManagerLocation {
+            resource_id: "tm".to_owned(),
+            incarnation: "1".to_owned(),
+            rpc_address: "tm:1".to_owned(),
+            data_address: "tm:2".to_owned(),
+        }),
+        number_of_slots: u32::try_from(report.slots.len()).expect("few slots"),
+        slot_report: Some(report),
+        ..pb::RegisterTaskExecutorRequest::default()
+    }
+}
+
+fn needs(job: JobId, slots: u32) -> ResourceRequirements {
+    ResourceRequirements {
+        job,
+        job_master_address: "jm:1".to_owned(),
+        resources: vec![ResourceRequirement {
+            profile: None,
+            minimum: slots,
+            maximum: slots,
+        }],
+    }
+}
+
+async fn task_managers(handle: &ResourceManagerHandle) -> Vec<pb::TaskManagerInfo> {
+    handle
+        .resource_overview()
+        .await
+        .expect("the manager runs")
+        .task_managers
+}
+
+async fn next<T>(receiver: &mut mpsc::Receiver<T>) -> T {
+    let next = tokio::time::timeout(BOUND, receiver.recv()).await;
+    next.expect("it comes within the bound")
+        .expect("the sender lives")
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_are_allocated_to_declared_requirements_once_a_task_executor_registers() {
+    let cluster = start();
+    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
+    let handle = cluster.manager.handle();
+    let job = JobId::random();
+    handle
+        .declare_required_resources(needs(job, 2))
+        .await
+        .expect("the manager runs");
+    let mut shortages = handle.shortages();
+    let lacking = shortages
+        .wait_for(|shortages| !shortages.is_empty())
+        .await
+        .expect("it runs");
+    assert_eq!(
+        lacking[&job],
+        Shortage {
+            acquired: 0,
+            missing: 2
+        }
+    );
+    drop(lacking);
+
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    for _ in 0..2 {
+        let request = next(&mut asked.requests).await;
+        assert_eq!(request.job_id, job.to_string());
+        assert_eq!(request.job_master_address, "jm:1");
+        assert_eq!(request.sender.expect("a sender").registration, 1);
+    }
+    shortages
+        .wait_for(|shortages| shortages.is_empty())
+        .await
+        .expect("it runs");
+    let infos = task_managers(&handle).await;
+    assert_eq!((infos[0].slots_number, infos[0].free_slots), (2, 0));
+    cluster.manager.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_answer_was_lost_is_repeated_with_the_same_allocation() {
+    let cluster = start();
+    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
+    let handle = cluster.manager.handle();
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    cluster.connector.set_fault("tm:1", Fault::LoseReplies);
+    handle
+        .declare_required_resources(needs(JobId::random(), 1))
+        .await
+        .expect("the manager runs");
+    let first = next(&mut asked.requests).await;
+    let second = next(&mut asked.requests).await;
+    assert_eq!(
+        (first.slot, &first.allocation_id),
+        (second.slot, &second.allocation_id)
+    );
+    cluster.connector.set_fault("tm:1", Fault::None);
+    let third = next(&mut asked.requests).await;
+    assert_eq!(third.allocation_id, first.allocation_id);
+    while asked.requests.try_recv().is_ok() {}
+    let later = tokio::time::timeout(Duration::from_secs(60), asked.requests.recv()).await;
+    assert!(later.is_err(), "an answered request is repeated: {later:?}");
+    assert_eq!(task_managers(&handle).await[0].free_slots, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_executor_that_does_not_answer_is_lost_and_told_so() {
+    let cluster = start();
+    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+    let handle = cluster.manager.handle();
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    let start = tokio::time::Instant::now();
+    cluster.connector.set_fault("tm:1", Fault::LoseReplies);
+    next(&mut asked.disconnects).await;
+    assert_eq!(start.elapsed(), Options::default().heartbeat_timeout);
+    assert_eq!(task_managers(&handle).await, []);
+    // It comes back with a younger registration.
+    cluster.connector.set_fault("tm:1", Fault::None);
+    handle
+        .register_task_executor(registration(5, 2, executor.report()))
+        .await
+        .expect("registers");
+    assert_eq!(task_managers(&handle).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_executor_that_refuses_calls_is_lost_after_the_threshold() {
+    let cluster = start();
+    let (executor, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+    let handle = cluster.manager.handle();
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    cluster.connector.set_fault("tm:1", Fault::Unreachable);
+    let start = tokio::time::Instant::now();
+    while !task_managers(&handle).await.is_empty() {
+        assert!(start.elapsed() < BOUND, "still registered");
+        tokio::time::advance(Duration::from_millis(100)).await;
+    }
+    let heartbeats = Options::default().heartbeat_interval * 2;
+    assert!(
+        start.elapsed() < heartbeats + Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_at_or_below_the_highest_seen_is_refused_even_after_a_goodbye() {
+    let cluster = start();
+    let handle = cluster.manager.handle();
+    let register = |number| {
+        let report = pb::SlotReport::default();
+        handle.register_task_executor(registration(5, number, report))
+    };
+    register(3).await.expect("the first");
+    for number in [2, 3] {
+        assert!(
+            matches!(register(number).await, Err(GatewayError::Outdated { .. })),
+            "{number}"
+        );
+    }
+    let goodbye = pb::DisconnectTaskExecutorRequest {
+        sender: registration(5, 3, pb::SlotReport::default()).sender,
+        resource_id: "tm".to_owned(),
+        incarnation: "1".to_owned(),
+        cause: "SIGTERM".to_owned(),
+    };
+    handle
+        .disconnect_task_executor(goodbye)
+        .await
+        .expect("is registered");
+    assert_eq!(task_managers(&handle).await, []);
+    assert!(register(3).await.is_err());
+    register(4).await.expect("a higher one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cluster_is_rejected_an_older_term_refused_and_a_younger_one_ends_this() {
+    use pb::registration_response::Answer;
+    let mut cluster = start();
+    let handle = cluster.manager.handle();
+    let mut stranger = registration(5, 1, pb::SlotReport::default());
+    stranger
+        .sender
+        .as_mut()
+        .expect("a sender")
+        .cluster_incarnation = "c2".to_owned();
+    let answer = handle
+        .register_task_executor(stranger)
+        .await
+        .expect("an answer")
+        .answer;
+    assert!(matches!(answer, Some(Answer::Rejection(_))), "{answer:?}");
+
+    let older = handle
+        .register_task_executor(registration(4, 1, pb::SlotReport::default()))
+        .await;
+    assert!(
+        matches!(older, Err(GatewayError::Outdated { epoch: 5, .. })),
+        "{older:?}"
+    );
+    let younger = handle
+        .register_task_executor(registration(6, 1, pb::SlotReport::default()))
+        .await;
+    assert!(
+        matches!(younger, Err(GatewayError::Outdated { .. })),
+        "{younger:?}"
+    );
+    assert_eq!(next(&mut cluster.higher_epochs).await, Epoch::new(6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_of_a_job_that_nobody_speaks_for_are_asked_back_after_the_job_timeout() {
+    let cluster = start();
+    let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+    let allocation = pb::SlotAllocation {
+        allocation_id: "0000000000000000000000000000000a".to_owned(),
+        job_id: JobId::random().to_string(),
+    };
+    executor.slots.lock().expect("not poisoned")[0] = Some(allocation.clone());
+    let handle = cluster.manager.handle();
+    let start = tokio::time::Instant::now();
+    handle
+        .register_task_executor(registration(5, 1, executor.report()))
+        .await
+        .expect("registers");
+    let freed = next(&mut asked.freed).await;
+    assert_eq!(freed.allocation_ids, [allocation.allocation_id]);
+    assert!(
+        start.elapsed() >= Options::default().job_timeout,
+        "{:?}",
+        start.elapsed()
+    );
+}

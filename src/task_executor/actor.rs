@@ -1,0 +1,451 @@
+//! The loop of a TaskExecutor: feeds the core, sends what it decides, holds the running tasks. Decides nothing itself.
+//!
+//! Registrations and calls run in tasks that end with the actor. Each registration attempt comes back here for what to send,
+//! so that its number and its report are of that moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::attempts::Attempts;
+use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
+use super::launcher::{RunningTask, TaskStart, TaskStatus};
+use super::{Options, TaskExecutorServices};
+use crate::gateway::registration::Registered;
+use crate::gateway::{Connector, GatewayError, GatewayResult};
+
+/// Messages that may wait.
+pub(super) const MAILBOX: usize = 1024;
+
+/// Where an answer goes.
+pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
+
+/// What is asked over the gateway.
+#[derive(Debug)]
+pub(super) enum Request {
+    AllocateSlot(pb::RequestSlotRequest, Reply<pb::RequestSlotResponse>),
+    FreeSlots(pb::FreeSlotsRequest, Reply<pb::Ack>),
+    SubmitTasks(pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>),
+    CancelTasks(pb::CancelTasksRequest, Reply<pb::Ack>),
+    Acknowledge(pb::AcknowledgeExecutionsRequest, Reply<pb::Ack>),
+    ResourceManagerHeartbeat(
+        pb::HeartbeatFromResourceManagerRequest,
+        Reply<pb::HeartbeatFromResourceManagerResponse>,
+    ),
+    JobMasterHeartbeat(
+        pb::HeartbeatFromJobMasterRequest,
+        Reply<pb::HeartbeatFromJobMasterResponse>,
+    ),
+    JobMasterGoodbye(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
+    ResourceManagerGoodbye(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
+}
+
+/// What the actor is told.
+#[derive(Debug)]
+pub(super) enum Message {
+    Request(Request),
+    PrepareResourceManager {
+        run: u64,
+        reply: Reply<pb::RegisterTaskExecutorRequest>,
+    },
+    PrepareJobMaster {
+        job: JobId,
+        run: u64,
+        reply: Reply<pb::RegisterTaskManagerRequest>,
+    },
+    Task(TaskKey, TaskStatus),
+    Stop(String, oneshot::Sender<()>),
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(super) enum Called {
+    AtResourceManager(u64, Registered<pb::RegistrationSuccess>),
+    AtJobMaster(JobId, u64, Registered<(pb::RegistrationSuccess, u64)>),
+    Notified(u64, GatewayResult<pb::Ack>),
+    Offered(JobId, u64, GatewayResult<pb::OfferSlotsResponse>),
+    Updated(
+        JobId,
+        u64,
+        GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
+    ),
+    Watched,
+}
+
+/// The actor's ends.
+pub(super) struct Channels {
+    pub(super) mailbox: mpsc::Sender<Message>,
+    pub(super) messages: mpsc::Receiver<Message>,
+    pub(super) fatal: watch::Sender<Option<String>>,
+    pub(super) cancel: CancellationToken,
+}
+
+/// Attempts to register that are being made.
+#[derive(Debug)]
+struct Registering {
+    task: AbortHandle,
+    wake: Arc<Notify>,
+}
+
+/// See the module.
+pub(super) struct Actor {
+    options: Options,
+    services: TaskExecutorServices,
+    core: Core,
+    channels: Channels,
+    calls: JoinSet<Called>,
+    registering: BTreeMap<Target, Registering>,
+    running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+}
+
+impl Actor {
+    pub(super) fn new(
+        options: Options,
+        services: TaskExecutorServices,
+        core: Core,
+        channels: Channels,
+    ) -> Actor {
+        Actor {
+            options,
+            services,
+            core,
+            channels,
+            calls: JoinSet::new(),
+            registering: BTreeMap::new(),
+            running: BTreeMap::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        self.follow_leader();
+        let mut is_followed = true;
+        let stopped = loop {
+            self.run_effects();
+            let deadline = self.core.next_deadline();
+            let cancel = self.channels.cancel.clone();
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break None,
+                changed = self.services.leader.changed(), if is_followed => match changed {
+                    Ok(()) => self.follow_leader(),
+                    Err(_ended) => is_followed = false,
+                },
+                Some(called) = self.calls.join_next() => self.called(called),
+                () = at(deadline) => self.core.on_time(Instant::now()),
+                Some(message) = self.channels.messages.recv() => {
+                    if let Some(stop) = self.handle(message) {
+                        break Some(stop);
+                    }
+                }
+            }
+        };
+        if let Some((cause, done)) = stopped {
+            self.stop(&cause).await;
+            let _nobody_waits = done.send(());
+        }
+        self.calls.shutdown().await;
+    }
+
+    fn follow_leader(&mut self) {
+        let leader = self.services.leader.borrow_and_update().clone();
+        self.core.leader_changed(Instant::now(), leader);
+    }
+
+    fn handle(&mut self, message: Message) -> Option<(String, oneshot::Sender<()>)> {
+        let now = Instant::now();
+        let running = &self.running;
+        match message {
+            Message::Request(request) => self.request(now, request),
+            Message::PrepareResourceManager { run, reply } => {
+                answer(reply, self.core.prepare_resource_manager(run));
+            }
+            Message::PrepareJobMaster { job, run, reply } => {
+                let metrics = |execution: &_| metrics_of(running, job, execution);
+                answer(reply, self.core.prepare_job_master(job, run, &metrics));
+            }
+            Message::Task(task, status) => {
+                let metrics = running.get(&task).map(|running| running.metrics());
+                if status.is_terminal() {
+                    self.running.remove(&task);
+                }
+                self.core.task_changed(now, task, status, metrics);
+            }
+            Message::Stop(cause, done) => return Some((cause, done)),
+        }
+        None
+    }
+
+    fn request(&mut self, now: Instant, request: Request) {
+        let core = &mut self.core;
+        match request {
+            Request::AllocateSlot(request, reply) => {
+                answer(reply, core.request_slot(now, &request))
+            }
+            Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
+            Request::SubmitTasks(request, reply) => answer(reply, core.submit_tasks(now, request)),
+            Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
+            Request::Acknowledge(request, reply) => {
+                answer(reply, core.acknowledge_executions(now, &request));
+            }
+            Request::ResourceManagerHeartbeat(request, reply) => {
+                answer(reply, core.heartbeat_from_resource_manager(now, &request));
+            }
+            Request::JobMasterHeartbeat(request, reply) => {
+                let job = request
+                    .job
+                    .as_ref()
+                    .and_then(|scope| scope.job_id.parse().ok());
+                let running = &self.running;
+                let metrics =
+                    |execution: &_| job.and_then(|job| metrics_of(running, job, execution));
+                answer(
+                    reply,
+                    core.heartbeat_from_job_master(now, &request, &metrics),
+                );
+            }
+            Request::JobMasterGoodbye(request, reply) => {
+                answer(reply, core.disconnect_job_master(now, &request));
+            }
+            Request::ResourceManagerGoodbye(request, reply) => {
+                answer(reply, core.disconnect_resource_manager(now, &request));
+            }
+        }
+    }
+
+    fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
+        let now = Instant::now();
+        match called {
+            Ok(Called::AtResourceManager(run, result)) => {
+                self.core.registered_at_resource_manager(now, run, result);
+            }
+            Ok(Called::AtJobMaster(job, run, result)) => {
+                self.core.registered_at_job_master(now, job, run, result);
+            }
+            Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
+            Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
+            Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
+            Ok(Called::Watched) => {}
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => tracing::error!(%error, "a call ended without result"),
+        }
+    }
+
+    fn run_effects(&mut self) {
+        for effect in self.core.take_effects() {
+            self.run_effect(effect);
+        }
+    }
+
+    fn run_effect(&mut self, effect: Effect) {
+        let rpc_timeout = self.options.rpc_timeout;
+        match effect {
+            Effect::Register {
+                target,
+                address,
+                run,
+            } => self.register(target, address, run),
+            Effect::Wake(target) => {
+                if let Some(registering) = self.registering.get(&target) {
+                    registering.wake.notify_one();
+                }
+            }
+            Effect::StopRegistering(target) => {
+                if let Some(registering) = self.registering.remove(&target) {
+                    registering.task.abort();
+                }
+            }
+            Effect::NotifySlots {
+                address,
+                run,
+                request,
+            } => {
+                let gateway = self.services.connector.resource_manager(&address);
+                self.calls.spawn(async move {
+                    let call = timeout(rpc_timeout, gateway.notify_slots_available(request));
+                    Called::Notified(run, within(call.await, &address))
+                });
+            }
+            Effect::Offer {
+                job,
+                address,
+                run,
+                request,
+            } => {
+                let gateway = self.services.connector.job_master(&address, job);
+                self.calls.spawn(async move {
+                    let call = timeout(rpc_timeout, gateway.offer_slots(request));
+                    Called::Offered(job, run, within(call.await, &address))
+                });
+            }
+            Effect::Update {
+                job,
+                address,
+                run,
+                request,
+            } => {
+                let gateway = self.services.connector.job_master(&address, job);
+                self.calls.spawn(async move {
+                    let call = timeout(rpc_timeout, gateway.update_task_execution_states(request));
+                    Called::Updated(job, run, within(call.await, &address))
+                });
+            }
+            Effect::Start(task, start) => self.start(task, *start),
+            Effect::Cancel(task) => {
+                if let Some(running) = self.running.get(&task) {
+                    running.cancel();
+                }
+            }
+            Effect::ReleaseTask(TaskKey { job, execution: of }) => {
+                self.services
+                    .launcher
+                    .release_task(job, of.vertex, of.subtask, of.generation);
+            }
+            Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
+            Effect::Fatal(reason) => {
+                tracing::error!(reason, "the task executor can't go on");
+                self.channels.fatal.send_if_modified(|fatal| {
+                    let is_first = fatal.is_none();
+                    fatal.get_or_insert(reason);
+                    is_first
+                });
+            }
+        }
+    }
+
+    fn register(&mut self, target: Target, address: String, run: u64) {
+        let wake = Arc::new(Notify::new());
+        let attempts = Attempts {
+            options: self.options.registration.clone(),
+            mailbox: self.channels.mailbox.clone(),
+            wake: wake.clone(),
+            address,
+            run,
+        };
+        let task = match target {
+            Target::ResourceManager => {
+                let gateway = self.services.connector.resource_manager(&attempts.address);
+                self.calls.spawn(attempts.at_resource_manager(gateway))
+            }
+            Target::JobMaster(job) => {
+                let gateway = self.services.connector.job_master(&attempts.address, job);
+                self.calls.spawn(attempts.at_job_master(job, gateway))
+            }
+        };
+        if let Some(earlier) = self.registering.insert(target, Registering { task, wake }) {
+            earlier.task.abort();
+        }
+    }
+
+    fn start(&mut self, task: TaskKey, start: TaskStart) {
+        let running = self.services.launcher.start(start);
+        let mut status = running.status();
+        self.running.insert(task, running);
+        let mailbox = self.channels.mailbox.clone();
+        self.calls.spawn(async move {
+            loop {
+                let present = status.borrow_and_update().clone();
+                let is_final = present.is_terminal();
+                if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
+                    return Called::Watched;
+                }
+                if status.changed().await.is_err() && !status.borrow().is_terminal() {
+                    let cause = "the task ended without a result".to_owned();
+                    let failed = Message::Task(task, TaskStatus::Failed { cause });
+                    let _it_ended = mailbox.send(failed).await;
+                    return Called::Watched;
+                }
+            }
+        });
+    }
+
+    async fn stop(&mut self, cause: &str) {
+        tracing::info!(cause, "stopping");
+        self.core.begin_stop(Instant::now());
+        self.run_effects();
+        let bound = Instant::now() + self.options.stop_timeout;
+        while !self.core.is_quiet() {
+            tokio::select! {
+                biased;
+                () = at(Some(bound)) => {
+                    tracing::warn!(tasks = self.running.len(), "tasks did not end in time");
+                    break;
+                }
+                Some(message) = self.channels.messages.recv() => {
+                    self.handle(message);
+                    self.run_effects();
+                }
+            }
+        }
+        let connector = self.services.connector.clone();
+        let goodbyes = say_goodbye(connector, self.core.goodbyes(cause));
+        if timeout(self.options.stop_timeout, goodbyes).await.is_err() {
+            tracing::warn!("not everybody heard the goodbye");
+        }
+    }
+}
+
+async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
+    let resource_manager = async {
+        if let Some((address, request)) = goodbyes.resource_manager {
+            let gateway = connector.resource_manager(&address);
+            note(gateway.disconnect_task_executor(request).await);
+        }
+    };
+    let job_masters = goodbyes
+        .job_masters
+        .into_iter()
+        .map(|(job, address, request)| {
+            let gateway = connector.job_master(&address, job);
+            async move { note(gateway.disconnect_task_manager(request).await) }
+        });
+    tokio::join!(resource_manager, futures::future::join_all(job_masters));
+}
+
+fn metrics_of(
+    running: &BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    job: JobId,
+    execution: &super::executions::ExecutionKey,
+) -> Option<pb::TaskMetrics> {
+    running
+        .get(&TaskKey {
+            job,
+            execution: *execution,
+        })
+        .map(|task| task.metrics())
+}
+
+fn within<T>(
+    answer: Result<GatewayResult<T>, tokio::time::error::Elapsed>,
+    address: &str,
+) -> GatewayResult<T> {
+    answer.unwrap_or_else(|elapsed| {
+        Err(GatewayError::NoAnswer {
+            target: address.to_owned(),
+            reason: elapsed.to_string(),
+        })
+    })
+}
+
+/// Who asked may have gone: then nobody wants the answer.
+fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
+    let _nobody_waits = reply.send(answer);
+}
+
+fn note(answer: GatewayResult<pb::Ack>) {
+    if let Err(error) = answer {
+        tracing::debug!(%error, "a goodbye was not heard");
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

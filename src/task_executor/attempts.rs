@@ -1,0 +1,74 @@
+//! A run of attempts to register at the leader. Each asks the actor what to send.
+
+use std::sync::Arc;
+
+use tanist_proto::id::JobId;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::actor::{Called, Message, Reply};
+use crate::gateway::registration::{Answer, RegistrationOptions, register};
+use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway};
+
+/// A run of attempts to register.
+pub(super) struct Attempts {
+    pub(super) options: RegistrationOptions,
+    pub(super) mailbox: mpsc::Sender<Message>,
+    pub(super) wake: Arc<Notify>,
+    pub(super) address: String,
+    pub(super) run: u64,
+}
+
+impl Attempts {
+    pub(super) async fn at_resource_manager(
+        self,
+        gateway: Arc<dyn ResourceManagerGateway>,
+    ) -> Called {
+        let attempt = || async {
+            let prepare = |reply| Message::PrepareResourceManager {
+                run: self.run,
+                reply,
+            };
+            let request = self.prepare(prepare).await?;
+            let response = gateway.register_task_executor(request).await;
+            // A leader without a ResourceManager is one that is still starting.
+            let response = response.map_err(|error| match error {
+                GatewayError::NotFound(reason) => GatewayError::NotYet(reason),
+                other => other,
+            })?;
+            Answer::from_message(response)
+        };
+        let result = register(&self.options, &self.address, &self.wake, attempt).await;
+        Called::AtResourceManager(self.run, result)
+    }
+
+    pub(super) async fn at_job_master(
+        self,
+        job: JobId,
+        gateway: Arc<dyn JobMasterGateway>,
+    ) -> Called {
+        let attempt = || async {
+            let prepare = |reply| Message::PrepareJobMaster {
+                job,
+                run: self.run,
+                reply,
+            };
+            let request = self.prepare(prepare).await?;
+            let response = gateway.register_task_manager(request).await?;
+            let incarnation = response.job_incarnation;
+            let answer = Answer::from_message(response.registration.unwrap_or_default())?;
+            Ok(answer.map(|success| (success, incarnation)))
+        };
+        let result = register(&self.options, &self.address, &self.wake, attempt).await;
+        Called::AtJobMaster(job, self.run, result)
+    }
+
+    async fn prepare<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
+        let gone = || GatewayError::gone("TaskExecutor");
+        let (reply, prepared) = oneshot::channel();
+        self.mailbox
+            .send(message(reply))
+            .await
+            .map_err(|_| gone())?;
+        prepared.await.map_err(|_| gone())?
+    }
+}

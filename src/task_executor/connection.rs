@@ -1,0 +1,135 @@
+//! The connection of a TaskExecutor to the ResourceManager or to a JobMaster. Pure.
+//!
+//! It rests on a registration. What the other side says under an earlier registration is refused, so that nothing it sent
+//! before a reconnect comes after the report that went with it.
+
+use std::time::Duration;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// Nobody is known to connect to.
+    Idle,
+    /// Attempts are being made.
+    Registering,
+    /// The last registration succeeded.
+    Registered {
+        /// When the other side was last heard.
+        last_heard: Instant,
+        /// How long it may be silent.
+        timeout: Duration,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Connection {
+    /// How far it is.
+    pub state: ConnectionState,
+    /// Where the other side is.
+    pub address: String,
+    /// Tells a run of attempts from earlier ones.
+    pub run: u64,
+    /// The number of the last registration that was sent.
+    registration: u64,
+    incarnation: Option<ClusterIncarnation>,
+    epoch: Epoch,
+}
+
+impl Connection {
+    /// To nobody yet.
+    pub fn idle() -> Connection {
+        Connection {
+            state: ConnectionState::Idle,
+            address: String::new(),
+            run: 0,
+            registration: 0,
+            incarnation: None,
+            epoch: Epoch::ZERO,
+        }
+    }
+
+    /// Begins a run of attempts.
+    pub fn begin(&mut self, address: String) {
+        self.run += 1;
+        self.address = address;
+        self.state = ConnectionState::Registering;
+    }
+
+    /// Gives it up.
+    pub fn end(&mut self) {
+        self.run += 1;
+        self.state = ConnectionState::Idle;
+    }
+
+    /// A registration is being sent.
+    pub fn send(
+        &mut self,
+        incarnation: ClusterIncarnation,
+        epoch: Epoch,
+        registration: u64,
+    ) -> pb::Sender {
+        self.incarnation = Some(incarnation);
+        self.epoch = epoch;
+        self.registration = registration;
+        self.sender()
+    }
+
+    /// The last registration succeeded.
+    pub fn succeed(&mut self, now: Instant, timeout: Duration) {
+        self.state = ConnectionState::Registered {
+            last_heard: now,
+            timeout,
+        };
+    }
+
+    /// How this process names itself on it.
+    pub fn sender(&self) -> pb::Sender {
+        let incarnation = self.incarnation.as_ref();
+        pb::Sender {
+            cluster_incarnation: incarnation.map(ToString::to_string).unwrap_or_default(),
+            epoch: self.epoch.get(),
+            registration: self.registration,
+        }
+    }
+
+    /// Whether a message that names this registration belongs to it.
+    pub fn is_of(&self, registration: u64) -> bool {
+        registration != 0 && self.registration == registration
+    }
+
+    /// Whether nobody is known to connect to.
+    pub fn is_idle(&self) -> bool {
+        self.state == ConnectionState::Idle
+    }
+
+    /// The other side was heard.
+    pub fn heard(&mut self, now: Instant) {
+        if let ConnectionState::Registered { last_heard, .. } = &mut self.state {
+            *last_heard = now;
+        }
+    }
+
+    /// Whether the last registration succeeded.
+    pub fn is_registered(&self) -> bool {
+        match self.state {
+            ConnectionState::Registered { .. } => true,
+            ConnectionState::Idle | ConnectionState::Registering => false,
+        }
+    }
+
+    /// When the other side counts as lost.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            ConnectionState::Registered {
+                last_heard,
+                timeout,
+            } => Some(last_heard + timeout),
+            ConnectionState::Idle | ConnectionState::Registering => None,
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! What a TaskExecutor decides: which tasks end and when, which slots become free, which jobs it lets go, whom it counts
+//! as lost. Pure but for the epoch, which it shares with its process.
+//!
+//! Its other parts: [`super::registering`] (whom it follows, where it registers), [`super::requests`] (what others ask of
+//! it), [`super::deliveries`] (what it tells them). What is to be done is collected as [`Effect`]s.
+//!
+//! - A slot becomes free only when nothing runs in it.
+//! - Only when no leader was heard of for `job-manager-failover-timeout` it lets its jobs go.
+
+use std::collections::BTreeMap;
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{AllocationId, Generation, JobId};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::executions::ExecutionKey;
+use super::job::Job;
+use super::launcher::{TaskStart, TaskStatus};
+use super::slot_table::{SlotHolder, SlotTable};
+use super::{Options, TaskExecutorDescription};
+use crate::gateway::fencing::HighestEpoch;
+
+/// Whom a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// The ResourceManager.
+    ResourceManager,
+    /// The JobMaster of a job.
+    JobMaster(JobId),
+}
+
+/// A task of this TaskExecutor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskKey {
+    /// The job.
+    pub job: JobId,
+    /// The execution.
+    pub execution: ExecutionKey,
+}
+
+/// Something to do.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Make attempts to register, instead of those that are being made.
+    Register {
+        /// Where.
+        target: Target,
+        /// At which address.
+        address: String,
+        /// To be named by what comes of it.
+        run: u64,
+    },
+    /// End a delay between attempts.
+    Wake(Target),
+    /// Make no more attempts.
+    StopRegistering(Target),
+    /// Tell the ResourceManager of slots.
+    NotifySlots {
+        /// Where.
+        address: String,
+        /// To be named by what comes of it.
+        run: u64,
+        /// What.
+        request: pb::NotifySlotsAvailableRequest,
+    },
+    /// Offer slots to a JobMaster.
+    Offer {
+        /// Whose.
+        job: JobId,
+        /// Where.
+        address: String,
+        /// To be named by what comes of it.
+        run: u64,
+        /// What.
+        request: pb::OfferSlotsRequest,
+    },
+    /// Report executions to a JobMaster.
+    Update {
+        /// Whose.
+        job: JobId,
+        /// Where.
+        address: String,
+        /// To be named by what comes of it.
+        run: u64,
+        /// What.
+        request: pb::UpdateTaskExecutionStatesRequest,
+    },
+    /// Start a task.
+    Start(TaskKey, Box<TaskStart>),
+    /// Tell a task to end.
+    Cancel(TaskKey),
+    /// Nobody takes what this execution and older ones of its subtask have produced.
+    ReleaseTask(TaskKey),
+    /// Nothing of the job is here any more.
+    Release(JobId),
+    /// This process can't go on.
+    Fatal(String),
+}
+
+/// The leader that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Leader {
+    pub(super) epoch: Epoch,
+    pub(super) address: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Core {
+    pub(super) options: Options,
+    pub(super) description: TaskExecutorDescription,
+    pub(super) highest: HighestEpoch,
+    pub(super) last_registration: u64,
+    pub(super) leader: Option<Leader>,
+    pub(super) heard_of_leader: Instant,
+    pub(super) resource_manager: Connection,
+    pub(super) slots: SlotTable,
+    /// The version of the slots that the last registration reported.
+    pub(super) reported_slots: u64,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) is_stopping: bool,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl Core {
+    /// Follows nobody yet. Registrations get numbers above `first_registration`.
+    pub fn new(
+        now: Instant,
+        options: Options,
+        description: TaskExecutorDescription,
+        highest: HighestEpoch,
+        first_registration: u64,
+    ) -> Core {
+        let slots = SlotTable::new(description.slots, description.default_slot_profile);
+        Core {
+            options,
+            description,
+            highest,
+            last_registration: first_registration,
+            leader: None,
+            heard_of_leader: now,
+            resource_manager: Connection::idle(),
+            slots,
+            reported_slots: 0,
+            jobs: BTreeMap::new(),
+            is_stopping: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes what is to be done.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// How far a task is.
+    pub fn task_changed(
+        &mut self,
+        now: Instant,
+        task: TaskKey,
+        status: TaskStatus,
+        metrics: Option<pb::TaskMetrics>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&task.job) else {
+            return;
+        };
+        let is_final = status.is_terminal();
+        if let TaskStatus::Failed { cause } = &status {
+            let ExecutionKey {
+                vertex,
+                subtask,
+                generation,
+            } = task.execution;
+            tracing::warn!(job = %task.job, %vertex, subtask, %generation, cause, "task failed");
+        }
+        if job.executions.update(&task.execution, status, metrics) && is_final {
+            if job.executions.was_told_to_end(&task.execution) {
+                self.effects.push(Effect::ReleaseTask(task));
+            }
+            self.settle(task.job);
+        }
+        self.flush(now, task.job);
+    }
+
+    /// When [`Core::on_time`] is to be called next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let failover = self.heard_of_leader + self.options.job_manager_failover_timeout;
+        self.jobs
+            .values()
+            .filter_map(Job::next_deadline)
+            .chain(self.slots.next_deadline())
+            .chain(self.resource_manager.deadline())
+            .chain(
+                self.jobs
+                    .values()
+                    .any(|job| !job.is_ending)
+                    .then_some(failover),
+            )
+            .min()
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, now: Instant) {
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        if self.heard_of_leader + self.options.job_manager_failover_timeout <= now {
+            for &job in &jobs {
+                self.end_job(
+                    now,
+                    job,
+                    "no leader was heard of for job-manager-failover-timeout",
+                );
+            }
+        }
+        if self
+            .resource_manager
+            .deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            tracing::warn!("the resource manager is silent, registering again");
+            self.connect(Target::ResourceManager);
+        }
+        for holder in self.slots.expired(now) {
+            tracing::warn!(job = %holder.job, allocation = %holder.allocation, "no job master took a slot");
+            self.release_slot(now, holder.job, holder.allocation);
+        }
+        for job in jobs {
+            let Some(known) = self.jobs.get_mut(&job) else {
+                continue;
+            };
+            if let Some(ExecutionKey {
+                vertex, subtask, ..
+            }) = known.executions.take_overdue(now)
+            {
+                let timeout = self.options.task_cancellation_timeout;
+                self.effects.push(Effect::Fatal(format!(
+                    "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after it \
+                     was told to"
+                )));
+            }
+            if known
+                .connection
+                .deadline()
+                .is_some_and(|deadline| deadline <= now)
+            {
+                tracing::warn!(%job, "the job master is silent, registering again");
+                self.connect(Target::JobMaster(job));
+            }
+            self.flush(now, job);
+        }
+    }
+
+    /// Tells all tasks to end, and takes nothing on any more.
+    pub fn begin_stop(&mut self, now: Instant) {
+        self.is_stopping = true;
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for job in jobs {
+            self.cancel_tasks_of(now, job);
+        }
+    }
+
+    /// Whether no task runs.
+    pub fn is_quiet(&self) -> bool {
+        !self.jobs.values().any(|job| job.executions.is_running())
+    }
+
+    /// The goodbyes to say, by address.
+    pub fn goodbyes(&self, cause: &str) -> Goodbyes {
+        let (resource_id, incarnation) = self.identity();
+        let resource_manager = self.resource_manager.is_registered().then(|| {
+            let request = pb::DisconnectTaskExecutorRequest {
+                sender: Some(self.resource_manager.sender()),
+                resource_id: resource_id.clone(),
+                incarnation: incarnation.clone(),
+                cause: cause.to_owned(),
+            };
+            (self.resource_manager.address.clone(), request)
+        });
+        let registered = self
+            .jobs
+            .iter()
+            .filter(|(_, known)| known.connection.is_registered());
+        let job_masters = registered
+            .map(|(&job, known)| {
+                let request = pb::DisconnectTaskManagerRequest {
+                    sender: Some(known.connection.sender()),
+                    job: Some(scope(job, known)),
+                    resource_id: resource_id.clone(),
+                    incarnation: incarnation.clone(),
+                    cause: cause.to_owned(),
+                };
+                (job, known.connection.address.clone(), request)
+            })
+            .collect();
+        Goodbyes {
+            resource_manager,
+            job_masters,
+        }
+    }
+
+    /// Stops what is left of a job and frees its slots; it is forgotten when nothing runs any more.
+    pub(super) fn end_job(&mut self, now: Instant, job: JobId, cause: &str) {
+        let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
+            return;
+        };
+        tracing::info!(%job, cause, "letting job go");
+        known.is_ending = true;
+        known.disconnect();
+        known.to_offer.clear();
+        self.effects
+            .push(Effect::StopRegistering(Target::JobMaster(job)));
+        self.cancel_tasks_of(now, job);
+        let held: Vec<SlotHolder> = self
+            .slots
+            .held_by(job)
+            .filter_map(|(_, slot)| slot.holder())
+            .collect();
+        for holder in held {
+            self.slots.release(holder.allocation);
+        }
+        self.settle(job);
+    }
+
+    /// Ends what runs in a slot, then frees it.
+    pub(super) fn release_slot(&mut self, now: Instant, job: JobId, allocation: AllocationId) {
+        if !self.slots.release(allocation) {
+            return;
+        }
+        let deadline = now + self.options.task_cancellation_timeout;
+        if let Some(known) = self.jobs.get_mut(&job) {
+            known.to_offer.remove(&allocation);
+            let told = known.executions.cancel_in(allocation, deadline);
+            self.effects
+                .extend(told.into_iter().map(|key| cancel(job, key)));
+        }
+        self.settle(job);
+    }
+
+    pub(super) fn cancel_tasks_of(&mut self, now: Instant, job: JobId) {
+        let deadline = now + self.options.task_cancellation_timeout;
+        if let Some(known) = self.jobs.get_mut(&job) {
+            let told = known.executions.cancel_all(deadline);
+            self.effects
+                .extend(told.into_iter().map(|key| cancel(job, key)));
+        }
+    }
+
+    /// Frees the slots in which nothing runs any more, and forgets the job if it ended.
+    pub(super) fn settle(&mut self, job: JobId) {
+        let jobs = &self.jobs;
+        let is_in_use = |holder: SlotHolder| {
+            let known = jobs.get(&holder.job);
+            known.is_some_and(|known| known.executions.is_in_use(holder.allocation))
+        };
+        let freed = self.slots.free_released(is_in_use);
+        if !freed.is_empty() {
+            let statuses = self.slots.statuses(&freed);
+            self.notify_slots(statuses);
+        }
+        let is_over = self
+            .jobs
+            .get(&job)
+            .is_some_and(|known| known.is_ending && !known.executions.is_running());
+        if is_over && !self.slots.is_used_by(job) {
+            self.jobs.remove(&job);
+            self.effects.push(Effect::Release(job));
+        }
+    }
+
+    pub(super) fn identity(&self) -> (String, String) {
+        let location = &self.description.location;
+        (location.resource_id.clone(), location.incarnation.clone())
+    }
+}
+
+/// What to say at the end, and where.
+#[derive(Debug, Default)]
+pub struct Goodbyes {
+    /// To the ResourceManager.
+    pub resource_manager: Option<(String, pb::DisconnectTaskExecutorRequest)>,
+    /// To JobMasters.
+    pub job_masters: Vec<(JobId, String, pb::DisconnectTaskManagerRequest)>,
+}
+
+pub(super) fn cancel(job: JobId, execution: ExecutionKey) -> Effect {
+    Effect::Cancel(TaskKey { job, execution })
+}
+
+pub(super) fn scope(job: JobId, known: &Job) -> pb::JobScope {
+    pb::JobScope {
+        job_id: job.to_string(),
+        job_incarnation: known.incarnation,
+    }
+}
+
+/// Every generation there can be.
+pub const ALL_GENERATIONS: Generation = Generation::new(u64::MAX);

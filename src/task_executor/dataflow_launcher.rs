@@ -1,0 +1,79 @@
+//! The launcher that runs tasks in this process's dataflow. No logic.
+
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+use super::launcher::{RunningTask, TaskLauncher, TaskStart};
+use crate::dataflow::{self, TaskRuntime, TaskSpec, TaskStatus};
+
+impl TaskLauncher for TaskRuntime {
+    fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
+        Box::new(TaskRuntime::start(
+            self,
+            TaskSpec {
+                graph: task.graph,
+                deployment: task.deployment,
+                cluster_incarnation: task.cluster_incarnation,
+                epoch: task.epoch,
+                job_incarnation: task.job_incarnation,
+            },
+        ))
+    }
+
+    fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation) {
+        self.exchange().release_task(job, vertex, subtask, up_to);
+    }
+
+    fn release_job(&self, job: JobId, up_to: Generation) {
+        self.exchange().release(job, up_to);
+    }
+}
+
+impl RunningTask for dataflow::RunningTask {
+    fn cancel(&self) {
+        dataflow::RunningTask::cancel(self);
+    }
+
+    fn metrics(&self) -> pb::TaskMetrics {
+        dataflow::RunningTask::metrics(self)
+    }
+
+    fn status(&self) -> watch::Receiver<TaskStatus> {
+        dataflow::RunningTask::status(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::testing::World;
+    use super::*;
+    use crate::dataflow::{Exchange, HighestEpoch};
+
+    #[tokio::test]
+    async fn a_deployed_task_runs_in_the_dataflow_and_its_end_is_reported() {
+        let runtime = tokio::runtime::Handle::current();
+        let gate = Arc::new(HighestEpoch::default());
+        let exchange = Exchange::bind("127.0.0.1:0", "tm", "1", gate, runtime.clone())
+            .await
+            .expect("a free port");
+        let tasks = Arc::new(TaskRuntime::new(runtime, exchange));
+        let world = World::start_with(false, Some(tasks));
+        let (_, leader) = world.with_leader("jm1:1", 1).await;
+        let allocation = "000000000000000000000000000000a1";
+        leader.request_slot(0, allocation).await;
+        leader.registered_job().await;
+        leader.offered().await;
+        let answer = leader.submit(1, allocation).await.expect("is registered");
+        assert_eq!(answer.refused, []);
+        let ended = tokio::time::timeout(Duration::from_secs(60), leader.ended());
+        let ended = ended.await.expect("ten records take no minute");
+        assert_eq!(
+            (ended.state(), ended.cause.as_str()),
+            (pb::ExecutionState::Finished, "")
+        );
+    }
+}

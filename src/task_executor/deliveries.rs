@@ -1,0 +1,198 @@
+//! What a TaskExecutor tells the leader of its own accord: offers, reports, free slots. Pure, a part of [`super::core`].
+//!
+//! One offer and one report at a time is under way to a JobMaster; what does not arrive is sent again.
+
+use std::collections::BTreeSet;
+
+use tanist_proto::id::{AllocationId, JobId};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::core::{Core, Effect, Target, scope};
+use super::job::Delivery;
+use super::slot_table::SlotHolder;
+use crate::gateway::{GatewayError, GatewayResult};
+
+impl Core {
+    /// What came of an offer.
+    pub fn offered(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        run: u64,
+        answer: GatewayResult<pb::OfferSlotsResponse>,
+    ) {
+        let retry_at = now + self.options.retry_delay;
+        let Some(known) = self
+            .jobs
+            .get_mut(&job)
+            .filter(|known| known.connection.run == run)
+        else {
+            return;
+        };
+        let not_before = answer.is_err().then_some(retry_at);
+        let mut unanswered = known.offer.finish(not_before).unwrap_or_default();
+        match answer {
+            Ok(answer) => {
+                for allocation in parse_all(&answer.accepted_allocation_ids) {
+                    unanswered.remove(&allocation);
+                    self.slots.activate(allocation);
+                }
+                for allocation in parse_all(&answer.rejected_allocation_ids) {
+                    if unanswered.remove(&allocation) {
+                        tracing::info!(%job, %allocation, "the job master rejected a slot");
+                        self.release_slot(now, job, allocation);
+                    }
+                }
+                if let Some(known) = self.jobs.get_mut(&job)
+                    && !unanswered.is_empty()
+                {
+                    known.offer = Delivery::Ready(Some(retry_at));
+                    known.to_offer.extend(unanswered);
+                }
+            }
+            Err(error) => {
+                known.to_offer.extend(unanswered);
+                self.call_failed(job, &error);
+            }
+        }
+        self.flush(now, job);
+    }
+
+    /// What came of a report.
+    pub fn updated(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        run: u64,
+        answer: GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
+    ) {
+        let retry_at = now + self.options.retry_delay;
+        let Some(known) = self
+            .jobs
+            .get_mut(&job)
+            .filter(|known| known.connection.run == run)
+        else {
+            return;
+        };
+        let keys = known
+            .update
+            .finish(answer.is_err().then_some(retry_at))
+            .unwrap_or_default();
+        if let Err(error) = answer {
+            known.executions.put_back(keys);
+            self.call_failed(job, &error);
+        }
+        self.flush(now, job);
+    }
+
+    /// The ResourceManager was told of slots; its heartbeats tell it again.
+    pub fn notified(&mut self, run: u64, answer: &GatewayResult<pb::Ack>) {
+        if self.resource_manager.run == run
+            && let Err(error @ (GatewayError::Outdated { .. } | GatewayError::NotFound(_))) = answer
+        {
+            tracing::info!(%error, "the resource manager does not know this registration");
+            self.connect(Target::ResourceManager);
+        }
+    }
+
+    /// Sends what a JobMaster does not know yet.
+    pub(super) fn flush(&mut self, now: Instant, job: JobId) {
+        let (resource_id, incarnation) = self.identity();
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        if !known.connection.is_registered() || self.is_stopping {
+            return;
+        }
+        let (address, run) = (known.connection.address.clone(), known.connection.run);
+        if known.offer.is_ready(now) && !known.to_offer.is_empty() {
+            let offered = std::mem::take(&mut known.to_offer);
+            let offer = |&allocation: &AllocationId| {
+                let slot = self.slots.find(allocation)?;
+                let holder = SlotHolder { job, allocation };
+                self.slots
+                    .is_held(holder)
+                    .then(|| self.slots.offer(slot, allocation))
+            };
+            let offers: Vec<pb::SlotOffer> = offered.iter().filter_map(offer).collect();
+            if !offers.is_empty() {
+                let request = pb::OfferSlotsRequest {
+                    sender: Some(known.connection.sender()),
+                    job: Some(scope(job, known)),
+                    resource_id: resource_id.clone(),
+                    incarnation: incarnation.clone(),
+                    offers,
+                };
+                known.offer = Delivery::InFlight(offered);
+                let address = address.clone();
+                self.effects.push(Effect::Offer {
+                    job,
+                    address,
+                    run,
+                    request,
+                });
+            }
+        }
+        if known.update.is_ready(now) && known.executions.has_changed() {
+            let (keys, executions) = known.executions.take_changed();
+            let request = pb::UpdateTaskExecutionStatesRequest {
+                sender: Some(known.connection.sender()),
+                job: Some(scope(job, known)),
+                resource_id,
+                incarnation,
+                executions,
+            };
+            known.update = Delivery::InFlight(keys);
+            self.effects.push(Effect::Update {
+                job,
+                address,
+                run,
+                request,
+            });
+        }
+    }
+
+    /// Tells the ResourceManager of slots. While there is none, the next registration does.
+    pub(super) fn notify_slots(&mut self, slots: Vec<pb::SlotStatus>) {
+        if !self.resource_manager.is_registered() || self.is_stopping {
+            return;
+        }
+        let (resource_id, incarnation) = self.identity();
+        let sender = Some(self.resource_manager.sender());
+        let request = pb::NotifySlotsAvailableRequest {
+            sender,
+            resource_id,
+            incarnation,
+            slots,
+        };
+        let address = self.resource_manager.address.clone();
+        let run = self.resource_manager.run;
+        self.effects.push(Effect::NotifySlots {
+            address,
+            run,
+            request,
+        });
+    }
+
+    /// A call to a JobMaster failed: if it does not know this registration, there has to be another one.
+    pub(super) fn call_failed(&mut self, job: JobId, error: &GatewayError) {
+        tracing::debug!(%job, %error, "a call to the job master failed");
+        match error {
+            GatewayError::Outdated { .. } | GatewayError::NotFound(_) => {
+                self.connect(Target::JobMaster(job));
+            }
+            GatewayError::Unreachable { .. }
+            | GatewayError::NoAnswer { .. }
+            | GatewayError::NotYet(_)
+            | GatewayError::Conflict(_)
+            | GatewayError::Invalid(_)
+            | GatewayError::Unknown(_)
+            | GatewayError::Internal(_) => {}
+        }
+    }
+}
+
+fn parse_all(texts: &[String]) -> BTreeSet<AllocationId> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}

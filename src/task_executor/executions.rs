@@ -1,0 +1,259 @@
+//! The executions of one job on a TaskExecutor. Pure.
+//!
+//! - A (subtask, generation) is admitted at most once, and never after a cancellation that names it or a younger one.
+//! - A final state never changes. It is kept, and reported, until it is acknowledged or a younger generation of the subtask
+//!   is admitted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::{AllocationId, Generation, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::launcher::TaskStatus;
+
+/// One execution of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExecutionKey {
+    /// The vertex.
+    pub vertex: JobVertexId,
+    /// Its subtask.
+    pub subtask: u32,
+    /// The attempt.
+    pub generation: Generation,
+}
+
+/// The metrics of an execution that runs.
+pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
+
+#[derive(Debug)]
+struct Execution {
+    allocation: AllocationId,
+    status: TaskStatus,
+    metrics: Option<pb::TaskMetrics>,
+    /// Until when it has to end, once it was told to.
+    cancel_deadline: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Executions {
+    executions: BTreeMap<ExecutionKey, Execution>,
+    /// The highest generation that was started or cancelled, by subtask.
+    highest: BTreeMap<(JobVertexId, u32), Generation>,
+    changed: BTreeSet<ExecutionKey>,
+}
+
+impl Executions {
+    /// Lets a generation start, or says why not.
+    pub fn admit(&mut self, key: ExecutionKey, allocation: AllocationId) -> Result<(), String> {
+        let subtask = (key.vertex, key.subtask);
+        let highest = self.highest.get(&subtask).copied().unwrap_or_default();
+        if key.generation <= highest {
+            return Err(format!(
+                "generation {} is not above {highest}, which was started or cancelled",
+                key.generation
+            ));
+        }
+        self.highest.insert(subtask, key.generation);
+        // The job's record has a younger generation: nobody asks for the older ones' ends.
+        let is_obsolete = |other: &ExecutionKey, execution: &Execution| {
+            (other.vertex, other.subtask) == subtask && execution.status.is_terminal()
+        };
+        self.executions
+            .retain(|other, execution| !is_obsolete(other, execution));
+        let executions = &self.executions;
+        self.changed.retain(|key| executions.contains_key(key));
+        let status = TaskStatus::Deploying;
+        let execution = Execution {
+            allocation,
+            status,
+            metrics: None,
+            cancel_deadline: None,
+        };
+        self.executions.insert(key, execution);
+        self.changed.insert(key);
+        Ok(())
+    }
+
+    /// Forbids all generations up to this one; gives those that have to be told to end.
+    pub fn cancel_up_to(&mut self, up_to: ExecutionKey, deadline: Instant) -> Vec<ExecutionKey> {
+        let highest = self
+            .highest
+            .entry((up_to.vertex, up_to.subtask))
+            .or_default();
+        *highest = (*highest).max(up_to.generation);
+        self.cancel_where(deadline, |key, _| {
+            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
+                && key.generation <= up_to.generation
+        })
+    }
+
+    /// Those in the allocation that have to be told to end.
+    pub fn cancel_in(&mut self, of: AllocationId, deadline: Instant) -> Vec<ExecutionKey> {
+        self.cancel_where(deadline, |_, allocation| allocation == of)
+    }
+
+    /// All that have to be told to end.
+    pub fn cancel_all(&mut self, deadline: Instant) -> Vec<ExecutionKey> {
+        self.cancel_where(deadline, |_, _| true)
+    }
+
+    /// Takes the state of a task. Whether it is another one.
+    pub fn update(
+        &mut self,
+        key: &ExecutionKey,
+        status: TaskStatus,
+        metrics: Option<pb::TaskMetrics>,
+    ) -> bool {
+        let Some(execution) = self.executions.get_mut(key) else {
+            return false;
+        };
+        if execution.status.is_terminal() || execution.status == status {
+            return false;
+        }
+        execution.status = status;
+        execution.metrics = metrics;
+        self.changed.insert(*key);
+        true
+    }
+
+    /// This final state is in the job's record.
+    pub fn acknowledge(&mut self, key: &ExecutionKey) {
+        if self
+            .executions
+            .get(key)
+            .is_some_and(|execution| execution.status.is_terminal())
+        {
+            self.executions.remove(key);
+            self.changed.remove(key);
+        }
+    }
+
+    /// Whether this one was cancelled, however it ended.
+    pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
+        self.executions
+            .get(key)
+            .is_some_and(|execution| execution.cancel_deadline.is_some())
+    }
+
+    /// Whether a generation of the subtask up to this one runs.
+    pub fn is_running_up_to(&self, up_to: ExecutionKey) -> bool {
+        self.live().any(|(key, _)| {
+            (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
+                && key.generation <= up_to.generation
+        })
+    }
+
+    /// Whether something runs in the allocation.
+    pub fn is_in_use(&self, allocation: AllocationId) -> bool {
+        self.live()
+            .any(|(_, execution)| execution.allocation == allocation)
+    }
+
+    /// Whether anything runs.
+    pub fn is_running(&self) -> bool {
+        self.live().next().is_some()
+    }
+
+    /// One that did not end in the time that it had after being told to. Named once.
+    pub fn take_overdue(&mut self, now: Instant) -> Option<ExecutionKey> {
+        let (key, execution) = self.executions.iter_mut().find(|(_, execution)| {
+            let is_due = execution
+                .cancel_deadline
+                .is_some_and(|deadline| deadline <= now);
+            is_due && !execution.status.is_terminal()
+        })?;
+        execution.cancel_deadline = None;
+        Some(*key)
+    }
+
+    /// When the next one is overdue.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.live()
+            .filter_map(|(_, execution)| execution.cancel_deadline)
+            .min()
+    }
+
+    /// Everything there is.
+    pub fn report(&self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
+        self.executions
+            .iter()
+            .map(|(key, of)| message(key, of, metrics(key)))
+            .collect()
+    }
+
+    /// Everything there is; nothing counts as changed any more.
+    pub fn full_report(&mut self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
+        self.changed.clear();
+        self.report(metrics)
+    }
+
+    /// Whether there is something to report.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// What changed since it was last taken.
+    pub fn take_changed(&mut self) -> (Vec<ExecutionKey>, Vec<pb::ExecutionReport>) {
+        let keys: Vec<ExecutionKey> = std::mem::take(&mut self.changed).into_iter().collect();
+        let find = |key| self.executions.get(key).map(|of| message(key, of, None));
+        let reports = keys.iter().filter_map(find).collect();
+        (keys, reports)
+    }
+
+    /// What was taken did not arrive.
+    pub fn put_back(&mut self, keys: Vec<ExecutionKey>) {
+        let executions = &self.executions;
+        self.changed
+            .extend(keys.into_iter().filter(|key| executions.contains_key(key)));
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&ExecutionKey, &Execution)> {
+        self.executions
+            .iter()
+            .filter(|(_, execution)| !execution.status.is_terminal())
+    }
+
+    fn cancel_where(
+        &mut self,
+        deadline: Instant,
+        applies: impl Fn(&ExecutionKey, AllocationId) -> bool,
+    ) -> Vec<ExecutionKey> {
+        let mut told = Vec::new();
+        for (key, execution) in &mut self.executions {
+            let is_told = execution.cancel_deadline.is_some();
+            if applies(key, execution.allocation) && !execution.status.is_terminal() && !is_told {
+                execution.cancel_deadline = Some(deadline);
+                told.push(*key);
+            }
+        }
+        told
+    }
+}
+
+fn message(
+    key: &ExecutionKey,
+    execution: &Execution,
+    metrics: Option<pb::TaskMetrics>,
+) -> pb::ExecutionReport {
+    let (cause, committables) = match &execution.status {
+        TaskStatus::Finished { committables } => (String::new(), committables.clone()),
+        TaskStatus::Failed { cause } => (cause.clone(), Vec::new()),
+        TaskStatus::Deploying
+        | TaskStatus::Initializing
+        | TaskStatus::Running
+        | TaskStatus::Canceling
+        | TaskStatus::Canceled => (String::new(), Vec::new()),
+    };
+    pb::ExecutionReport {
+        vertex_id: key.vertex.to_string(),
+        subtask: key.subtask,
+        generation: key.generation.get(),
+        state: execution.status.execution_state().into(),
+        cause,
+        committables,
+        metrics: metrics.or(execution.metrics),
+        allocation_id: execution.allocation.to_string(),
+    }
+}

@@ -1,0 +1,61 @@
+//! A cheap clone to the TaskExecutor of this process. No logic.
+
+use async_trait::async_trait;
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, oneshot};
+
+use super::actor::{Message, Reply, Request};
+use crate::gateway::{GatewayError, GatewayResult, TaskExecutorGateway};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct TaskExecutorHandle {
+    mailbox: mpsc::Sender<Message>,
+}
+
+impl TaskExecutorHandle {
+    pub(super) fn new(mailbox: mpsc::Sender<Message>) -> TaskExecutorHandle {
+        TaskExecutorHandle { mailbox }
+    }
+
+    pub(super) async fn send(&self, message: Message) -> GatewayResult<()> {
+        self.mailbox
+            .send(message)
+            .await
+            .map_err(|_| GatewayError::gone("TaskExecutor"))
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> GatewayResult<T> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Request(request(reply))).await?;
+        answer
+            .await
+            .map_err(|_| GatewayError::gone("TaskExecutor"))?
+    }
+}
+
+/// Implements each method by asking the actor.
+macro_rules! ask {
+    ($($method:ident($request:ident) -> $answer:ident = $variant:ident;)*) => {
+        #[async_trait]
+        impl TaskExecutorGateway for TaskExecutorHandle {
+            $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
+                self.ask(|reply| Request::$variant(request, reply)).await
+            })*
+        }
+    };
+}
+
+ask! {
+    request_slot(RequestSlotRequest) -> RequestSlotResponse = AllocateSlot;
+    free_slots(FreeSlotsRequest) -> Ack = FreeSlots;
+    submit_tasks(SubmitTasksRequest) -> SubmitTasksResponse = SubmitTasks;
+    cancel_tasks(CancelTasksRequest) -> Ack = CancelTasks;
+    acknowledge_executions(AcknowledgeExecutionsRequest) -> Ack = Acknowledge;
+    heartbeat_from_resource_manager(HeartbeatFromResourceManagerRequest)
+        -> HeartbeatFromResourceManagerResponse = ResourceManagerHeartbeat;
+    heartbeat_from_job_master(HeartbeatFromJobMasterRequest)
+        -> HeartbeatFromJobMasterResponse = JobMasterHeartbeat;
+    disconnect_job_master(DisconnectJobMasterRequest) -> Ack = JobMasterGoodbye;
+    disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = ResourceManagerGoodbye;
+}

@@ -1,0 +1,112 @@
+//! One job on a TaskExecutor: the connection to its JobMaster, what is offered and reported there, and its executions.
+
+use std::collections::BTreeSet;
+
+use tanist_proto::id::AllocationId;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::executions::{ExecutionKey, Executions};
+
+/// Something that is sent one at a time and repeated until it arrives.
+#[derive(Debug)]
+pub enum Delivery<T> {
+    /// Nothing is under way, and nothing before that moment.
+    Ready(Option<Instant>),
+    /// This is under way.
+    InFlight(T),
+}
+
+impl<T> Delivery<T> {
+    /// Whether something may be sent.
+    pub fn is_ready(&self, now: Instant) -> bool {
+        match self {
+            Delivery::Ready(not_before) => not_before.is_none_or(|at| at <= now),
+            Delivery::InFlight(_) => false,
+        }
+    }
+
+    /// Takes what is under way; the next one may be sent from `not_before` on.
+    pub fn finish(&mut self, not_before: Option<Instant>) -> Option<T> {
+        match std::mem::replace(self, Delivery::Ready(not_before)) {
+            Delivery::Ready(_) => None,
+            Delivery::InFlight(sent) => Some(sent),
+        }
+    }
+
+    /// When something that failed may be sent again.
+    pub fn retry_at(&self) -> Option<Instant> {
+        match self {
+            Delivery::Ready(not_before) => *not_before,
+            Delivery::InFlight(_) => None,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Job {
+    /// Which JobMaster of the job was last heard of.
+    pub incarnation: u64,
+    /// To its JobMaster.
+    pub connection: Connection,
+    /// What was deployed.
+    pub executions: Executions,
+    /// Allocations to be offered.
+    pub to_offer: BTreeSet<AllocationId>,
+    /// The offer that is under way.
+    pub offer: Delivery<BTreeSet<AllocationId>>,
+    /// The report that is under way.
+    pub update: Delivery<Vec<ExecutionKey>>,
+    /// Whether it ended, and only waits for its tasks.
+    pub is_ending: bool,
+}
+
+impl Job {
+    /// Nothing of it is here.
+    pub fn new() -> Job {
+        Job {
+            incarnation: 0,
+            connection: Connection::idle(),
+            executions: Executions::default(),
+            to_offer: BTreeSet::new(),
+            offer: Delivery::Ready(None),
+            update: Delivery::Ready(None),
+            is_ending: false,
+        }
+    }
+
+    /// Begins to connect to another JobMaster, or to the same one anew: what is under way to the old one does not count.
+    pub fn connect(&mut self, address: String) {
+        self.connection.begin(address);
+        self.forget_deliveries();
+    }
+
+    /// Gives the connection up.
+    pub fn disconnect(&mut self) {
+        self.connection.end();
+        self.forget_deliveries();
+    }
+
+    fn forget_deliveries(&mut self) {
+        self.offer = Delivery::Ready(None);
+        if let Some(keys) = self.update.finish(None) {
+            self.executions.put_back(keys);
+        }
+    }
+
+    /// When something of it is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let is_offering = self.connection.is_registered() && !self.to_offer.is_empty();
+        let is_reporting = self.connection.is_registered() && self.executions.has_changed();
+        let offer = self.offer.retry_at().filter(|_| is_offering);
+        let update = self.update.retry_at().filter(|_| is_reporting);
+        let times = [
+            self.connection.deadline(),
+            self.executions.next_deadline(),
+            offer,
+            update,
+        ];
+        times.into_iter().flatten().min()
+    }
+}

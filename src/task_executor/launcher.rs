@@ -1,0 +1,48 @@
+//! What a TaskExecutor needs from whoever runs its tasks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+pub use crate::dataflow::TaskStatus;
+
+/// A task to start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskStart {
+    /// The job.
+    pub job: JobId,
+    /// Which JobMaster of the job deploys it.
+    pub job_incarnation: u64,
+    /// The cluster that the deployment is of.
+    pub cluster_incarnation: ClusterIncarnation,
+    /// The term that it is of.
+    pub epoch: Epoch,
+    /// The job's graph; shared by the tasks of one deployment.
+    pub graph: Arc<pb::JobGraph>,
+    /// Which task, which generation, and where its input comes from.
+    pub deployment: pb::TaskDeployment,
+}
+
+/// Runs tasks. Every call returns at once.
+pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
+    /// Starts a task. A task that can't be started shows as failed.
+    fn start(&self, task: TaskStart) -> Box<dyn RunningTask>;
+    /// Nobody will take what this subtask's generations up to this one have produced.
+    fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation);
+    /// Nothing of the job's generations up to this one will be asked for any more.
+    fn release_job(&self, job: JobId, up_to: Generation);
+}
+
+/// A task that was started. Dropping it ends the task as soon as that is possible.
+pub trait RunningTask: Send + fmt::Debug {
+    /// Tells it to end. Repeated, it changes nothing.
+    fn cancel(&self);
+    /// Its counters.
+    fn metrics(&self) -> pb::TaskMetrics;
+    /// Follows how far it is.
+    fn status(&self) -> watch::Receiver<TaskStatus>;
+}

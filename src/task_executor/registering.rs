@@ -1,0 +1,248 @@
+//! Whom a TaskExecutor follows, and where it registers with what. Pure, a part of [`super::core`].
+//!
+//! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with what it holds and runs.
+//! - The epoch is raised when a registration is sent, before the report that goes with it is built.
+
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::core::{Core, Effect, Leader, Target};
+use super::executions::Metrics;
+use crate::gateway::registration::Registered;
+use crate::gateway::{GatewayError, GatewayResult};
+
+impl Core {
+    /// The store names a leader, or none.
+    pub fn leader_changed(&mut self, now: Instant, leader: Option<LeaderInformation>) {
+        // Whoever is connected stays so: that the store names nobody says nothing about them.
+        let Some(information) = leader else { return };
+        self.heard_of_leader = now;
+        let Some(address) = information.addresses.get("rpc").cloned() else {
+            tracing::error!(leader = %information.process, "the leader publishes no rpc address");
+            return;
+        };
+        let leader = Leader {
+            epoch: information.epoch,
+            address,
+        };
+        if self
+            .leader
+            .as_ref()
+            .is_some_and(|known| known.epoch > leader.epoch)
+            || self.is_stopping
+        {
+            return;
+        }
+        let targets: Vec<Target> = std::iter::once(Target::ResourceManager)
+            .chain(self.jobs.keys().map(|&job| Target::JobMaster(job)))
+            .collect();
+        if self.leader.as_ref() == Some(&leader) {
+            self.effects.extend(targets.into_iter().map(Effect::Wake));
+            return;
+        }
+        tracing::info!(epoch = %leader.epoch, address = leader.address, "following leader");
+        self.leader = Some(leader);
+        for target in targets {
+            self.connect(target);
+        }
+    }
+
+    /// What to send to the ResourceManager in the next attempt of a run.
+    pub fn prepare_resource_manager(
+        &mut self,
+        run: u64,
+    ) -> GatewayResult<pb::RegisterTaskExecutorRequest> {
+        if self.resource_manager.run != run {
+            return Err(superseded());
+        }
+        let (incarnation, epoch, number) = self.number_registration()?;
+        let sender = self.resource_manager.send(incarnation, epoch, number);
+        self.reported_slots = self.slots.version();
+        let of = &self.description;
+        Ok(pb::RegisterTaskExecutorRequest {
+            sender: Some(sender),
+            location: Some(of.location.clone()),
+            hardware: Some(of.hardware),
+            total_profile: Some(of.total_profile),
+            default_slot_profile: Some(of.default_slot_profile),
+            number_of_slots: of.slots,
+            slot_report: Some(self.slots.report()),
+            version: of.version.clone(),
+        })
+    }
+
+    /// What to send to a JobMaster in the next attempt of a run.
+    pub fn prepare_job_master(
+        &mut self,
+        job: JobId,
+        run: u64,
+        metrics: Metrics<'_>,
+    ) -> GatewayResult<pb::RegisterTaskManagerRequest> {
+        if self
+            .jobs
+            .get(&job)
+            .is_none_or(|known| known.connection.run != run)
+        {
+            return Err(superseded());
+        }
+        let (incarnation, epoch, number) = self.number_registration()?;
+        let known = self.jobs.get_mut(&job).ok_or_else(superseded)?;
+        let sender = known.connection.send(incarnation, epoch, number);
+        let held = self
+            .slots
+            .held_by(job)
+            .filter_map(|(slot, state)| Some((slot, state.holder()?)));
+        let slots = held
+            .map(|(slot, of)| self.slots.offer(slot, of.allocation))
+            .collect();
+        Ok(pb::RegisterTaskManagerRequest {
+            sender: Some(sender),
+            job_id: job.to_string(),
+            location: Some(self.description.location.clone()),
+            executions: known.executions.full_report(metrics),
+            slots,
+        })
+    }
+
+    /// How a run of attempts at the ResourceManager ended.
+    pub fn registered_at_resource_manager(
+        &mut self,
+        now: Instant,
+        run: u64,
+        result: Registered<pb::RegistrationSuccess>,
+    ) {
+        if self.resource_manager.run != run {
+            return;
+        }
+        match result {
+            Registered::Success(success) => {
+                tracing::info!(
+                    resource_manager = success.resource_id,
+                    epoch = success.epoch,
+                    address = self.resource_manager.address,
+                    "registered at resource manager"
+                );
+                self.heard_of_leader = now;
+                self.resource_manager
+                    .succeed(now, self.heartbeat_timeout(&success));
+                // Its leader answers: whoever waits for a JobMaster there need not wait any longer.
+                self.wake_all();
+                if self.slots.version() != self.reported_slots {
+                    let all = self.slots.report().slots;
+                    self.notify_slots(all);
+                }
+            }
+            Registered::Rejected(reason) | Registered::NotFound(reason) => {
+                self.resource_manager.end();
+                self.effects.push(Effect::Fatal(format!(
+                    "the ResourceManager at {} rejected this TaskManager: {reason}",
+                    self.resource_manager.address
+                )));
+            }
+        }
+    }
+
+    /// How a run of attempts at a JobMaster ended.
+    pub fn registered_at_job_master(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        run: u64,
+        result: Registered<(pb::RegistrationSuccess, u64)>,
+    ) {
+        let timeout = match &result {
+            Registered::Success((success, _)) => self.heartbeat_timeout(success),
+            Registered::Rejected(_) | Registered::NotFound(_) => self.options.heartbeat_timeout,
+        };
+        let Some(known) = self
+            .jobs
+            .get_mut(&job)
+            .filter(|known| known.connection.run == run)
+        else {
+            return;
+        };
+        match result {
+            Registered::Success((success, incarnation)) => {
+                tracing::info!(%job, epoch = success.epoch, "registered at job master");
+                self.heard_of_leader = now;
+                known.connection.succeed(now, timeout);
+                known.incarnation = known.incarnation.max(incarnation);
+                let held = self.slots.held_by(job);
+                let holders = held.filter_map(|(_, slot)| slot.holder());
+                known.to_offer = holders.map(|holder| holder.allocation).collect();
+                self.slots.start_timers(job, now, self.options.slot_timeout);
+                self.flush(now, job);
+            }
+            Registered::Rejected(reason) | Registered::NotFound(reason) => {
+                self.end_job(now, job, &format!("its JobMaster is not there: {reason}"));
+            }
+        }
+    }
+
+    /// Connects anew to the leader that is known.
+    pub(super) fn connect(&mut self, target: Target) {
+        let Some(leader) = &self.leader else { return };
+        let address = leader.address.clone();
+        let run = match target {
+            Target::ResourceManager => {
+                self.resource_manager.begin(address.clone());
+                self.resource_manager.run
+            }
+            Target::JobMaster(job) => {
+                let Some(known) = self.jobs.get_mut(&job).filter(|known| !known.is_ending) else {
+                    return;
+                };
+                known.connect(address.clone());
+                self.slots.stop_timers(job);
+                known.connection.run
+            }
+        };
+        self.effects.push(Effect::Register {
+            target,
+            address,
+            run,
+        });
+    }
+
+    /// Ends all delays between attempts.
+    pub(super) fn wake_all(&mut self) {
+        let jobs = self.jobs.keys().map(|&job| Target::JobMaster(job));
+        let targets = std::iter::once(Target::ResourceManager).chain(jobs);
+        self.effects.extend(targets.map(Effect::Wake));
+    }
+
+    /// A leader spoke on a connection.
+    pub(super) fn heard(&mut self, now: Instant, target: Target) {
+        self.heard_of_leader = now;
+        match target {
+            Target::ResourceManager => self.resource_manager.heard(now),
+            Target::JobMaster(job) => {
+                if let Some(known) = self.jobs.get_mut(&job) {
+                    known.connection.heard(now);
+                }
+            }
+        }
+    }
+
+    fn number_registration(&mut self) -> GatewayResult<(ClusterIncarnation, Epoch, u64)> {
+        let unknown = || GatewayError::NotYet("the cluster's incarnation is not known".to_owned());
+        let leader = self.leader.as_ref().ok_or_else(superseded)?;
+        let incarnation = self.highest.heard().incarnation.ok_or_else(unknown)?;
+        self.highest.observe(&incarnation, leader.epoch)?;
+        self.last_registration += 1;
+        Ok((incarnation, leader.epoch, self.last_registration))
+    }
+
+    fn heartbeat_timeout(&self, success: &pb::RegistrationSuccess) -> std::time::Duration {
+        match success.heartbeat_timeout_ms {
+            0 => self.options.heartbeat_timeout,
+            millis => std::time::Duration::from_millis(millis),
+        }
+    }
+}
+
+fn superseded() -> GatewayError {
+    GatewayError::NotYet("this run of registration attempts is over".to_owned())
+}

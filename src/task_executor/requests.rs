@@ -1,0 +1,405 @@
+//! What the leading JobManager asks of a TaskExecutor, and what it is answered. Pure, the other half of [`super::core`].
+//!
+//! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
+//! connection rests on. What is asked about a job also names the job's JobMaster.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::{AllocationId, Generation, JobId};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::core::{Core, Effect, Target, TaskKey, cancel};
+use super::executions::{ExecutionKey, Metrics};
+use super::job::Job;
+use super::launcher::TaskStart;
+use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
+use crate::gateway::{GatewayError, GatewayResult};
+
+impl Core {
+    /// The ResourceManager gives a slot to a job.
+    pub fn request_slot(
+        &mut self,
+        now: Instant,
+        request: &pb::RequestSlotRequest,
+    ) -> GatewayResult<pb::RequestSlotResponse> {
+        use pb::request_slot_response::Answer;
+        self.admit_resource_manager(now, request.sender.as_ref())?;
+        let job: JobId = parse(&request.job_id)?;
+        let allocation: AllocationId = parse(&request.allocation_id)?;
+        let holder = SlotHolder { job, allocation };
+        let refused = |reason: &str| Answer::Refused(reason.to_owned());
+        let answer = if self.is_stopping {
+            refused("the TaskManager is shutting down")
+        } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
+            refused("what is left of the job is being stopped")
+        } else {
+            match self
+                .slots
+                .request(request.slot, holder, request.profile.as_ref())
+            {
+                RequestAnswer::Allocated { is_new } => {
+                    if is_new {
+                        tracing::info!(%job, %allocation, slot = request.slot, "allocated slot");
+                        self.offer_new(now, holder);
+                    }
+                    Answer::Allocated(pb::Ack {})
+                }
+                RequestAnswer::Occupied(present) => Answer::Occupied(allocation_message(present)),
+                RequestAnswer::Refused(reason) => Answer::Refused(reason),
+            }
+        };
+        Ok(pb::RequestSlotResponse {
+            answer: Some(answer),
+        })
+    }
+
+    /// The ResourceManager asks back what nobody uses, or a JobMaster gives slots of its job back.
+    pub fn free_slots(
+        &mut self,
+        now: Instant,
+        request: &pb::FreeSlotsRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let from = self.admit_any(now, request.sender.as_ref())?;
+        for text in &request.allocation_ids {
+            let allocation: AllocationId = parse(text)?;
+            let holders = self
+                .slots
+                .find(allocation)
+                .map(|slot| self.slots.statuses(&[slot]));
+            let Some(job) = holders.and_then(|statuses| {
+                let allocation = statuses.into_iter().next()?.allocation?;
+                allocation.job_id.parse::<JobId>().ok()
+            }) else {
+                continue;
+            };
+            let may_free = match from {
+                Target::JobMaster(of) => of == job,
+                Target::ResourceManager => self.jobs.get(&job).is_none_or(|known| {
+                    !known.connection.is_registered() && !known.executions.is_in_use(allocation)
+                }),
+            };
+            if may_free {
+                tracing::info!(%job, %allocation, cause = request.cause, "freeing slot");
+                self.release_slot(now, job, allocation);
+            }
+        }
+        Ok(pb::Ack {})
+    }
+
+    /// A JobMaster deploys tasks.
+    pub fn submit_tasks(
+        &mut self,
+        now: Instant,
+        request: pb::SubmitTasksRequest,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let sender = request.sender.clone().unwrap_or_default();
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let graph = request
+            .graph
+            .ok_or_else(|| invalid("the deployment has no graph"))?;
+        let graph = Arc::new(graph);
+        let mut refused = Vec::new();
+        for deployment in request.tasks {
+            let (vertex_id, subtask) = (deployment.vertex_id.clone(), deployment.subtask);
+            let generation = deployment.generation;
+            if let Err(reason) = self.start_task(now, job, &sender, &graph, deployment) {
+                tracing::warn!(%job, vertex = vertex_id, subtask, generation, reason, "refused task");
+                refused.push(pb::TaskRefusal {
+                    vertex_id,
+                    subtask,
+                    generation,
+                    reason,
+                });
+            }
+        }
+        self.flush(now, job);
+        Ok(pb::SubmitTasksResponse { refused })
+    }
+
+    /// A JobMaster cancels tasks.
+    pub fn cancel_tasks(
+        &mut self,
+        now: Instant,
+        request: &pb::CancelTasksRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let deadline = now + self.options.task_cancellation_timeout;
+        for task in &request.tasks {
+            let up_to = execution_key(&task.vertex_id, task.subtask, task.up_to_generation)?;
+            let Some(known) = self.jobs.get_mut(&job) else {
+                continue;
+            };
+            let told = known.executions.cancel_up_to(up_to, deadline);
+            // What runs is released when it has ended: without its output it would seem to have failed.
+            if !known.executions.is_running_up_to(up_to) {
+                self.effects.push(Effect::ReleaseTask(TaskKey {
+                    job,
+                    execution: up_to,
+                }));
+            }
+            self.effects
+                .extend(told.into_iter().map(|key| cancel(job, key)));
+        }
+        Ok(pb::Ack {})
+    }
+
+    /// Final states are in the job's record.
+    pub fn acknowledge_executions(
+        &mut self,
+        now: Instant,
+        request: &pb::AcknowledgeExecutionsRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        for id in &request.executions {
+            let key = execution_key(&id.vertex_id, id.subtask, id.generation)?;
+            if let Some(known) = self.jobs.get_mut(&job) {
+                known.executions.acknowledge(&key);
+            }
+        }
+        Ok(pb::Ack {})
+    }
+
+    /// The ResourceManager asks for a sign of life.
+    pub fn heartbeat_from_resource_manager(
+        &mut self,
+        now: Instant,
+        request: &pb::HeartbeatFromResourceManagerRequest,
+    ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
+        self.admit_resource_manager(now, request.sender.as_ref())?;
+        let slot_report = Some(self.slots.report());
+        Ok(pb::HeartbeatFromResourceManagerResponse { slot_report })
+    }
+
+    /// A JobMaster asks for a sign of life. The answer names everything of the job, final states that it has not
+    /// acknowledged included. A slot that it does not know is offered again: it takes or rejects it.
+    pub fn heartbeat_from_job_master(
+        &mut self,
+        now: Instant,
+        request: &pb::HeartbeatFromJobMasterRequest,
+        metrics: Metrics<'_>,
+    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let held: Vec<(AllocationId, bool)> = self
+            .slots
+            .held_by(job)
+            .filter_map(|(_, slot)| {
+                let is_active = matches!(slot, SlotState::Active(_));
+                Some((slot.holder()?.allocation, is_active))
+            })
+            .collect();
+        let known = self.jobs.get_mut(&job).ok_or_else(|| unknown_job(job))?;
+        for (allocation, is_active) in &held {
+            let is_known = request.allocation_ids.contains(&allocation.to_string());
+            if *is_active && !is_known {
+                known.to_offer.insert(*allocation);
+            }
+        }
+        let executions = known.executions.report(metrics);
+        self.flush(now, job);
+        Ok(pb::HeartbeatFromJobMasterResponse {
+            executions,
+            allocation_ids: held
+                .iter()
+                .map(|(allocation, _)| allocation.to_string())
+                .collect(),
+        })
+    }
+
+    /// The job ended, or its JobMaster gave this TaskExecutor up: then it registers again, with what it has.
+    pub fn disconnect_job_master(
+        &mut self,
+        now: Instant,
+        request: &pb::DisconnectJobMasterRequest,
+    ) -> GatewayResult<pb::Ack> {
+        if request.job_ended && self.has_let_go(request.job.as_ref())? {
+            self.highest.admit(request.sender.as_ref())?;
+            return Ok(pb::Ack {});
+        }
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        if request.job_ended {
+            self.end_job(now, job, &request.cause);
+        } else {
+            tracing::warn!(%job, cause = request.cause, "the job master let go, registering again");
+            self.connect(Target::JobMaster(job));
+        }
+        Ok(pb::Ack {})
+    }
+
+    /// The ResourceManager lets go: register again.
+    pub fn disconnect_resource_manager(
+        &mut self,
+        now: Instant,
+        request: &pb::DisconnectResourceManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.admit_resource_manager(now, request.sender.as_ref())?;
+        tracing::warn!(
+            cause = request.cause,
+            "the resource manager let go, registering again"
+        );
+        self.connect(Target::ResourceManager);
+        Ok(pb::Ack {})
+    }
+
+    fn start_task(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        sender: &pb::Sender,
+        graph: &Arc<pb::JobGraph>,
+        deployment: pb::TaskDeployment,
+    ) -> Result<(), String> {
+        if self.is_stopping {
+            return Err("the TaskManager is shutting down".to_owned());
+        }
+        let text = |error: GatewayError| error.to_string();
+        let allocation: AllocationId = parse(&deployment.allocation_id).map_err(text)?;
+        let key = execution_key(
+            &deployment.vertex_id,
+            deployment.subtask,
+            deployment.generation,
+        )
+        .map_err(text)?;
+        if !self.slots.is_held(SlotHolder { job, allocation }) {
+            return Err(format!(
+                "the job does not hold allocation {allocation} here"
+            ));
+        }
+        let known = self
+            .jobs
+            .get_mut(&job)
+            .ok_or_else(|| unknown_job(job).to_string())?;
+        let deadline = now + self.options.task_cancellation_timeout;
+        let below = Generation::new(key.generation.get().saturating_sub(1));
+        known.executions.admit(key, allocation)?;
+        // The job's record has a younger generation: the older ones have no effect any more.
+        let older = ExecutionKey {
+            generation: below,
+            ..key
+        };
+        let superseded = known.executions.cancel_up_to(older, deadline);
+        // Who deploys into a slot has taken it, even if its answer to the offer was lost.
+        self.slots.activate(allocation);
+        let start = TaskStart {
+            job,
+            job_incarnation: known.incarnation,
+            cluster_incarnation: ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
+            epoch: Epoch::new(sender.epoch),
+            graph: graph.clone(),
+            deployment,
+        };
+        self.effects
+            .extend(superseded.into_iter().map(|key| cancel(job, key)));
+        self.effects.push(Effect::Start(
+            TaskKey {
+                job,
+                execution: key,
+            },
+            Box::new(start),
+        ));
+        Ok(())
+    }
+
+    fn offer_new(&mut self, now: Instant, holder: SlotHolder) {
+        let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
+        known.to_offer.insert(holder.allocation);
+        if known.connection.is_registered() {
+            self.slots
+                .start_timer(holder.allocation, now, self.options.slot_timeout);
+            self.flush(now, holder.job);
+        } else if known.connection.is_idle() {
+            self.connect(Target::JobMaster(holder.job));
+        }
+    }
+
+    fn has_let_go(&self, scope: Option<&pb::JobScope>) -> GatewayResult<bool> {
+        let scope = scope.ok_or_else(|| invalid("the message names no job"))?;
+        let known = self.jobs.get(&parse::<JobId>(&scope.job_id)?);
+        Ok(known.is_none_or(|known| known.is_ending))
+    }
+
+    fn admit_resource_manager(
+        &mut self,
+        now: Instant,
+        sender: Option<&pb::Sender>,
+    ) -> GatewayResult<()> {
+        match self.admit_any(now, sender)? {
+            Target::ResourceManager => Ok(()),
+            Target::JobMaster(_) => Err(self.outdated("this registration is one at a JobMaster")),
+        }
+    }
+
+    fn admit_job_master(
+        &mut self,
+        now: Instant,
+        sender: Option<&pb::Sender>,
+        scope: Option<&pb::JobScope>,
+    ) -> GatewayResult<JobId> {
+        let scope = scope.ok_or_else(|| invalid("the message names no job"))?;
+        let job: JobId = parse(&scope.job_id)?;
+        if self.admit_any(now, sender)? != Target::JobMaster(job) {
+            return Err(self.outdated("this registration is not one at the job's JobMaster"));
+        }
+        let known = self.jobs.get_mut(&job).ok_or_else(|| unknown_job(job))?;
+        if scope.job_incarnation < known.incarnation {
+            let reason = format!("another JobMaster took the job over: {}", known.incarnation);
+            return Err(self.outdated(&reason));
+        }
+        known.incarnation = scope.job_incarnation;
+        Ok(job)
+    }
+
+    /// Finds the connection that a message belongs to, by its registration.
+    fn admit_any(&mut self, now: Instant, sender: Option<&pb::Sender>) -> GatewayResult<Target> {
+        self.highest.admit(sender)?;
+        let registration = sender.map(|sender| sender.registration).unwrap_or_default();
+        let target = if self.resource_manager.is_of(registration) {
+            Target::ResourceManager
+        } else {
+            let jobs = self.jobs.iter();
+            let found = jobs
+                .filter(|(_, known)| !known.is_ending)
+                .find(|(_, known)| known.connection.is_of(registration));
+            let Some((&job, _)) = found else {
+                // A leader that is there to call is there to register at.
+                self.wake_all();
+                return Err(self.outdated(&format!("registration {registration} is not present")));
+            };
+            Target::JobMaster(job)
+        };
+        self.heard(now, target);
+        Ok(target)
+    }
+
+    fn outdated(&self, reason: &str) -> GatewayError {
+        let epoch = self.highest.heard().epoch.get();
+        GatewayError::Outdated {
+            epoch,
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+fn execution_key(vertex: &str, subtask: u32, generation: u64) -> GatewayResult<ExecutionKey> {
+    let generation = Generation::new(generation);
+    Ok(ExecutionKey {
+        vertex: parse(vertex)?,
+        subtask,
+        generation,
+    })
+}
+
+fn parse<T: FromStr<Err: ToString>>(text: &str) -> GatewayResult<T> {
+    text.parse()
+        .map_err(|error: T::Err| GatewayError::Invalid(error.to_string()))
+}
+
+fn invalid(reason: &str) -> GatewayError {
+    GatewayError::Invalid(reason.to_owned())
+}
+
+fn unknown_job(job: JobId) -> GatewayError {
+    GatewayError::NotFound(format!("nothing of job {job} is here"))
+}

@@ -1,0 +1,410 @@
+//! A ResourceManager and a JobMaster that do what a test of the TaskExecutor says.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
+use tanist_proto::v1 as pb;
+use tokio::sync::mpsc;
+
+use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
+use crate::gateway::{
+    GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway, TaskExecutorGateway,
+};
+
+/// What a leader hears.
+#[derive(Debug)]
+pub enum Heard {
+    AtResourceManager(pb::RegisterTaskExecutorRequest),
+    AtJobMaster(pb::RegisterTaskManagerRequest),
+    Slots(pb::NotifySlotsAvailableRequest),
+    Offer(pb::OfferSlotsRequest),
+    Update(pb::UpdateTaskExecutionStatesRequest),
+    GoodbyeResourceManager(pb::DisconnectTaskExecutorRequest),
+    GoodbyeJobMaster(pb::DisconnectTaskManagerRequest),
+}
+
+/// A ResourceManager and a JobMaster of [`JOB`] at one address, in one term.
+#[derive(Debug)]
+pub struct Leader {
+    pub epoch: u64,
+    address: String,
+    connector: LocalConnector,
+    heard: tokio::sync::Mutex<mpsc::Receiver<Heard>>,
+    /// The registrations at the ResourceManager and at the JobMaster that count.
+    pub registrations: Mutex<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub struct Script {
+    epoch: u64,
+    heard: mpsc::Sender<Heard>,
+    pub is_rejecting_offers: Mutex<bool>,
+    /// Offers are heard and never answered.
+    pub is_ignoring_offers: Mutex<bool>,
+    pub rejection: Mutex<Option<String>>,
+}
+
+impl Leader {
+    /// Starts to listen at `address`.
+    pub fn start(connector: &LocalConnector, address: &str, epoch: u64) -> (Arc<Script>, Leader) {
+        let (sender, heard) = mpsc::channel(1024);
+        let script = Arc::new(Script {
+            epoch,
+            heard: sender,
+            is_rejecting_offers: Mutex::new(false),
+            is_ignoring_offers: Mutex::new(false),
+            rejection: Mutex::new(None),
+        });
+        connector.put_resource_manager(address, script.clone());
+        connector.put_job_master(address, JOB, script.clone());
+        let leader = Leader {
+            epoch,
+            address: address.to_owned(),
+            connector: connector.clone(),
+            heard: tokio::sync::Mutex::new(heard),
+            registrations: Mutex::new((0, 0)),
+        };
+        (script, leader)
+    }
+
+    /// The next that it hears and that `take` takes; what it does not take is dropped.
+    pub async fn wait_for<T>(&self, what: &str, mut take: impl FnMut(Heard) -> Option<T>) -> T {
+        let search = async {
+            loop {
+                let heard = self
+                    .heard
+                    .lock()
+                    .await
+                    .recv()
+                    .await
+                    .expect("the leader listens");
+                match &heard {
+                    Heard::AtResourceManager(request) => {
+                        self.lock().0 = request.sender.as_ref().expect("a sender").registration;
+                    }
+                    Heard::AtJobMaster(request) => {
+                        self.lock().1 = request.sender.as_ref().expect("a sender").registration;
+                    }
+                    _ => {}
+                }
+                if let Some(found) = take(heard) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(BOUND, search)
+            .await
+            .unwrap_or_else(|_| panic!("no {what} came"))
+    }
+
+    pub async fn registered(&self) -> pb::RegisterTaskExecutorRequest {
+        let take = |heard| match heard {
+            Heard::AtResourceManager(request) => Some(request),
+            _ => None,
+        };
+        self.wait_for("registration at the ResourceManager", take)
+            .await
+    }
+
+    pub async fn registered_job(&self) -> pb::RegisterTaskManagerRequest {
+        let take = |heard| match heard {
+            Heard::AtJobMaster(request) => Some(request),
+            _ => None,
+        };
+        self.wait_for("registration at the JobMaster", take).await
+    }
+
+    pub async fn offered(&self) -> pb::OfferSlotsRequest {
+        let take = |heard| match heard {
+            Heard::Offer(request) => Some(request),
+            _ => None,
+        };
+        self.wait_for("offer", take).await
+    }
+
+    /// Waits until an execution is reported in this state.
+    pub async fn updated(&self, state: pb::ExecutionState) -> pb::ExecutionReport {
+        let take = |heard| match heard {
+            Heard::Update(request) => request
+                .executions
+                .into_iter()
+                .find(|execution| execution.state() == state),
+            _ => None,
+        };
+        self.wait_for(state.as_str_name(), take).await
+    }
+
+    /// Waits until an execution is reported that has ended.
+    pub async fn ended(&self) -> pb::ExecutionReport {
+        let final_states = [
+            pb::ExecutionState::Finished,
+            pb::ExecutionState::Canceled,
+            pb::ExecutionState::Failed,
+        ];
+        let take = |heard| match heard {
+            Heard::Update(request) => {
+                let mut executions = request.executions.into_iter();
+                executions.find(|execution| final_states.contains(&execution.state()))
+            }
+            _ => None,
+        };
+        self.wait_for("end of an execution", take).await
+    }
+
+    pub async fn freed(&self, slot: u32) {
+        let take = |heard| match heard {
+            Heard::Slots(request) => request
+                .slots
+                .iter()
+                .any(|status| status.slot == slot && status.allocation.is_none())
+                .then_some(()),
+            _ => None,
+        };
+        self.wait_for("freed slot", take).await;
+    }
+
+    pub fn resource_manager_sender(&self) -> Option<pb::Sender> {
+        Some(self.sender(self.lock().0))
+    }
+
+    pub fn job_master_sender(&self) -> Option<pb::Sender> {
+        Some(self.sender(self.lock().1))
+    }
+
+    pub fn task_executor(&self) -> Arc<dyn TaskExecutorGateway> {
+        use crate::gateway::Connector as _;
+        self.connector.task_executor(TE)
+    }
+
+    pub fn information(&self) -> LeaderInformation {
+        LeaderInformation {
+            epoch: Epoch::new(self.epoch),
+            process: ProcessId::new(self.address.as_str()),
+            addresses: BTreeMap::from([("rpc".to_owned(), self.address.clone())]),
+            since_ms: 0,
+        }
+    }
+
+    pub async fn request_slot(&self, slot: u32, allocation: &str) -> pb::RequestSlotResponse {
+        let request = pb::RequestSlotRequest {
+            sender: self.resource_manager_sender(),
+            slot,
+            job_id: JOB.to_string(),
+            allocation_id: allocation.to_owned(),
+            profile: None,
+            job_master_address: self.address.clone(),
+        };
+        self.task_executor()
+            .request_slot(request)
+            .await
+            .expect("is registered")
+    }
+
+    pub async fn submit(
+        &self,
+        generation: u64,
+        allocation: &str,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let deployment = pb::TaskDeployment {
+            vertex_id: VERTEX.to_owned(),
+            subtask: 0,
+            generation,
+            allocation_id: allocation.to_owned(),
+            inputs: Vec::new(),
+        };
+        let request = pb::SubmitTasksRequest {
+            sender: self.job_master_sender(),
+            job: scope(),
+            graph: Some(graph()),
+            tasks: vec![deployment],
+        };
+        self.task_executor().submit_tasks(request).await
+    }
+
+    pub async fn cancel(&self, up_to_generation: u64) {
+        let vertex_id = VERTEX.to_owned();
+        let tasks = vec![pb::TaskCancellation {
+            vertex_id,
+            subtask: 0,
+            up_to_generation,
+        }];
+        let sender = self.job_master_sender();
+        let request = pb::CancelTasksRequest {
+            sender,
+            job: scope(),
+            tasks,
+        };
+        self.task_executor()
+            .cancel_tasks(request)
+            .await
+            .expect("is registered");
+    }
+
+    pub async fn acknowledge(&self, generation: u64) {
+        let vertex_id = VERTEX.to_owned();
+        let executions = vec![pb::ExecutionId {
+            vertex_id,
+            subtask: 0,
+            generation,
+        }];
+        let sender = self.job_master_sender();
+        let request = pb::AcknowledgeExecutionsRequest {
+            sender,
+            job: scope(),
+            executions,
+        };
+        self.task_executor()
+            .acknowledge_executions(request)
+            .await
+            .expect("is registered");
+    }
+
+    pub async fn job_heartbeat(
+        &self,
+        allocations: &[&str],
+    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
+        let request = pb::HeartbeatFromJobMasterRequest {
+            sender: self.job_master_sender(),
+            job: scope(),
+            allocation_ids: allocations.iter().map(ToString::to_string).collect(),
+            full_report: false,
+        };
+        self.task_executor()
+            .heartbeat_from_job_master(request)
+            .await
+    }
+
+    pub async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
+        let sender = self.resource_manager_sender();
+        let request = pb::HeartbeatFromResourceManagerRequest { sender };
+        let answer = self
+            .task_executor()
+            .heartbeat_from_resource_manager(request)
+            .await?;
+        Ok(answer.slot_report.unwrap_or_default().slots)
+    }
+
+    fn sender(&self, registration: u64) -> pb::Sender {
+        pb::Sender {
+            cluster_incarnation: "c1".to_owned(),
+            epoch: self.epoch,
+            registration,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, (u64, u64)> {
+        self.registrations.lock().expect("not poisoned")
+    }
+}
+
+impl Script {
+    async fn hear(&self, heard: Heard) {
+        // A leader that the test has dropped hears nothing.
+        let _gone = self.heard.send(heard).await;
+    }
+
+    fn success(&self) -> pb::RegistrationResponse {
+        use pb::registration_response::Answer;
+        let rejection = self.rejection.lock().expect("not poisoned").clone();
+        let answer = match rejection {
+            Some(reason) => Answer::Rejection(pb::RegistrationRejection { reason }),
+            None => Answer::Success(pb::RegistrationSuccess {
+                resource_id: "leader".to_owned(),
+                cluster_id: "test".to_owned(),
+                cluster_incarnation: "c1".to_owned(),
+                epoch: self.epoch,
+                heartbeat_interval_ms: 10_000,
+                heartbeat_timeout_ms: 50_000,
+            }),
+        };
+        pb::RegistrationResponse {
+            answer: Some(answer),
+        }
+    }
+}
+
+#[async_trait]
+impl ResourceManagerGateway for Script {
+    async fn register_task_executor(
+        &self,
+        request: pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<pb::RegistrationResponse> {
+        self.hear(Heard::AtResourceManager(request)).await;
+        Ok(self.success())
+    }
+
+    async fn notify_slots_available(
+        &self,
+        request: pb::NotifySlotsAvailableRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.hear(Heard::Slots(request)).await;
+        Ok(pb::Ack {})
+    }
+
+    async fn disconnect_task_executor(
+        &self,
+        request: pb::DisconnectTaskExecutorRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.hear(Heard::GoodbyeResourceManager(request)).await;
+        Ok(pb::Ack {})
+    }
+}
+
+#[async_trait]
+impl JobMasterGateway for Script {
+    async fn register_task_manager(
+        &self,
+        request: pb::RegisterTaskManagerRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
+        self.hear(Heard::AtJobMaster(request)).await;
+        let registration = Some(self.success());
+        Ok(pb::RegisterTaskManagerResponse {
+            registration,
+            job_incarnation: 1,
+        })
+    }
+
+    async fn offer_slots(
+        &self,
+        request: pb::OfferSlotsRequest,
+    ) -> GatewayResult<pb::OfferSlotsResponse> {
+        let ids = request
+            .offers
+            .iter()
+            .map(|offer| offer.allocation_id.clone())
+            .collect();
+        self.hear(Heard::Offer(request)).await;
+        if *self.is_ignoring_offers.lock().expect("not poisoned") {
+            std::future::pending::<()>().await;
+        }
+        let mut answer = pb::OfferSlotsResponse::default();
+        if *self.is_rejecting_offers.lock().expect("not poisoned") {
+            answer.rejected_allocation_ids = ids;
+        } else {
+            answer.accepted_allocation_ids = ids;
+        }
+        Ok(answer)
+    }
+
+    async fn update_task_execution_states(
+        &self,
+        request: pb::UpdateTaskExecutionStatesRequest,
+    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse> {
+        self.hear(Heard::Update(request)).await;
+        Ok(pb::UpdateTaskExecutionStatesResponse {})
+    }
+
+    async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
+        Ok(pb::Ack {})
+    }
+
+    async fn disconnect_task_manager(
+        &self,
+        request: pb::DisconnectTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.hear(Heard::GoodbyeJobMaster(request)).await;
+        Ok(pb::Ack {})
+    }
+}

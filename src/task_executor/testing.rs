@@ -1,0 +1,231 @@
+//! What surrounds a TaskExecutor in its tests: a launcher that does what the test says, and leaders that come and go.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::{mpsc, watch};
+
+use super::scripted_leader::{Leader, Script};
+use super::*;
+use crate::gateway::LocalConnector;
+
+/// How long a test waits for anything.
+pub const BOUND: Duration = Duration::from_secs(3600);
+pub const JOB: JobId = JobId::from_bits(0xA);
+pub const VERTEX: &str = "00000000000000000000000000000001";
+pub const TE: &str = "tm:1";
+
+/// Lets (paused) time pass, and everything that is due in it happen.
+pub async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Ten records, counted and dropped.
+pub fn graph() -> pb::JobGraph {
+    let columns = ["seq", "key", "value"].map(|name| pb::Column {
+        name: name.to_owned(),
+        r#type: pb::ColumnType::Int64.into(),
+    });
+    let datagen = pb::Operator {
+        name: "numbers".to_owned(),
+        spec: r#"{"type":"datagen","count":10,"seed":1,"keys":3}"#.to_owned(),
+        output: columns.to_vec(),
+    };
+    let discard = pb::Operator {
+        name: "drop".to_owned(),
+        spec: r#"{"type":"discard"}"#.to_owned(),
+        output: Vec::new(),
+    };
+    let vertex = pb::JobVertex {
+        id: VERTEX.to_owned(),
+        name: "numbers".to_owned(),
+        operators: vec![datagen, discard],
+        parallelism: 1,
+        max_parallelism: 1,
+        slot_sharing_group: String::new(),
+    };
+    pb::JobGraph {
+        job_id: JOB.to_string(),
+        name: "test".to_owned(),
+        vertices: vec![vertex],
+        ..pb::JobGraph::default()
+    }
+}
+
+pub fn scope() -> Option<pb::JobScope> {
+    Some(pb::JobScope {
+        job_id: JOB.to_string(),
+        job_incarnation: 1,
+    })
+}
+
+/// A task that does what the test says.
+#[derive(Debug)]
+pub struct Started {
+    pub start: TaskStart,
+    pub status: watch::Sender<TaskStatus>,
+}
+
+/// Hands what it starts to the test. Told to end, a task is canceled at once, unless the test wants to do that itself.
+#[derive(Debug)]
+pub struct ScriptedLauncher {
+    started: mpsc::Sender<Started>,
+    pub released: Mutex<Vec<JobId>>,
+    /// Subtask and generation.
+    pub released_tasks: Mutex<Vec<(u32, u64)>>,
+    pub is_slow_to_cancel: bool,
+}
+
+#[derive(Debug)]
+struct ScriptedTask {
+    status: watch::Sender<TaskStatus>,
+    is_slow_to_cancel: bool,
+}
+
+impl TaskLauncher for ScriptedLauncher {
+    fn start(&self, start: TaskStart) -> Box<dyn RunningTask> {
+        let status = watch::Sender::new(TaskStatus::Deploying);
+        let started = Started {
+            start,
+            status: status.clone(),
+        };
+        self.started
+            .try_send(started)
+            .expect("the test takes what starts");
+        Box::new(ScriptedTask {
+            status,
+            is_slow_to_cancel: self.is_slow_to_cancel,
+        })
+    }
+
+    fn release_task(&self, _: JobId, _: JobVertexId, subtask: u32, up_to: Generation) {
+        let mut released = self.released_tasks.lock().expect("not poisoned");
+        released.push((subtask, up_to.get()));
+    }
+
+    fn release_job(&self, job: JobId, _up_to: Generation) {
+        self.released.lock().expect("not poisoned").push(job);
+    }
+}
+
+impl RunningTask for ScriptedTask {
+    fn cancel(&self) {
+        let is_slow = self.is_slow_to_cancel;
+        let status = if is_slow {
+            TaskStatus::Canceling
+        } else {
+            TaskStatus::Canceled
+        };
+        self.status.send_replace(status);
+    }
+
+    fn metrics(&self) -> pb::TaskMetrics {
+        pb::TaskMetrics {
+            records_in: 7,
+            ..pb::TaskMetrics::default()
+        }
+    }
+
+    fn status(&self) -> watch::Receiver<TaskStatus> {
+        self.status.subscribe()
+    }
+}
+
+/// A TaskExecutor with two slots, and what surrounds it.
+pub struct World {
+    pub connector: LocalConnector,
+    pub executor: TaskExecutor,
+    pub leader: watch::Sender<Option<LeaderInformation>>,
+    pub highest: HighestEpoch,
+    pub launcher: Arc<ScriptedLauncher>,
+    pub started: mpsc::Receiver<Started>,
+}
+
+impl World {
+    pub fn start(is_slow_to_cancel: bool) -> World {
+        World::start_with(is_slow_to_cancel, None)
+    }
+
+    /// With another launcher than the scripted one.
+    pub fn start_with(is_slow_to_cancel: bool, runs: Option<Arc<dyn TaskLauncher>>) -> World {
+        let connector = LocalConnector::default();
+        let (leader, followed) = watch::channel(None);
+        let highest = HighestEpoch::default();
+        let (sender, started) = mpsc::channel(64);
+        let launcher = Arc::new(ScriptedLauncher {
+            started: sender,
+            released: Mutex::new(Vec::new()),
+            released_tasks: Mutex::new(Vec::new()),
+            is_slow_to_cancel,
+        });
+        let runs = runs.unwrap_or_else(|| launcher.clone());
+        let services = TaskExecutorServices {
+            connector: Arc::new(connector.clone()),
+            leader: followed,
+            highest_epoch: highest.clone(),
+            launcher: runs,
+            description: description(),
+        };
+        let executor = TaskExecutor::start(Options::default(), services);
+        connector.put_task_executor(TE, Arc::new(executor.handle()));
+        World {
+            connector,
+            executor,
+            leader,
+            highest,
+            launcher,
+            started,
+        }
+    }
+
+    /// The store names this leader.
+    pub fn lead(&self, leader: &Leader) {
+        let cluster = ClusterIncarnation::new("c1");
+        self.highest
+            .observe(&cluster, Epoch::new(leader.epoch))
+            .expect("a younger leader");
+        self.leader.send_replace(Some(leader.information()));
+    }
+
+    /// Starts a leader and waits until the TaskExecutor is registered there.
+    pub async fn with_leader(&self, address: &str, epoch: u64) -> (Arc<Script>, Leader) {
+        let (script, leader) = Leader::start(&self.connector, address, epoch);
+        self.lead(&leader);
+        leader.registered().await;
+        (script, leader)
+    }
+
+    pub async fn next_started(&mut self) -> Started {
+        let next = tokio::time::timeout(BOUND, self.started.recv()).await;
+        next.expect("a task starts within the bound")
+            .expect("the launcher lives")
+    }
+}
+
+pub fn description() -> TaskExecutorDescription {
+    TaskExecutorDescription {
+        location: pb::TaskManagerLocation {
+            resource_id: "tm".to_owned(),
+            incarnation: "1".to_owned(),
+            rpc_address: TE.to_owned(),
+            data_address: "tm:2".to_owned(),
+        },
+        hardware: pb::HardwareDescription {
+            cpu_cores: 2,
+            physical_memory_bytes: 1000,
+        },
+        total_profile: pb::ResourceProfile {
+            cpu_cores: 2.0,
+            memory_bytes: 200,
+        },
+        default_slot_profile: pb::ResourceProfile {
+            cpu_cores: 1.0,
+            memory_bytes: 100,
+        },
+        slots: 2,
+        version: "0.1.0".to_owned(),
+    }
+}

@@ -1,0 +1,127 @@
+//! The codes with which every process of Tanist ends, and its last words.
+//!
+//! A process that a signal killed has no code of ours: shells show 128 plus the signal's number.
+
+use std::fmt;
+
+/// Why a process ended. The number is its exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// As asked: the command succeeded, the job finished, or a signal asked a server to end and it did so in order.
+    Ended = 0,
+    /// What a client asked for did not come about: the request was refused, nobody answered, or the job ended otherwise
+    /// than FINISHED.
+    Unsuccessful = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// Not started: the configuration is wrong or can't be read.
+    Configuration = 10,
+    /// Not started: a port can't be bound.
+    Port = 11,
+    /// Not started: operators that the process was to bring are missing or don't fit.
+    Operators = 12,
+    /// Not started: a local directory can't be used.
+    Directory = 13,
+    /// Fatal while running: the store's driver is broken for good, the process's own state is corrupt, or memory is out.
+    /// To be started again.
+    Fatal = 20,
+    /// Refused for good: unknown worker, another cluster or incarnation, an incompatible version. Starting it again doesn't
+    /// help.
+    Refused = 21,
+    /// The orderly end took longer than `process.shutdown-timeout`, or was cut short by a second signal.
+    ShutdownCutShort = 22,
+}
+
+impl ExitCode {
+    /// Every code.
+    pub const ALL: [ExitCode; 10] = [
+        ExitCode::Ended,
+        ExitCode::Unsuccessful,
+        ExitCode::Usage,
+        ExitCode::Configuration,
+        ExitCode::Port,
+        ExitCode::Operators,
+        ExitCode::Directory,
+        ExitCode::Fatal,
+        ExitCode::Refused,
+        ExitCode::ShutdownCutShort,
+    ];
+
+    /// The exit status.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// A word for logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExitCode::Ended => "ended",
+            ExitCode::Unsuccessful => "unsuccessful",
+            ExitCode::Usage => "usage",
+            ExitCode::Configuration => "configuration",
+            ExitCode::Port => "port",
+            ExitCode::Operators => "operators",
+            ExitCode::Directory => "directory",
+            ExitCode::Fatal => "fatal",
+            ExitCode::Refused => "refused",
+            ExitCode::ShutdownCutShort => "shutdown-cut-short",
+        }
+    }
+
+    /// A line for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            ExitCode::Ended => "ended as asked",
+            ExitCode::Unsuccessful => "what was asked for did not come about",
+            ExitCode::Usage => "the command line is wrong",
+            ExitCode::Configuration => "not started: the configuration is wrong",
+            ExitCode::Port => "not started: a port can't be bound",
+            ExitCode::Operators => "not started: operators are missing or don't fit",
+            ExitCode::Directory => "not started: a local directory can't be used",
+            ExitCode::Fatal => "fatal error while running",
+            ExitCode::Refused => "refused for good",
+            ExitCode::ShutdownCutShort => "ended before everything was put in order",
+        }
+    }
+
+    /// Logs the last line of a process: code and cause. At `info` for an end as asked, else at `error`.
+    pub fn log_last_words(self, cause: &str) {
+        let (exit_code, reason) = (self.code(), self.name());
+        match self {
+            ExitCode::Ended => tracing::info!(exit_code, reason, cause, "ended as asked"),
+            other => tracing::error!(exit_code, reason, cause, "{}", other.text()),
+        }
+    }
+}
+
+impl fmt::Display for ExitCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.text(), self.code())
+    }
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> std::process::ExitCode {
+        std::process::ExitCode::from(code.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_and_names_are_distinct_and_leave_the_signals_alone() {
+        let codes: BTreeSet<u8> = ExitCode::ALL.iter().map(|code| code.code()).collect();
+        let names: BTreeSet<&str> = ExitCode::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(
+            (codes.len(), names.len()),
+            (ExitCode::ALL.len(), ExitCode::ALL.len())
+        );
+        assert!(codes.iter().all(|code| *code < 126), "{codes:?}");
+        assert_eq!(ExitCode::Usage.code(), 2, "clap ends with 2");
+    }
+}

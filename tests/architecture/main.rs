@@ -1,0 +1,98 @@
+//! The architecture, checked on the source text: which module may use which, which crate may name which, how files open.
+//!
+//! Each rule is a function from text to complaints, tried on bad text first and then on all of the project's files.
+
+mod paths;
+mod rules;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// A Rust file of the project.
+struct SourceFile {
+    /// Relative to the project's root, with `/`.
+    path: String,
+    text: String,
+}
+
+/// All Rust files below `folder`, which is relative to the project's root and may be missing.
+fn files_below(folder: &str) -> anyhow::Result<Vec<SourceFile>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> = vec![root.join(folder)];
+    while let Some(current) = folders.pop() {
+        if !current.exists() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&current).with_context(|| current.display().to_string())? {
+            let path = entry?.path();
+            let hidden = path
+                .file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            if path.is_dir() && !hidden && path != root.join("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path)?;
+                let path = path
+                    .strip_prefix(root)?
+                    .to_string_lossy()
+                    .replace('\\', "/");
+                files.push(SourceFile { path, text });
+            }
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+/// Fails with everything that `rule` complains of in `files`, of which there must be some.
+fn assert_kept(files: &[SourceFile], rule: impl Fn(&SourceFile) -> Vec<String>) {
+    assert!(!files.is_empty(), "no files to check");
+    let complaints: Vec<String> = files.iter().flat_map(rule).collect();
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn modules_use_only_the_layers_below_them() -> anyhow::Result<()> {
+    assert_kept(&files_below("src")?, |file| {
+        rules::layers(&file.path, &file.text)
+    });
+    Ok(())
+}
+
+#[test]
+fn the_ha_crate_names_no_other_crate_of_ours() -> anyhow::Result<()> {
+    let foreign = ["tanist", "tanist_proto", "tanist_chaos"];
+    assert_kept(&files_below("ha")?, |file| {
+        rules::names_none_of(&file.path, &file.text, &foreign)
+    });
+    Ok(())
+}
+
+#[test]
+fn the_proto_crate_names_no_crate_above_it() -> anyhow::Result<()> {
+    let foreign = ["tanist", "tanist_chaos"];
+    assert_kept(&files_below("proto")?, |file| {
+        rules::names_none_of(&file.path, &file.text, &foreign)
+    });
+    Ok(())
+}
+
+#[test]
+fn only_one_file_names_the_backoff_crate() -> anyhow::Result<()> {
+    let mut files = files_below(".")?;
+    files.retain(|file| file.path != "ha/src/retry.rs");
+    assert_kept(&files, |file| {
+        rules::names_none_of(&file.path, &file.text, &["backoff"])
+    });
+    Ok(())
+}
+
+#[test]
+fn every_file_opens_by_saying_what_it_is() -> anyhow::Result<()> {
+    assert_kept(&files_below(".")?, |file| {
+        rules::opening(&file.path, &file.text)
+    });
+    Ok(())
+}

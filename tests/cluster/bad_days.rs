@@ -1,0 +1,202 @@
+//! Bad input and bad days: a clear error where the user looks, the process alive, nothing lost.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{ClusterBuilder, Store, StoreKind, Submission, dump};
+use tanist_ha::keys::{Key, Kind};
+use tanist_ha::testing::servers::EtcdServerOptions;
+
+use crate::support::{PROGRAM, WordsAndTicks, cluster_on, job_file};
+
+/// How long a process may take to say what is wrong.
+const SAY_BOUND: Duration = Duration::from_secs(30);
+
+on_stores! {
+    embedded(Embedded) { a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered }
+    etcd(Etcd) {
+        a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered,
+        processes_whose_store_is_unreachable_say_so_and_work_once_it_is_there,
+    }
+    zookeeper(ZooKeeper) {
+        a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered,
+        processes_whose_store_is_unreachable_say_so_and_work_once_it_is_there,
+    }
+}
+
+async fn processes_whose_store_is_unreachable_say_so_and_work_once_it_is_there(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut store = Store::own(kind).await?;
+    store.kill_server()?;
+    let endpoint = store.endpoint().to_owned();
+    let builder = ClusterBuilder::new(PROGRAM, store)
+        .jobmanagers(1)
+        .taskmanagers(1);
+    let mut cluster = builder.launch().await?;
+    cluster.jobmanager(0).says(&endpoint, SAY_BOUND).await?;
+    cluster.taskmanager(0).says(&endpoint, SAY_BOUND).await?;
+    ensure!(
+        cluster.jobmanager(0).runs() && cluster.taskmanager(0).runs(),
+        "a process ended"
+    );
+    cluster.store().restart_server().await?;
+    cluster.leader().await?;
+    cluster.wait_until_complete().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 1)?;
+    cluster.submit(&workload.submission).await?;
+    workload.check_finished(cluster).await
+}
+
+async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.slots(4).start().await?;
+    let healthy = WordsAndTicks::prepare(&cluster, 5)?;
+    let mut doomed = WordsAndTicks::prepare(&cluster, 3600)?.submission;
+    for (_, value) in doomed
+        .parameters
+        .iter_mut()
+        .filter(|(name, _)| name != "input")
+    {
+        // Outputs of its own.
+        if value.starts_with('/') {
+            value.push_str("-of-the-other");
+        }
+    }
+    cluster.submit(&healthy.submission).await?;
+    let job = cluster.submit(&doomed).await?;
+    cluster.wait_for_state(job, "RUNNING").await?;
+    let former = cluster.leader().await?;
+    let key = Key::new(Kind::Graphs, job.to_string().parse()?);
+    dump::damage(&*cluster.records().await?, &key, b"no record at all").await?;
+    cluster.jobmanager(former.index).kill();
+    cluster.successor_of(&former).await?;
+    let path = format!("/v1/jobs/{job}/exceptions");
+    cluster
+        .wait_for_rest("the reason of the quarantine", SAY_BOUND, &path, |body| {
+            body.to_string().contains(&key.to_string())
+        })
+        .await?;
+    cluster.wait_for_state(healthy.job(), "FINISHED").await?;
+    healthy.check_result()?;
+    // It stays until somebody decides.
+    let leader = cluster.leader().await?;
+    cluster
+        .cli()
+        .run(&["cancel", &job.to_string(), "--address", &leader.rest])
+        .await?
+        .success()?;
+    cluster.check_nothing_left(&healthy.outputs()).await
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_said_and_the_process_lives() -> anyhow::Result<()> {
+    let user = ("tanist".to_owned(), "right".to_owned());
+    let options = EtcdServerOptions {
+        user: Some(user),
+        ..EtcdServerOptions::default()
+    };
+    let store = Store::own_etcd(options).await?;
+    let builder = ClusterBuilder::new(PROGRAM, store)
+        .jobmanagers(1)
+        .taskmanagers(1);
+    let mut cluster = builder
+        .set("high-availability.etcd.password", "wrong")
+        .launch()
+        .await?;
+    cluster
+        .jobmanager(0)
+        .says("authentication failed", SAY_BOUND)
+        .await?;
+    cluster
+        .taskmanager(0)
+        .says("authentication failed", SAY_BOUND)
+        .await?;
+    ensure!(
+        cluster.jobmanager(0).runs() && cluster.taskmanager(0).runs(),
+        "a process ended"
+    );
+    ensure!(
+        !cluster.jobmanager(0).log().contains("wrong"),
+        "the password is in the log"
+    );
+    cluster.check_nothing_left(&[]).await
+}
+
+#[tokio::test]
+async fn a_port_in_use_ends_the_process_with_what_to_set() -> anyhow::Result<()> {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let port = taken.local_addr()?.port().to_string();
+    let builder = cluster_on(StoreKind::Embedded)
+        .await?
+        .jobmanagers(1)
+        .taskmanagers(1);
+    let builder = builder
+        .set("jobmanager.rpc.port", &port)
+        .set("taskmanager.data.port", &port);
+    let mut cluster = builder.launch().await?;
+    let status = cluster.jobmanager(0).ended(SAY_BOUND).await?;
+    ensure!(
+        status.code() == Some(11),
+        "{status}: {}",
+        cluster.jobmanager(0).log_tail()
+    );
+    cluster
+        .jobmanager(0)
+        .says("jobmanager.rpc.port", SAY_BOUND)
+        .await?;
+    cluster.jobmanager(0).says(&port, SAY_BOUND).await?;
+    let status = cluster.taskmanager(0).ended(SAY_BOUND).await?;
+    ensure!(
+        status.code() == Some(11),
+        "{status}: {}",
+        cluster.taskmanager(0).log_tail()
+    );
+    cluster
+        .taskmanager(0)
+        .says("taskmanager.data.port", SAY_BOUND)
+        .await?;
+    cluster.check_nothing_left(&[]).await
+}
+
+#[tokio::test]
+async fn an_unreadable_input_and_a_bad_record_fail_their_jobs_with_the_reason_and_no_others()
+-> anyhow::Result<()> {
+    let mut cluster = cluster_on(StoreKind::Embedded)
+        .await?
+        .slots(4)
+        .start()
+        .await?;
+    let healthy = WordsAndTicks::prepare(&cluster, 3)?;
+    cluster.submit(&healthy.submission).await?;
+
+    let missing = cluster.directory().join("no-such-file.txt");
+    let output = cluster.directory().join("output");
+    let stubborn = |input: &std::path::Path| {
+        Submission::new(job_file("stubborn.yaml"))
+            .path("input", input)
+            .path("output", &output)
+    };
+    let unreadable = stubborn(&missing);
+    let bad = cluster.directory().join("endless-line.txt");
+    std::fs::write(&bad, vec![b'x'; 17 << 20])?;
+    let bad_record = stubborn(&bad);
+    for (submission, path) in [(unreadable, missing), (bad_record, bad)] {
+        let job = cluster.submit(&submission).await?;
+        cluster.wait_for_state(job, "FAILED").await?;
+        let exceptions = cluster
+            .get(&format!("/v1/jobs/{job}/exceptions"))
+            .await?
+            .to_string();
+        let path = path.to_string_lossy();
+        ensure!(
+            exceptions.contains(&*path),
+            "{path} is not named: {exceptions}"
+        );
+    }
+    cluster.wait_for_state(healthy.job(), "FINISHED").await?;
+    healthy.check_result()?;
+    let [words, ticks] = healthy.outputs();
+    cluster.check_nothing_left(&[words, ticks, output]).await
+}

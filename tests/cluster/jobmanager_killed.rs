@@ -1,0 +1,197 @@
+//! The leader is killed by SIGKILL at the moments at which something could be lost or happen twice.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::{StoreKind, Submission, wordcount};
+use tanist_ha::keys::Kind;
+
+use crate::support::{WordsAndTicks, cluster_on, example, need_failpoints};
+
+/// How long a failpoint may take to be reached.
+const REACH_BOUND: Duration = Duration::from_secs(60);
+
+on_stores! {
+    embedded(Embedded) {
+        a_submission_that_was_persisted_and_not_acknowledged_runs_once,
+        an_acknowledged_job_survives_its_leader,
+        a_running_job_survives_its_leader,
+        a_word_count_survives_its_leader,
+        a_cancelled_job_stays_cancelled_and_shows_no_output,
+        an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
+    }
+    etcd(Etcd) {
+        a_submission_that_was_persisted_and_not_acknowledged_runs_once,
+        an_acknowledged_job_survives_its_leader,
+        a_running_job_survives_its_leader,
+        a_word_count_survives_its_leader,
+        a_cancelled_job_stays_cancelled_and_shows_no_output,
+        an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
+    }
+    zookeeper(ZooKeeper) {
+        a_submission_that_was_persisted_and_not_acknowledged_runs_once,
+        an_acknowledged_job_survives_its_leader,
+        a_running_job_survives_its_leader,
+        a_word_count_survives_its_leader,
+        a_cancelled_job_stays_cancelled_and_shows_no_output,
+        an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
+    }
+}
+
+async fn a_submission_that_was_persisted_and_not_acknowledged_runs_once(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(0, "submit.persisted=kill");
+    let mut cluster = builder.start().await?;
+    let former = cluster.leader().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 2)?;
+    // Through a standby, so that the client still has somebody to ask. It repeats itself over the takeover.
+    let standby = cluster.rest_address(1).to_owned();
+    let said = cluster
+        .submit_through(&standby, &workload.submission)
+        .await?
+        .success()?;
+    ensure!(said.contains(&workload.job().to_string()), "{said:?}");
+    cluster
+        .jobmanager(0)
+        .reached("submit.persisted", REACH_BOUND)
+        .await?;
+    cluster.successor_of(&former).await?;
+    // A client that never heard the answer asks once more.
+    cluster
+        .submit_through(&standby, &workload.submission)
+        .await?
+        .success()?;
+    let jobs = cluster.get("/v1/jobs").await?;
+    ensure!(
+        jobs["jobs"].as_array().is_some_and(|jobs| jobs.len() == 1),
+        "not one job: {jobs}"
+    );
+    workload.check_finished(cluster).await
+}
+
+async fn an_acknowledged_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 2)?;
+    cluster.submit(&workload.submission).await?;
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    workload.check_finished(cluster).await
+}
+
+async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    cluster.submit(&workload.submission).await?;
+    cluster.wait_for_state(workload.job(), "RUNNING").await?;
+    let former = cluster.kill_leader().await?;
+    let leader = cluster.successor_of(&former).await?;
+    ensure!(
+        leader.index != former.index,
+        "the killed process leads: {leader:?}"
+    );
+    workload.check_nothing_visible()?;
+    // The killed one comes back as a standby.
+    cluster.jobmanager(former.index).start()?;
+    workload.check_finished(cluster).await
+}
+
+async fn a_word_count_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let input = cluster.directory().join("input");
+    let output = cluster.directory().join("output");
+    let expected = wordcount::write_input(&input, 16, 1_000_000)?;
+    let submission = Submission::new(example("wordcount.yaml"))
+        .path("input", &input.join("*.txt"))
+        .path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_until_running(job).await?;
+    let former = cluster.kill_leader().await?;
+    ensure!(
+        wordcount::visible_files(&output)?.is_empty(),
+        "the job finished before the leader was killed: give it more text"
+    );
+    cluster.successor_of(&former).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    wordcount::check_counts(&expected, &wordcount::read_output(&output)?)?;
+    cluster.check_nothing_left(&[output]).await
+}
+
+async fn a_cancelled_job_stays_cancelled_and_shows_no_output(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(0, "job.cancel-persisted=kill");
+    let mut cluster = builder.start().await?;
+    let former = cluster.leader().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 3600)?;
+    let job = cluster.submit(&workload.submission).await?;
+    cluster.wait_for_state(job, "RUNNING").await?;
+    let standby = cluster.rest_address(1).to_owned();
+    cluster
+        .cli()
+        .run(&["cancel", &job.to_string(), "--address", &standby])
+        .await?
+        .success()?;
+    cluster
+        .jobmanager(0)
+        .reached("job.cancel-persisted", REACH_BOUND)
+        .await?;
+    cluster.successor_of(&former).await?;
+    cluster.wait_for_state(job, "CANCELED").await?;
+    workload.check_nothing_visible()?;
+    cluster.check_nothing_left(&workload.outputs()).await?;
+    workload.check_nothing_visible()
+}
+
+async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(0, "job.result-written=kill");
+    let mut cluster = builder.start().await?;
+    let former = cluster.leader().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 1)?;
+    let job = cluster.submit(&workload.submission).await?;
+    cluster
+        .jobmanager(0)
+        .reached("job.result-written", REACH_BOUND)
+        .await?;
+    cluster.jobmanager(0).ended(REACH_BOUND).await?;
+    // Tasks committed before the result was written.
+    workload.check_result()?;
+    let name = job.to_string().parse()?;
+    cluster.successor_of(&former).await?;
+    let view = cluster.wait_for_state(job, "FINISHED").await?;
+    ensure!(
+        view.0["vertices"].is_array(),
+        "it is described as it ended: {}",
+        view.0
+    );
+    let before = cluster.store_dump().await?;
+    ensure!(
+        !before.items.contains_key(&Kind::Graphs),
+        "the graph is back: {before:?}"
+    );
+    let result = before.results.get(&name).context("the result is kept")?;
+    let ended_at = result.ended_at_ms;
+    let records = cluster.records().await?;
+    workload.check_finished(cluster).await?;
+    let after = tanist_chaos::StoreDump::read(&*records).await?;
+    let result = after
+        .results
+        .get(&name)
+        .context("the result is still kept")?;
+    ensure!(
+        result.ended_at_ms == ended_at,
+        "it ended twice: {ended_at}, {result:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! Components in one process, on paused time, connected through [`LocalConnector`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist::gateway::fencing::HighestEpoch;
+use tanist::gateway::{
+    GatewayResult, JobMasterGateway, LocalConnector, ResourceRequirement, ResourceRequirements,
+    ResourceRequirementsGateway as _,
+};
+use tanist::resource_manager::{
+    self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
+};
+use tanist::task_executor::{
+    self, RunningTask, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
+    TaskStart,
+};
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const BOUND: Duration = Duration::from_secs(600);
+
+/// A JobMaster that takes every slot and remembers whose.
+#[derive(Debug, Default)]
+struct TakingJobMaster {
+    /// TaskManager and slot, by allocation.
+    slots: Mutex<BTreeMap<String, (String, u32)>>,
+    goodbyes: Mutex<Vec<String>>,
+    epoch: u64,
+}
+
+#[async_trait]
+impl JobMasterGateway for TakingJobMaster {
+    async fn register_task_manager(
+        &self,
+        _: pb::RegisterTaskManagerRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
+        use pb::registration_response::Answer;
+        let success = pb::RegistrationSuccess {
+            epoch: self.epoch,
+            // As if its heartbeats came: this one sends none.
+            heartbeat_timeout_ms: 3_600_000,
+            ..pb::RegistrationSuccess::default()
+        };
+        let registration = pb::RegistrationResponse {
+            answer: Some(Answer::Success(success)),
+        };
+        let registration = Some(registration);
+        Ok(pb::RegisterTaskManagerResponse {
+            registration,
+            job_incarnation: 1,
+        })
+    }
+
+    async fn offer_slots(
+        &self,
+        request: pb::OfferSlotsRequest,
+    ) -> GatewayResult<pb::OfferSlotsResponse> {
+        let mut slots = self.slots.lock().expect("not poisoned");
+        let mut accepted_allocation_ids = Vec::new();
+        for offer in request.offers {
+            slots.insert(
+                offer.allocation_id.clone(),
+                (request.resource_id.clone(), offer.slot),
+            );
+            accepted_allocation_ids.push(offer.allocation_id);
+        }
+        Ok(pb::OfferSlotsResponse {
+            accepted_allocation_ids,
+            ..Default::default()
+        })
+    }
+
+    async fn update_task_execution_states(
+        &self,
+        _: pb::UpdateTaskExecutionStatesRequest,
+    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse> {
+        Ok(pb::UpdateTaskExecutionStatesResponse {})
+    }
+
+    async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
+        Ok(pb::Ack {})
+    }
+
+    async fn disconnect_task_manager(
+        &self,
+        request: pb::DisconnectTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.goodbyes
+            .lock()
+            .expect("not poisoned")
+            .push(request.cause);
+        Ok(pb::Ack {})
+    }
+}
+
+/// Nothing is deployed in these tests.
+#[derive(Debug)]
+struct NoTasks;
+
+impl TaskLauncher for NoTasks {
+    fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
+        panic!("{task:?} was deployed")
+    }
+
+    fn release_task(&self, _: JobId, _: JobVertexId, _: u32, _: Generation) {}
+
+    fn release_job(&self, _: JobId, _: Generation) {}
+}
+
+/// One leader at a time, and TaskExecutors that follow it.
+struct Cluster {
+    connector: LocalConnector,
+    leader: watch::Sender<Option<LeaderInformation>>,
+    highest: HighestEpoch,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        Cluster {
+            connector: LocalConnector::default(),
+            leader: watch::Sender::new(None),
+            highest: HighestEpoch::default(),
+        }
+    }
+
+    /// Starts a ResourceManager and a JobMaster of `job` in a term of their own, and names them the leader.
+    fn lead(&self, epoch: u64, job: JobId) -> (ResourceManager, Arc<TakingJobMaster>) {
+        let address = format!("jm{epoch}:1");
+        let incarnation = ClusterIncarnation::new("c1");
+        let services = ResourceManagerServices {
+            connector: Arc::new(self.connector.clone()),
+            term: Term {
+                cluster_id: "test".to_owned(),
+                incarnation: incarnation.clone(),
+                epoch: Epoch::new(epoch),
+            },
+            on_higher_epoch: Arc::new(|_| {}),
+        };
+        let manager = ResourceManager::start(resource_manager::Options::default(), services);
+        let job_master = Arc::new(TakingJobMaster {
+            epoch,
+            ..TakingJobMaster::default()
+        });
+        self.connector
+            .put_resource_manager(&address, Arc::new(manager.handle()));
+        self.connector
+            .put_job_master(&address, job, job_master.clone());
+        self.highest
+            .observe(&incarnation, Epoch::new(epoch))
+            .expect("a younger term");
+        self.leader.send_replace(Some(LeaderInformation {
+            epoch: Epoch::new(epoch),
+            process: ProcessId::new(address.as_str()),
+            addresses: BTreeMap::from([("rpc".to_owned(), address)]),
+            since_ms: 0,
+        }));
+        (manager, job_master)
+    }
+
+    fn task_executor(&self, name: &str, slots: u32) -> TaskExecutor {
+        let address = format!("{name}:1");
+        let services = TaskExecutorServices {
+            connector: Arc::new(self.connector.clone()),
+            leader: self.leader.subscribe(),
+            highest_epoch: self.highest.clone(),
+            launcher: Arc::new(NoTasks),
+            description: TaskExecutorDescription {
+                location: pb::TaskManagerLocation {
+                    resource_id: name.to_owned(),
+                    incarnation: "1".to_owned(),
+                    rpc_address: address.clone(),
+                    data_address: format!("{name}:2"),
+                },
+                hardware: pb::HardwareDescription::default(),
+                total_profile: pb::ResourceProfile::default(),
+                default_slot_profile: pb::ResourceProfile::default(),
+                slots,
+                version: String::new(),
+            },
+        };
+        let executor = TaskExecutor::start(task_executor::Options::default(), services);
+        self.connector
+            .put_task_executor(&address, Arc::new(executor.handle()));
+        executor
+    }
+}
+
+async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: u32) {
+    let requirements = ResourceRequirements {
+        job,
+        job_master_address: format!("jm{epoch}:1"),
+        resources: vec![ResourceRequirement {
+            profile: None,
+            minimum: slots,
+            maximum: slots,
+        }],
+    };
+    handle
+        .declare_required_resources(requirements)
+        .await
+        .expect("the manager runs");
+}
+
+/// Waits until the JobMaster has so many slots.
+async fn slots_of(job_master: &TakingJobMaster, number: usize) -> BTreeMap<String, (String, u32)> {
+    let start = Instant::now();
+    loop {
+        let slots = job_master.slots.lock().expect("not poisoned").clone();
+        if slots.len() == number {
+            return slots;
+        }
+        assert!(
+            start.elapsed() < BOUND,
+            "{number} slots wanted, has {slots:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn free_slots(handle: &ResourceManagerHandle) -> u32 {
+    let overview = handle.resource_overview().await.expect("the manager runs");
+    overview
+        .task_managers
+        .iter()
+        .map(|info| info.free_slots)
+        .sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn declared_requirements_become_slots_of_the_job_master_and_survive_a_change_of_leader() {
+    let cluster = Cluster::new();
+    let job = JobId::random();
+    let _executors = [
+        cluster.task_executor("tm1", 2),
+        cluster.task_executor("tm2", 2),
+    ];
+    let (manager, job_master) = cluster.lead(1, job);
+    declare(&manager.handle(), job, 1, 3).await;
+    let held = slots_of(&job_master, 3).await;
+    assert_eq!(free_slots(&manager.handle()).await, 1);
+
+    manager.stop().await;
+    cluster.connector.remove("jm1:1");
+    let (manager, job_master) = cluster.lead(2, job);
+    declare(&manager.handle(), job, 2, 3).await;
+    assert_eq!(slots_of(&job_master, 3).await, held);
+    assert_eq!(free_slots(&manager.handle()).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_executor_that_says_goodbye_is_replaced_at_once() {
+    let cluster = Cluster::new();
+    let job = JobId::random();
+    let first = cluster.task_executor("tm1", 1);
+    let (manager, job_master) = cluster.lead(1, job);
+    declare(&manager.handle(), job, 1, 1).await;
+    slots_of(&job_master, 1).await;
+    let _second = cluster.task_executor("tm2", 1);
+    let start = Instant::now();
+    first.stop("SIGTERM").await;
+    assert_eq!(
+        *job_master.goodbyes.lock().expect("not poisoned"),
+        ["SIGTERM"]
+    );
+    let slots = slots_of(&job_master, 2).await;
+    assert!(slots.values().any(|(name, _)| name == "tm2"), "{slots:?}");
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_executor_that_vanishes_is_replaced_when_it_does_not_answer_any_more() {
+    let cluster = Cluster::new();
+    let job = JobId::random();
+    let first = cluster.task_executor("tm1", 1);
+    let (manager, job_master) = cluster.lead(1, job);
+    declare(&manager.handle(), job, 1, 1).await;
+    slots_of(&job_master, 1).await;
+    let _second = cluster.task_executor("tm2", 1);
+    drop(first);
+    let slots = slots_of(&job_master, 2).await;
+    assert!(slots.values().any(|(name, _)| name == "tm2"), "{slots:?}");
+}

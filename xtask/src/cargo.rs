@@ -1,0 +1,124 @@
+//! The tasks that cargo does: what is called, with which features, in which order.
+
+use std::process::Command;
+
+use anyhow::bail;
+
+/// What tests need besides the default features.
+const TEST_FEATURES: &str = "failpoints,tanist-ha/testing";
+
+/// Runs the tests of all crates, or those that match a filter.
+pub fn test(all: bool, filters: &[String]) -> anyhow::Result<()> {
+    let mut command = cargo(&["test", "--workspace", "--features", TEST_FEATURES]);
+    if all {
+        // Read by the tests' support.
+        command.env("TANIST_TEST_ALL", "1");
+    }
+    if !filters.is_empty() {
+        command.arg("--").args(filters);
+    }
+    run(&mut command)
+}
+
+/// Runs every check, also after one has failed, and fails with the names of those that did.
+pub fn lint() -> anyhow::Result<()> {
+    let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
+    documentation.env("RUSTDOCFLAGS", "-D warnings");
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    let mut checks = vec![
+        (
+            "format (`cargo xtask fix` mends it)",
+            cargo(&["fmt", "--all", "--check"]),
+        ),
+        ("clippy", cargo(&clippy)),
+        ("documentation", documentation),
+    ];
+    if has_cargo_deny() {
+        checks.push(("dependencies", cargo(&["deny", "--all-features", "check"])));
+    } else {
+        println!("licences and advisories are not checked: `cargo install cargo-deny` for that");
+    }
+    let mut failed = Vec::new();
+    for (name, mut check) in checks {
+        if run(&mut check).is_err() {
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        bail!("failed: {}", failed.join(", "))
+    }
+}
+
+/// Mends what tools can mend.
+pub fn fix() -> anyhow::Result<()> {
+    run(&mut cargo(&[
+        "clippy",
+        "--fix",
+        "--allow-dirty",
+        "--allow-staged",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+    ]))?;
+    // The tests that compare generated files with what generates them write them instead.
+    let mut documentation = cargo(&["test", "--package", "tanist", "--lib", "config::reference"]);
+    run(documentation.env("TANIST_TEST_WRITE_DOCS", "1"))?;
+    run(&mut cargo(&["fmt", "--all"]))
+}
+
+/// Builds and runs the demo. In the dev profile, where dependencies are optimised and the rest builds fast: it shows that
+/// a takeover works and how long it takes, which hardly depends on the profile. Benchmarks are another matter.
+pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
+    let mut command = cargo(&[
+        "run",
+        "--package",
+        "tanist",
+        "--bin",
+        "tanist",
+        "--",
+        "demo",
+    ]);
+    run(command.args(arguments))
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // Set by the cargo that runs this program; its child is about other packages.
+    for variable in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn has_cargo_deny() -> bool {
+    cargo(&["deny", "--version"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Runs `command` and fails if it does.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let line = line.join(" ");
+    println!("$ {line}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => bail!("`{line}` failed: {status}"),
+        Err(error) => bail!("`{line}` could not be run: {error}"),
+    }
+}

@@ -1,0 +1,155 @@
+//! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper.
+//!
+//! Nothing that is there is touched. What can't be brought is an error with the command that brings it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use crate::cargo::run;
+
+/// Where the script that `.cargo/config.toml` points `PROTOC` at looks, below the project's root.
+const PROTOC_HOME: &str = ".tools/protoc";
+/// Where Debian's package `zookeeper` puts the server.
+const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// Puts the bundled protoc and its standard definitions in place, unless there is one or `PROTOC` names another.
+pub fn protoc() -> anyhow::Result<()> {
+    let home = Path::new(PROTOC_HOME);
+    let program = home.join("bin/protoc");
+    let script = Path::new(".cargo/protoc").canonicalize().ok();
+    let named = std::env::var_os("PROTOC").and_then(|named| Path::new(&named).canonicalize().ok());
+    if program.exists() || (named.is_some() && named != script) {
+        return Ok(());
+    }
+    let bundled = protoc_bin_vendored::protoc_bin_path().context(
+        "no protoc is bundled for this platform: install one and set PROTOC to its path",
+    )?;
+    let include = protoc_bin_vendored::include_path().context("no bundled protobuf definitions")?;
+    copy_tree(&include, &home.join("include"))?;
+    std::fs::create_dir_all(home.join("bin"))?;
+    // Renamed into place, so that nobody runs half a program.
+    let partial = home.join(format!("bin/protoc.{}", std::process::id()));
+    std::fs::copy(bundled, &partial)
+        .with_context(|| format!("cannot write {}", partial.display()))?;
+    std::fs::rename(&partial, &program).context("cannot put protoc in place")?;
+    println!("put protoc into {PROTOC_HOME}");
+    Ok(())
+}
+
+fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(to)?;
+    let entries =
+        std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Installs the servers that tests run against, if they are missing.
+pub fn servers() -> anyhow::Result<()> {
+    let missing = missing_packages(
+        in_path("etcd"),
+        Path::new(ZOOKEEPER_JAR).exists(),
+        in_path("java"),
+    );
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = missing.join(" ");
+    let by_hand = format!("sudo apt-get update && sudo apt-get install {packages}");
+    if !in_path("apt-get") {
+        bail!(
+            "missing for the tests: {packages} (as Debian and Ubuntu call them; `{by_hand}` there). Elsewhere, `etcd` and \
+             `java` must be in PATH and ZooKeeper's jars in {}",
+            Path::new(ZOOKEEPER_JAR)
+                .parent()
+                .unwrap_or(Path::new("/"))
+                .display()
+        );
+    }
+    let as_root = is_root();
+    if !as_root && !in_path("sudo") {
+        bail!(
+            "missing for the tests: {packages}. As root: `{}`",
+            by_hand.replace("sudo ", "")
+        );
+    }
+    println!("installing what is missing for the tests: {packages}");
+    let install = ["install", "--yes", "--no-install-recommends"];
+    apt_get(as_root, &["update"])
+        .and_then(|()| apt_get(as_root, &[install.as_slice(), missing.as_slice()].concat()))
+        .with_context(|| format!("could not install {packages}; by hand: `{by_hand}`"))?;
+    println!(
+        "the tests start servers of their own: those that the packages may have started can be stopped"
+    );
+    let missing = missing_packages(
+        in_path("etcd"),
+        Path::new(ZOOKEEPER_JAR).exists(),
+        in_path("java"),
+    );
+    if !missing.is_empty() {
+        bail!("still missing after installing: {}", missing.join(" "));
+    }
+    Ok(())
+}
+
+fn missing_packages(etcd: bool, zookeeper: bool, java: bool) -> Vec<&'static str> {
+    let wanted = [
+        (etcd, "etcd-server"),
+        (zookeeper, "zookeeper"),
+        (java, "default-jre-headless"),
+    ];
+    wanted
+        .into_iter()
+        .filter(|(there, _)| !there)
+        .map(|(_, package)| package)
+        .collect()
+}
+
+fn apt_get(as_root: bool, arguments: &[&str]) -> anyhow::Result<()> {
+    let mut command = Command::new(if as_root { "env" } else { "sudo" });
+    if !as_root {
+        command.arg("env");
+    }
+    run(command
+        .args(["DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .args(arguments))
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_installed() {
+        assert_eq!(missing_packages(true, true, true), [""; 0]);
+        let all = ["etcd-server", "zookeeper", "default-jre-headless"];
+        assert_eq!(missing_packages(false, false, false), all);
+        assert_eq!(missing_packages(true, false, true), ["zookeeper"]);
+    }
+
+    #[test]
+    fn programs_are_looked_for_in_path() {
+        assert!(in_path("cargo"));
+        assert!(!in_path("no-such-program-anywhere"));
+    }
+}
