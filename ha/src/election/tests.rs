@@ -398,7 +398,13 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
         leader,
     };
     assert!(effects.contains(&attach), "{effects:?}");
-    let effects = core.handle(now, Event::AttachReply(Ok(Attempt::Refused(without))));
+    let effects = core.handle(
+        now,
+        Event::AttachReply {
+            token: EpochToken(1),
+            reply: Ok(Attempt::Refused(without)),
+        },
+    );
     assert!(
         effects.contains(&Effect::Publish(Standing::Over(Epoch::new(1)))),
         "{effects:?}"

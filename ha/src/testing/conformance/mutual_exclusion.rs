@@ -6,13 +6,14 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::{CaseResult, Process, Subject, key, put, read_item, settled};
+use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, settled};
 use crate::election::{ElectionView, Leadership, ProcessId};
 use crate::testing::faulty::Operation;
 use crate::testing::invariants::{Event, History, acknowledged_commits_are_there};
+use crate::testing::wait::wait_until;
 
 const PROCESSES: usize = 4;
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 120;
 
 /// Processes take, resign, depose each other, commit and lose answers at random; the history and the store agree.
 pub async fn at_most_one_process_leads_in_each_epoch(subject: &dyn Subject) -> CaseResult {
@@ -31,6 +32,14 @@ pub async fn at_most_one_process_leads_in_each_epoch(subject: &dyn Subject) -> C
         processes.push(process);
     }
     for round in 0..ROUNDS {
+        // There is one whose end is worth something, whoever it is.
+        wait_until("a leader", BOUND, async || {
+            let view = processes[0].driver.read().await;
+            let view = view.map_err(|error| error.to_string())?;
+            let leader = view.leader.as_ref().map(drop);
+            leader.ok_or_else(|| format!("{view:?}"))
+        })
+        .await;
         let process = processes.choose(&mut random).expect("there are processes");
         let leadership = process.election.leadership().borrow().clone();
         match (random.random_range(0..5), leadership) {

@@ -75,11 +75,15 @@ pub async fn a_server_that_restarts_without_its_data_is_refused_loudly(
     subject: &dyn Subject,
 ) -> CaseResult {
     let a = Process::start(subject, "a").await?;
-    let old = a.leads().await;
+    let first = a.leads().await;
+    // Both have led, so both know the cluster.
+    let b = Process::start(subject, "b").await?;
+    b.election.depose(first.epoch()).await?;
+    let second = b.leads_after(first.epoch()).await;
+    a.election.depose(second.epoch()).await?;
+    let old = a.leads_after(second.epoch()).await;
     let pipeline = a.pipeline(subject, &old).await?;
     pipeline.commit(vec![put("item", "old")]).await?;
-    let b = Process::start(subject, "b").await?;
-    b.agrees_with_the_store().await?;
 
     subject.restart_wiped().await?;
     for process in [&a, &b] {
