@@ -1,5 +1,7 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
+pub mod cli;
+pub mod client;
 pub mod config;
 pub mod dataflow;
 pub mod dispatcher;
@@ -8,6 +10,7 @@ pub mod job;
 pub mod job_master;
 pub mod process;
 pub mod resource_manager;
+pub mod rest;
 pub mod rpc;
 pub mod task_executor;
 pub mod telemetry;

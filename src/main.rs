@@ -1,3 +1,5 @@
 //! The `tanist` program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tanist::cli::main()
+}

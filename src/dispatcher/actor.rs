@@ -673,6 +673,7 @@ fn ended_details(result: &pb::JobResult) -> pb::JobDetails {
     details.name = result.name.clone();
     details.status = result.status;
     details.ended_at_ms = result.ended_at_ms;
+    details.cleaning_up = result.dirty;
     details
 }
 

@@ -92,6 +92,7 @@ impl JobMasterCore {
                 .as_ref()
                 .map_or(0, |counters| counters.restarts),
             quarantine: String::new(),
+            cleaning_up: self.result.is_some(),
         }
     }
 

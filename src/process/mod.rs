@@ -5,14 +5,17 @@ pub mod ha;
 mod jobmanager;
 mod launcher;
 mod listen;
+pub mod local;
 mod settings;
 pub mod shutdown;
 mod sinks;
 mod taskmanager;
 mod term;
 pub mod view;
+mod working_dir;
 
 pub use jobmanager::JobManager;
 pub use listen::BindError;
 pub use taskmanager::{StartError, TaskManager};
 pub use view::{HaStatus, JobManagerView, Role};
+pub use working_dir::{DirectoryError, WorkingDir};

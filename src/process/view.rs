@@ -168,11 +168,14 @@ impl JobManagerView {
         self.inner.leaders.borrow().clone()
     }
 
-    /// How the cluster's leadership stands.
-    pub async fn ha_status(&self) -> HaStatus {
+    /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
+    pub async fn ha_status(&self, patience: Duration) -> HaStatus {
         let election = self.inner.election.borrow().clone();
         let members = match election {
-            Some(election) => election.members().await.map_err(|error| error.to_string()),
+            Some(election) => match tokio::time::timeout(patience, election.members()).await {
+                Ok(members) => members.map_err(|error| error.to_string()),
+                Err(_) => Err(format!("the store gave no answer within {patience:?}")),
+            },
             None => Err("the store has not been reached yet".to_owned()),
         };
         HaStatus {

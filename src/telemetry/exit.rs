@@ -10,11 +10,20 @@ use std::fmt;
 pub enum ExitCode {
     /// As asked: the command succeeded, the job finished, or a signal asked a server to end and it did so in order.
     Ended = 0,
-    /// What a client asked for did not come about: the request was refused, nobody answered, or the job ended otherwise
-    /// than FINISHED.
+    /// What a client asked for did not come about: the request was refused.
     Unsuccessful = 1,
     /// The command line is wrong.
     Usage = 2,
+    /// The job file can't be read, or is wrong; nothing was submitted.
+    InvalidJob = 3,
+    /// The job that was waited for FAILED, or can't be recovered.
+    JobFailed = 4,
+    /// The job that was waited for was CANCELED.
+    JobCanceled = 5,
+    /// No JobManager answered for as long as `client.timeout`; what was asked for may still take effect.
+    Unreachable = 6,
+    /// A signal ended the client while it waited for a job, which goes on.
+    Interrupted = 7,
     /// Not started: the configuration is wrong or can't be read.
     Configuration = 10,
     /// Not started: a port can't be bound.
@@ -35,10 +44,15 @@ pub enum ExitCode {
 
 impl ExitCode {
     /// Every code.
-    pub const ALL: [ExitCode; 10] = [
+    pub const ALL: [ExitCode; 15] = [
         ExitCode::Ended,
         ExitCode::Unsuccessful,
         ExitCode::Usage,
+        ExitCode::InvalidJob,
+        ExitCode::JobFailed,
+        ExitCode::JobCanceled,
+        ExitCode::Unreachable,
+        ExitCode::Interrupted,
         ExitCode::Configuration,
         ExitCode::Port,
         ExitCode::Operators,
@@ -59,6 +73,11 @@ impl ExitCode {
             ExitCode::Ended => "ended",
             ExitCode::Unsuccessful => "unsuccessful",
             ExitCode::Usage => "usage",
+            ExitCode::InvalidJob => "invalid-job",
+            ExitCode::JobFailed => "job-failed",
+            ExitCode::JobCanceled => "job-canceled",
+            ExitCode::Unreachable => "unreachable",
+            ExitCode::Interrupted => "interrupted",
             ExitCode::Configuration => "configuration",
             ExitCode::Port => "port",
             ExitCode::Operators => "operators",
@@ -75,6 +94,11 @@ impl ExitCode {
             ExitCode::Ended => "ended as asked",
             ExitCode::Unsuccessful => "what was asked for did not come about",
             ExitCode::Usage => "the command line is wrong",
+            ExitCode::InvalidJob => "the job is wrong: nothing was submitted",
+            ExitCode::JobFailed => "the job failed",
+            ExitCode::JobCanceled => "the job was canceled",
+            ExitCode::Unreachable => "no JobManager answered",
+            ExitCode::Interrupted => "interrupted: the job goes on",
             ExitCode::Configuration => "not started: the configuration is wrong",
             ExitCode::Port => "not started: a port can't be bound",
             ExitCode::Operators => "not started: operators are missing or don't fit",

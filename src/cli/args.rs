@@ -1,0 +1,233 @@
+//! The arguments, as clap reads them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tanist_proto::id::JobId;
+
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("TANIST_BUILD_REVISION"),
+    ")"
+);
+
+const EXIT_STATUS: &str = "\
+Exit status: 0 done, and the job FINISHED if it was waited for; 1 refused; 2 wrong command line; 3 wrong job file; \
+4 the job FAILED; 5 the job was CANCELED; 6 no JobManager answered; 7 interrupted, the job goes on; \
+10 to 13 not started: configuration, port, operators, directory; 20 fatal error; 21 refused for good; \
+22 ended before everything was put in order.";
+
+/// A cluster runtime for job graphs whose control plane does not go down.
+#[derive(Debug, Parser)]
+#[command(name = "tanist", version = VERSION, after_help = EXIT_STATUS)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(super) struct GlobalArgs {
+    /// Sets an option of the configuration, over file and environment
+    #[arg(short = 'D', global = true, value_name = "KEY=VALUE")]
+    pub(super) overrides: Vec<String>,
+    /// The configuration file; else tanist.yaml in $TANIST_CONF_DIR
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// REST addresses of JobManagers to ask; else rest.address and rest.port, else the store is asked who leads
+    #[arg(long, global = true, value_name = "HOST:PORT", value_delimiter = ',', value_parser = rest_address)]
+    pub(super) address: Vec<String>,
+    /// How answers are shown
+    #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Table)]
+    pub(super) output: OutputFormat,
+}
+
+/// How answers are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OutputFormat {
+    /// For people.
+    Table,
+    /// As the REST server gives it.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Starts a JobManager: it leads the cluster or stands by
+    Jobmanager,
+    /// Starts a TaskManager: it runs tasks in its slots
+    Taskmanager,
+    /// Runs a job in a cluster of its own that ends with it
+    Local(LocalArgs),
+    /// Submits a job and waits for its end
+    Run(RunArgs),
+    /// Lists all jobs, running and ended
+    List,
+    /// Shows a job with its vertices
+    Info {
+        /// The job's id
+        job: JobId,
+    },
+    /// Cancels a job
+    Cancel {
+        /// The job's id
+        job: JobId,
+    },
+    /// Starts a cluster, kills its leader in the middle of a job, and checks the result
+    Demo(DemoArgs),
+    /// Shows the configuration in effect and where each value comes from
+    Config,
+}
+
+/// How much the demonstration does, and what it leaves.
+#[derive(Debug, Clone, Args)]
+pub(super) struct DemoArgs {
+    /// How many megabytes of text are counted; by default a few seconds' work
+    #[arg(long)]
+    pub(super) megabytes: Option<usize>,
+    /// Keep the directory with logs, input and output
+    #[arg(long)]
+    pub(super) keep: bool,
+}
+
+/// A job file and what it leaves open.
+#[derive(Debug, Clone, Args)]
+pub(super) struct JobArgs {
+    /// The job file
+    pub(super) file: PathBuf,
+    /// A parameter of the job file
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = parameter)]
+    pub(super) parameters: Vec<(String, String)>,
+    /// The parallelism of steps that name none
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) parallelism: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) job: JobArgs,
+    /// Prints the job's id once it is accepted, and does not wait for its end
+    #[arg(short, long)]
+    pub(super) detached: bool,
+    /// The job's id: the same job with the same id is submitted once, however often this is run
+    #[arg(long, value_name = "HEX")]
+    pub(super) job_id: Option<JobId>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LocalArgs {
+    #[command(flatten)]
+    pub(super) job: JobArgs,
+    /// Not possible: the cluster ends with this command
+    #[arg(short, long, hide = true)]
+    pub(super) detached: bool,
+}
+
+fn parameter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.to_owned()))
+        }
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
+
+/// `host:port`, also written as a URL.
+fn rest_address(text: &str) -> Result<String, String> {
+    let address = text.trim().trim_end_matches('/');
+    let address = address.strip_prefix("http://").unwrap_or(address);
+    match address.rsplit_once(':') {
+        Some((host, port))
+            if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) =>
+        {
+            Ok(address.to_owned())
+        }
+        _ => Err("write HOST:PORT".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("tanist").chain(arguments.iter().copied()))
+    }
+
+    #[test]
+    fn the_definition_of_the_arguments_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_about_a_run_is_read() -> Result<(), clap::Error> {
+        let id = "0123456789abcdef0123456789abcdef";
+        let cli = parse(&[
+            "run",
+            "job.yaml",
+            "--detached",
+            "--job-id",
+            id,
+            "--param",
+            "input=a=b",
+            "--param",
+            "empty=",
+            "--parallelism",
+            "3",
+            "-Drest.port=1",
+            "-D",
+            "client.timeout=5 s",
+            "--address",
+            "a:1,http://b:2/",
+            "-o",
+            "json",
+        ])?;
+        assert_eq!(cli.global.overrides, ["rest.port=1", "client.timeout=5 s"]);
+        assert_eq!(cli.global.address, ["a:1", "b:2"]);
+        assert_eq!(cli.global.output, OutputFormat::Json);
+        let Command::Run(run) = cli.command else {
+            panic!("it is a run: {:?}", cli.command);
+        };
+        assert!(run.detached);
+        assert_eq!(run.job_id.map(|id| id.to_string()).as_deref(), Some(id));
+        assert_eq!(run.job.parallelism, Some(3));
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            run.job.parameters,
+            [pair("input", "a=b"), pair("empty", "")]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn global_arguments_may_stand_before_the_command() -> Result<(), clap::Error> {
+        let cli = parse(&["-D", "a=b", "--config", "x.yaml", "list"])?;
+        assert_eq!(cli.global.overrides, ["a=b"]);
+        assert_eq!(cli.global.config, Some(PathBuf::from("x.yaml")));
+        assert!(matches!(cli.command, Command::List));
+        Ok(())
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for wrong in [
+            &["run"][..],
+            &["run", "f", "--param", "novalue"],
+            &["run", "f", "--parallelism", "0"],
+            &["run", "f", "--job-id", "xyz"],
+            &["info", "xyz"],
+            &["list", "--address", "host"],
+            &["list", "--address", "host:0"],
+            &["fly"],
+            &[],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `tanist list`, `tanist info`, `tanist cancel`.
+
+use std::fmt::Write as _;
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1::JobStatus;
+
+use super::args::{GlobalArgs, OutputFormat};
+use super::connect::connect;
+use super::output::{Table, answer, answer_json, duration, say};
+use super::tell;
+use crate::client::{ClientError, JobInfo, JobSummary};
+use crate::config::Configuration;
+use crate::telemetry::ExitCode;
+
+/// A status as REST names it.
+pub(super) fn status_name(status: JobStatus) -> &'static str {
+    let name = status.as_str_name();
+    name.strip_prefix("JOB_STATUS_").unwrap_or(name)
+}
+
+pub(super) async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
+    let listing = async {
+        let connection = connect(configuration, &global.address).await?;
+        match global.output {
+            OutputFormat::Json => answer_json(&connection.jobs.raw("/v1/jobs/overview").await?),
+            OutputFormat::Table => answer(job_table(&connection.jobs.list().await?)),
+        }
+        Ok(())
+    };
+    finish(listing.await)
+}
+
+pub(super) async fn info(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    job: JobId,
+) -> ExitCode {
+    let showing = async {
+        let connection = connect(configuration, &global.address).await?;
+        match global.output {
+            OutputFormat::Json => {
+                answer_json(&connection.jobs.raw(&format!("/v1/jobs/{job}")).await?);
+            }
+            OutputFormat::Table => {
+                let info = connection.jobs.info(job).await?;
+                let failure = connection.jobs.last_failure(job).await?;
+                answer(job_text(&info, failure.as_deref()));
+            }
+        }
+        Ok(())
+    };
+    finish(showing.await)
+}
+
+pub(super) async fn cancel(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    job: JobId,
+) -> ExitCode {
+    let canceling = async {
+        let connection = connect(configuration, &global.address).await?;
+        connection.jobs.cancel(job).await?;
+        say(format_args!("job {job} is being cancelled"));
+        Ok(())
+    };
+    finish(canceling.await)
+}
+
+fn finish(result: Result<(), ClientError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::Ended,
+        Err(error) => tell(&error),
+    }
+}
+
+fn job_table(jobs: &[JobSummary]) -> String {
+    let mut table = Table::new(["JOB", "NAME", "STATUS", "TASKS", "DURATION", ""]);
+    for job in jobs {
+        table.row([
+            job.jid.to_string(),
+            job.name.clone(),
+            status_name(job.state).to_owned(),
+            format!("{}/{}", job.tasks.running, job.tasks.total),
+            duration(job.duration),
+            job.quarantine.clone().unwrap_or_default(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        writeln!(text, "{name:<13}{value}").expect("writing to a string succeeds");
+    };
+    line("Job", &job.jid.to_string());
+    line("Name", &job.name);
+    line("Status", status_name(job.state));
+    if let Some(reason) = &job.quarantine {
+        line("Quarantine", reason);
+    }
+    line("Duration", &duration(job.duration));
+    line("Restarts", &job.restarts.to_string());
+    if let Some(failure) = failure {
+        line("Last failure", failure);
+    }
+    let mut table = Table::new(["VERTEX", "NAME", "STATUS", "TASKS", "RECORDS IN", "OUT"]);
+    for vertex in &job.vertices {
+        table.row([
+            vertex.id.clone(),
+            vertex.name.clone(),
+            vertex.status.clone(),
+            format!("{}/{}", vertex.tasks.running, vertex.parallelism),
+            vertex.metrics.read_records.to_string(),
+            vertex.metrics.write_records.to_string(),
+        ]);
+    }
+    if !job.vertices.is_empty() {
+        write!(text, "\n{table}").expect("writing to a string succeeds");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn jobs_are_listed_in_a_table() -> Result<(), serde_json::Error> {
+        let tasks = json!({"total": 4, "running": 3, "finished": 0});
+        let jobs: Vec<JobSummary> = serde_json::from_value(json!([
+            {"jid": "0".repeat(31) + "1", "name": "count", "state": "RUNNING", "start-time": 1,
+             "end-time": -1, "duration": 4200, "tasks": tasks},
+            {"jid": "0".repeat(31) + "2", "name": "lost", "state": "SUSPENDED", "start-time": -1,
+             "end-time": -1, "duration": -1, "tasks": tasks, "quarantine": "its graph can't be read"}
+        ]))?;
+        let expected = "\
+JOB                               NAME   STATUS     TASKS  DURATION
+00000000000000000000000000000001  count  RUNNING    3/4    4.2 s
+00000000000000000000000000000002  lost   SUSPENDED  3/4    -         its graph can't be read
+";
+        assert_eq!(job_table(&jobs), expected);
+        Ok(())
+    }
+
+    #[test]
+    fn a_job_is_shown_with_its_vertices_and_last_failure() -> Result<(), serde_json::Error> {
+        let vertex = |id: &str, name: &str, read: u64, written: u64| {
+            json!({
+                "id": id, "name": name, "parallelism": 2, "status": "RUNNING",
+                "tasks": {"RUNNING": 2, "FINISHED": 0},
+                "metrics": {"read-records": read, "write-records": written}
+            })
+        };
+        let info: JobInfo = serde_json::from_value(json!({
+            "jid": "0".repeat(31) + "1", "name": "count", "state": "RUNNING", "start-time": 1,
+            "end-time": -1, "duration": 61_000, "restarts": 1,
+            "vertices": [vertex("b", "lines", 0, 1000), vertex("c", "sums -> out", 1000, 0)]
+        }))?;
+        let expected = "\
+Job          00000000000000000000000000000001
+Name         count
+Status       RUNNING
+Duration     1 min 1 s
+Restarts     1
+Last failure sums (1/2): it broke
+
+VERTEX  NAME         STATUS   TASKS  RECORDS IN  OUT
+b       lines        RUNNING  2/2    0           1000
+c       sums -> out  RUNNING  2/2    1000        0
+";
+        assert_eq!(job_text(&info, Some("sums (1/2): it broke")), expected);
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! `tanist local`: a cluster in this process, for one job, on free ports and an embedded store that ends with it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tanist_proto::v1::JobGraph;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::args::LocalArgs;
+use super::output::say;
+use super::processes::run_jobmanager;
+use super::progress::Progress;
+use super::run::{compile_job, interrupted, tell_end};
+use super::tell;
+use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
+use crate::config::{Configuration, LoadOptions};
+use crate::job::slots_needed;
+use crate::process::{JobManager, TaskManager};
+use crate::telemetry::ExitCode;
+
+/// How often is asked whether the job is cleaned up after.
+const CLEANUP_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the cluster may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) async fn local(
+    load: LoadOptions,
+    configuration: &Configuration,
+    args: &LocalArgs,
+) -> ExitCode {
+    if args.detached {
+        say(
+            "`tanist local` can't be detached: its cluster ends with this command. `tanist run --detached` \
+             leaves a job with a cluster that stays",
+        );
+        return ExitCode::Usage;
+    }
+    let graph = match compile_job(configuration, &args.job, None) {
+        Ok(graph) => graph,
+        Err(error) => {
+            say(error);
+            return ExitCode::InvalidJob;
+        }
+    };
+    let directory = match Directory::create(&configuration.process().working_dir) {
+        Ok(directory) => directory,
+        Err(error) => {
+            say(error);
+            return ExitCode::Directory;
+        }
+    };
+    let code = match LocalCluster::start(load, &directory.path, slots_needed(&graph)).await {
+        Ok(cluster) => {
+            let code = attend(&cluster.client, &graph).await;
+            cluster.stop().await;
+            code
+        }
+        Err((code, error)) => {
+            say(error);
+            code
+        }
+    };
+    directory.remove();
+    code
+}
+
+/// Submits the job and waits for its end. A signal ends this command, and with it the cluster and the job.
+async fn attend(client: &JobClient, graph: &JobGraph) -> ExitCode {
+    let mut progress = Progress::new();
+    let running = async {
+        let submitted = client.submit(graph).await?;
+        let ended = client
+            .wait_for_end(submitted.job, |info| progress.update(info))
+            .await?;
+        // The cluster ends with the job, so nobody could clean up later.
+        let cleaned_up = async {
+            while client
+                .info(submitted.job)
+                .await
+                .is_ok_and(|info| info.cleaning_up)
+            {
+                tokio::time::sleep(CLEANUP_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(END_TIMEOUT, cleaned_up).await.is_err() {
+            say("what the job left in its output directory could not be removed in time");
+        }
+        Ok(ended)
+    };
+    let ended: Option<Result<_, ClientError>> = tokio::select! {
+        ended = running => Some(ended),
+        () = interrupted() => None,
+    };
+    progress.end();
+    match ended {
+        Some(Ok(info)) => tell_end(client, &info).await,
+        Some(Err(error)) => tell(&error),
+        None => {
+            say("interrupted: the job ends with its cluster");
+            ExitCode::JobCanceled
+        }
+    }
+}
+
+/// A directory that is there for as long as the cluster is.
+struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    fn create(parent: &Path) -> Result<Directory, String> {
+        let path = parent.join(format!("local-{:016x}", rand::random::<u64>()));
+        match std::fs::create_dir_all(&path) {
+            Ok(()) => Ok(Directory { path }),
+            Err(error) => Err(format!(
+                "the directory {} can't be created: {error}; process.working-dir says where it is",
+                path.display()
+            )),
+        }
+    }
+
+    fn remove(self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            say(format_args!(
+                "{} is left behind: {error}",
+                self.path.display()
+            ));
+        }
+    }
+}
+
+/// A JobManager and a TaskManager in this process.
+struct LocalCluster {
+    client: JobClient,
+    stop_taskmanager: CancellationToken,
+    taskmanager: JoinHandle<ExitCode>,
+    stop_jobmanager: CancellationToken,
+    jobmanager: JoinHandle<ExitCode>,
+}
+
+impl LocalCluster {
+    async fn start(
+        load: LoadOptions,
+        directory: &Path,
+        slots: u32,
+    ) -> Result<LocalCluster, (ExitCode, String)> {
+        let configuration = Configuration::load(of_one_process(load, directory, slots))
+            .map_err(|error| (ExitCode::Configuration, error.to_string()))?;
+        let jobmanager = JobManager::bind(&configuration)
+            .await
+            .map_err(|error| (ExitCode::Port, error.to_string()))?;
+        let taskmanager = TaskManager::bind(&configuration)
+            .await
+            .map_err(|error| (ExitCode::Port, error.to_string()))?;
+        let addresses = StaticAddresses(vec![jobmanager.addresses()["rest"].clone()]);
+        let options = RetryOptions {
+            timeout: configuration.client().timeout,
+            retry_period: configuration.client().retry_period,
+            ..RetryOptions::default()
+        };
+        let client = JobClient::new(RestClient::new(std::sync::Arc::new(addresses), options));
+        let (stop_jobmanager, stop_taskmanager) =
+            (CancellationToken::new(), CancellationToken::new());
+        let stop = stop_jobmanager.clone();
+        let jobmanager = tokio::spawn(async move {
+            Box::pin(run_jobmanager(jobmanager, &configuration, stop)).await
+        });
+        let taskmanager = tokio::spawn(Box::pin(taskmanager.run(stop_taskmanager.clone())));
+        Ok(LocalCluster {
+            client,
+            stop_taskmanager,
+            taskmanager,
+            stop_jobmanager,
+            jobmanager,
+        })
+    }
+
+    /// Ends both, the one whose tasks write files first.
+    async fn stop(self) {
+        let stopping = async {
+            self.stop_taskmanager.cancel();
+            let _ = self.taskmanager.await;
+            self.stop_jobmanager.cancel();
+            let _ = self.jobmanager.await;
+        };
+        if tokio::time::timeout(END_TIMEOUT, stopping).await.is_err() {
+            say("the cluster takes too long to end and is left to the end of this process");
+        }
+    }
+}
+
+/// The same configuration, on free ports of this host and a store in `directory`.
+fn of_one_process(load: LoadOptions, directory: &Path, slots: u32) -> LoadOptions {
+    let store = directory.join("store");
+    load.with("high-availability.type", "embedded")
+        .with("high-availability.embedded.dir", &store.to_string_lossy())
+        .with("high-availability.cluster-id", "local")
+        .with("jobmanager.bind-host", "127.0.0.1")
+        .with("jobmanager.rpc.address", "127.0.0.1")
+        .with("jobmanager.rpc.port", "0")
+        .with("rest.bind-address", "127.0.0.1")
+        .with("rest.address", "127.0.0.1")
+        .with("rest.bind-port", "0")
+        .with("taskmanager.bind-host", "127.0.0.1")
+        .with("taskmanager.host", "127.0.0.1")
+        .with("taskmanager.rpc.port", "0")
+        .with("taskmanager.data.port", "0")
+        .with("taskmanager.numberOfTaskSlots", &slots.max(1).to_string())
+}

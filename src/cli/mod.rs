@@ -1,0 +1,110 @@
+//! The command line: reads it, reads the configuration, and hands over to a process or to the client.
+//!
+//! Standard output has what was asked for and nothing else: the job id of `run --detached`, a table, JSON. Everything that is said
+//! about the way there, and every error, goes to standard error. The exit status is one of [`ExitCode`].
+
+mod args;
+mod connect;
+mod jobs;
+mod local;
+mod output;
+mod processes;
+mod progress;
+mod run;
+mod show_config;
+
+use clap::Parser as _;
+
+use crate::client::ClientError;
+use crate::config::{Configuration, LoadOptions};
+use crate::telemetry::{self, ExitCode};
+use args::{Cli, Command};
+use output::say;
+
+/// Runs the program with this process's arguments and environment.
+pub fn main() -> std::process::ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are errors to clap, too. There is nobody to tell if they can't be printed.
+            let _ = error.print();
+            let code = if error.use_stderr() {
+                ExitCode::Usage
+            } else {
+                ExitCode::Ended
+            };
+            return code.into();
+        }
+    };
+    execute(cli).into()
+}
+
+fn load_options(cli: &Cli) -> LoadOptions {
+    let mut load = LoadOptions::from_environment();
+    load.file.clone_from(&cli.global.config);
+    load.overrides.clone_from(&cli.global.overrides);
+    load
+}
+
+fn execute(cli: Cli) -> ExitCode {
+    let load = load_options(&cli);
+    let configuration = match Configuration::load(load.clone()) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            say(&error);
+            return ExitCode::Configuration;
+        }
+    };
+    let level = match cli.command {
+        Command::Jobmanager | Command::Taskmanager => configuration.log().level.as_str(),
+        // People who ask for something want its answer, not a log.
+        _ => "error",
+    };
+    let format = match configuration.log().format {
+        crate::config::LogFormat::Text => telemetry::Format::Text,
+        crate::config::LogFormat::Json => telemetry::Format::Json,
+    };
+    let filter = std::env::var(telemetry::FILTER_VARIABLE).ok();
+    if let Err(error) = telemetry::init(level, format, filter.as_deref()) {
+        say(format_args!("{error}"));
+        return ExitCode::Configuration;
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(format_args!("no threads can be started: {error}"));
+            return ExitCode::Fatal;
+        }
+    };
+    let code = runtime.block_on(Box::pin(dispatch(cli, load, configuration)));
+    // What still runs belongs to nobody.
+    runtime.shutdown_background();
+    code
+}
+
+async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> ExitCode {
+    let global = &cli.global;
+    match cli.command {
+        Command::Jobmanager => processes::jobmanager(configuration).await,
+        Command::Taskmanager => processes::taskmanager(configuration).await,
+        Command::Demo(args) => processes::demo(&args).await,
+        Command::Config => show_config::show(&configuration, global.output),
+        Command::Local(args) => local::local(load, &configuration, &args).await,
+        Command::Run(args) => run::run(&configuration, &global.address, &args).await,
+        Command::List => jobs::list(&configuration, global).await,
+        Command::Info { job } => jobs::info(&configuration, global, job).await,
+        Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+    }
+}
+
+/// Says what went wrong with a request, and gives the code for it.
+fn tell(error: &ClientError) -> ExitCode {
+    say(error);
+    match error {
+        ClientError::Unreachable { .. } => ExitCode::Unreachable,
+        ClientError::Refused { .. } | ClientError::BadAnswer { .. } => ExitCode::Unsuccessful,
+    }
+}

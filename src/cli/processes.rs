@@ -1,0 +1,140 @@
+//! Starts the processes of a cluster: sets up what belongs to a process as such and hands over to [`crate::process`].
+
+use tokio_util::sync::CancellationToken;
+
+use super::args::DemoArgs;
+use super::output::say;
+use crate::config::{Configuration, mask_arguments};
+use crate::process::demo::{self, DemoOptions};
+use crate::process::shutdown::watch_signals;
+use crate::process::{JobManager, StartError, TaskManager};
+use crate::rest::{self, RestServerOptions};
+use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
+
+/// Runs a JobManager with its REST server until it is asked to end.
+pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
+    let stop = match watch_signals(configuration.process().shutdown_timeout) {
+        Ok(stop) => stop,
+        Err(error) => return last_words(ExitCode::Fatal, &error),
+    };
+    let manager = match JobManager::bind(&configuration).await {
+        Ok(manager) => manager,
+        Err(error) => return last_words(ExitCode::Port, &error),
+    };
+    let resource_id = configuration.jobmanager().id.as_ref();
+    let resource_id = resource_id.map(ToString::to_string);
+    let resource_id = resource_id.unwrap_or_else(|| manager.addresses()["rpc"].clone());
+    start_log("jobmanager", resource_id, &configuration);
+    let code = run_jobmanager(manager, &configuration, stop).await;
+    if code == ExitCode::Ended {
+        code.log_last_words("it was asked to end");
+    }
+    code
+}
+
+/// Runs a bound JobManager with its REST server until `stop`.
+pub(super) async fn run_jobmanager(
+    mut manager: JobManager,
+    configuration: &Configuration,
+    stop: CancellationToken,
+) -> ExitCode {
+    let serving = CancellationToken::new();
+    let rest = manager.take_rest_listener().map(|listener| {
+        let options = rest_options(configuration);
+        let view = manager.view();
+        tokio::spawn(rest::serve(listener, view, options, serving.clone()))
+    });
+    let code = Box::pin(manager.run(stop)).await;
+    serving.cancel();
+    if let Some(rest) = rest
+        && let Err(error) = rest.await
+    {
+        tracing::warn!(%error, "the REST server ended with an error");
+    }
+    code
+}
+
+fn rest_options(configuration: &Configuration) -> RestServerOptions {
+    let jobs = configuration.jobs();
+    RestServerOptions {
+        await_leader_timeout: configuration.rest().await_leader_timeout,
+        submission_timeout: configuration.client().timeout,
+        default_parallelism: jobs.default_parallelism.get(),
+        max_parallelism: jobs.max_parallelism.get(),
+        operator_chaining: jobs.operator_chaining,
+        ..RestServerOptions::default()
+    }
+}
+
+/// Runs a TaskManager until it is asked to end.
+pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
+    let stop = match watch_signals(configuration.process().shutdown_timeout) {
+        Ok(stop) => stop,
+        Err(error) => return last_words(ExitCode::Fatal, &error),
+    };
+    let manager = match TaskManager::bind(&configuration).await {
+        Ok(manager) => manager,
+        Err(error @ StartError::Bind(_)) => return last_words(ExitCode::Port, &error),
+        Err(error @ StartError::Host(_)) => return last_words(ExitCode::Fatal, &error),
+    };
+    let resource_id = manager.resource_id().map(|id| id.to_string());
+    start_log(
+        "taskmanager",
+        resource_id.unwrap_or_default(),
+        &configuration,
+    );
+    let code = Box::pin(manager.run(stop)).await;
+    if code == ExitCode::Ended {
+        code.log_last_words("it was asked to end");
+    }
+    code
+}
+
+/// Runs the demonstration of a failover.
+pub(super) async fn demo(args: &DemoArgs) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            say(format_args!(
+                "this program can't be found to start others: {error}"
+            ));
+            return ExitCode::Fatal;
+        }
+    };
+    let defaults = DemoOptions::default();
+    let options = DemoOptions {
+        megabytes: args.megabytes.unwrap_or(defaults.megabytes),
+        keep: args.keep,
+    };
+    match demo::run(program, options).await {
+        Ok(()) => ExitCode::Ended,
+        Err(error) => {
+            say(error);
+            ExitCode::Unsuccessful
+        }
+    }
+}
+
+fn last_words(code: ExitCode, error: &impl std::error::Error) -> ExitCode {
+    code.log_last_words(&error.to_string());
+    code
+}
+
+fn start_log(process: &str, resource_id: String, configuration: &Configuration) {
+    let settings = configuration.explicit_settings().into_iter();
+    let settings = settings.map(|setting| StartupSetting {
+        key: setting.key.to_owned(),
+        value: setting.value.unwrap_or_default(),
+        source: setting.source.to_string(),
+    });
+    let arguments = std::env::args_os().map(|text| text.to_string_lossy().into_owned());
+    startup_log(&Startup {
+        process: process.to_owned(),
+        resource_id,
+        arguments: mask_arguments(arguments),
+        settings: settings.collect(),
+    });
+    for warning in configuration.warnings() {
+        tracing::warn!("{warning}");
+    }
+}

@@ -1,0 +1,183 @@
+//! `tanist run`: compiles a job file, submits it and waits for its end.
+
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{JobGraph, JobStatus};
+
+use super::args::{JobArgs, RunArgs};
+use super::connect::connect;
+use super::jobs::status_name;
+use super::output::{answer, duration, say};
+use super::progress::Progress;
+use super::tell;
+use crate::client::{ClientError, JobClient, JobInfo};
+use crate::config::Configuration;
+use crate::job::{ChainingOptions, CompileOptions, JobFile, compile};
+use crate::telemetry::ExitCode;
+
+pub(super) async fn run(
+    configuration: &Configuration,
+    addresses: &[String],
+    args: &RunArgs,
+) -> ExitCode {
+    let graph = match compile_job(configuration, &args.job, args.job_id) {
+        Ok(graph) => graph,
+        Err(error) => {
+            say(error);
+            return ExitCode::InvalidJob;
+        }
+    };
+    let connection = match connect(configuration, addresses).await {
+        Ok(connection) => connection,
+        Err(error) => return tell(&error),
+    };
+    let token = token_of(&graph, args.job_id.is_some());
+    match connection.jobs.submit_as(&graph, &token).await {
+        Ok(submitted) if args.detached => {
+            answer(format_args!("{}\n", submitted.job));
+            ExitCode::Ended
+        }
+        Ok(submitted) => {
+            say(format_args!("job {} is accepted", submitted.job));
+            attend(&connection.jobs, submitted.job).await
+        }
+        Err(error) => {
+            if matches!(error, ClientError::Unreachable { .. }) {
+                let job = &graph.job_id;
+                say(format_args!(
+                    "job {job} may have been accepted all the same: `tanist info {job}` shows whether it was"
+                ));
+            }
+            tell(&error)
+        }
+    }
+}
+
+/// The submission's token. Whoever chose the id means the same submission each time, also after this process was killed.
+fn token_of(graph: &JobGraph, chosen_id: bool) -> String {
+    if !chosen_id {
+        return format!("{:032x}", rand::random::<u128>());
+    }
+    let digest = Sha256::digest(graph.encode_to_vec());
+    let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    hex.collect()
+}
+
+/// Reads and compiles a job file. The error has everything that is wrong with it.
+pub(super) fn compile_job(
+    configuration: &Configuration,
+    args: &JobArgs,
+    job_id: Option<JobId>,
+) -> Result<JobGraph, String> {
+    let name = args.file.display().to_string();
+    let text = std::fs::read_to_string(&args.file)
+        .map_err(|error| format!("the job file {name} can't be read: {error}"))?;
+    let jobs = configuration.jobs();
+    let options = CompileOptions {
+        parallelism: args.parallelism,
+        default_parallelism: jobs.default_parallelism.get(),
+        max_parallelism: jobs.max_parallelism.get(),
+        chaining: ChainingOptions {
+            enabled: jobs.operator_chaining,
+        },
+        parameters: args.parameters.iter().cloned().collect(),
+        job_id: job_id.unwrap_or_else(JobId::random),
+    };
+    compile(&JobFile::new(name, text), &options).map_err(|error| error.to_string())
+}
+
+/// Waits for the end of a job and says how it goes. A signal ends the waiting, not the job.
+async fn attend(client: &JobClient, job: JobId) -> ExitCode {
+    let mut progress = Progress::new();
+    let ended = tokio::select! {
+        ended = client.wait_for_end(job, |info| progress.update(info)) => Some(ended),
+        () = interrupted() => None,
+    };
+    progress.end();
+    match ended {
+        Some(Ok(info)) => tell_end(client, &info).await,
+        Some(Err(error)) => {
+            say(format_args!("job {job} is no longer followed:"));
+            tell(&error)
+        }
+        None => {
+            say(format_args!(
+                "job {job} goes on: `tanist info {job}` shows it, `tanist cancel {job}` cancels it"
+            ));
+            ExitCode::Interrupted
+        }
+    }
+}
+
+/// Completes when this process is asked to end.
+pub(super) async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        // Without handlers a signal ends this process by itself.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => (),
+        _ = terminate.recv() => (),
+    }
+}
+
+/// Says how a job ended, and gives the code for it.
+pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
+    let (id, took) = (job.jid, duration(job.duration));
+    if let Some(reason) = &job.quarantine {
+        say(format_args!("job {id} can't be recovered: {reason}"));
+        return ExitCode::JobFailed;
+    }
+    say(format_args!(
+        "job {id} {} after {took}",
+        status_name(job.state)
+    ));
+    match job.state {
+        JobStatus::Finished => ExitCode::Ended,
+        JobStatus::Canceled => ExitCode::JobCanceled,
+        _ => {
+            if let Ok(Some(cause)) = client.last_failure(id).await {
+                say(cause);
+            }
+            ExitCode::JobFailed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(name: &str) -> JobGraph {
+        JobGraph {
+            job_id: JobId::from_bits(1).to_string(),
+            name: name.to_owned(),
+            ..JobGraph::default()
+        }
+    }
+
+    #[test]
+    fn the_same_job_under_a_chosen_id_is_the_same_submission() {
+        let token = token_of(&graph("a"), true);
+        assert_eq!(token.len(), 32);
+        assert_eq!(token, token_of(&graph("a"), true));
+        assert_ne!(token, token_of(&graph("b"), true));
+        assert_ne!(token_of(&graph("a"), false), token_of(&graph("a"), false));
+    }
+
+    #[test]
+    fn a_job_file_that_is_not_there_is_named() {
+        let args = JobArgs {
+            file: "/nowhere/job.yaml".into(),
+            parameters: Vec::new(),
+            parallelism: None,
+        };
+        let error = compile_job(&Configuration::defaults(), &args, None).expect_err("no file");
+        assert!(error.contains("/nowhere/job.yaml"), "{error}");
+    }
+}

@@ -1,0 +1,50 @@
+//! Where to ask.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::retrieval::LeaderView;
+use tokio::sync::watch;
+
+/// Tells the REST servers that are worth asking.
+#[async_trait]
+pub trait LeaderFinder: Send + Sync + fmt::Debug + 'static {
+    /// Their addresses as `host:port`, the most promising first; waits for one up to `patience`. If there is none, why.
+    async fn addresses(&self, patience: Duration) -> Result<Vec<String>, String>;
+}
+
+/// JobManagers that somebody named, whether they lead or not.
+#[derive(Debug, Clone)]
+pub struct StaticAddresses(pub Vec<String>);
+
+#[async_trait]
+impl LeaderFinder for StaticAddresses {
+    async fn addresses(&self, _: Duration) -> Result<Vec<String>, String> {
+        if self.0.is_empty() {
+            return Err("no address of a JobManager is known".to_owned());
+        }
+        Ok(self.0.clone())
+    }
+}
+
+/// The leader that the store names.
+#[derive(Debug, Clone)]
+pub struct FollowedLeader(pub watch::Receiver<LeaderView>);
+
+#[async_trait]
+impl LeaderFinder for FollowedLeader {
+    async fn addresses(&self, patience: Duration) -> Result<Vec<String>, String> {
+        let mut leaders = self.0.clone();
+        let known = leaders.wait_for(|view| rest_address(view).is_some());
+        match tokio::time::timeout(patience, known).await {
+            Ok(Ok(view)) => Ok(rest_address(&view).into_iter().collect()),
+            Ok(Err(_)) => Err("the store is no longer followed".to_owned()),
+            Err(_) => Err("the store names no leader".to_owned()),
+        }
+    }
+}
+
+fn rest_address(view: &LeaderView) -> Option<String> {
+    view.leader.as_ref()?.addresses.get("rest").cloned()
+}

@@ -1,0 +1,198 @@
+//! Jobs, as a client handles them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::Method;
+use prost::Message as _;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::error::ClientError;
+use super::model::{JobInfo, JobSummary, TaskManagerSummary, status_of};
+use super::rest_client::{Answer, Request, RestClient};
+
+/// The first pause between two looks at a job that is waited for; doubles up to [`LONGEST_PAUSE`], so that short jobs are
+/// seen to end at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// An accepted submission: the job is in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// The job.
+    pub job: JobId,
+    /// An earlier try of the same submission had been accepted already.
+    pub repeated: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct SubmittedBody {
+    jobid: JobId,
+    #[serde(default)]
+    repeated: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct StatusBody {
+    status: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct JobsBody {
+    jobs: Vec<JobSummary>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TaskManagersBody {
+    taskmanagers: Vec<TaskManagerSummary>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExceptionsBody {
+    exception_history: ExceptionHistory,
+}
+
+#[derive(Debug, Deserialize)]
+struct ExceptionHistory {
+    entries: Vec<ExceptionEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExceptionEntry {
+    stacktrace: String,
+    task_name: Option<String>,
+}
+
+/// Submits, watches and cancels jobs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct JobClient {
+    rest: RestClient,
+}
+
+impl JobClient {
+    /// A client that asks through `rest`.
+    pub fn new(rest: RestClient) -> JobClient {
+        JobClient { rest }
+    }
+
+    /// Submits a job once, however often that has to be tried.
+    pub async fn submit(&self, graph: &pb::JobGraph) -> Result<Submitted, ClientError> {
+        let token = format!("{:032x}", rand::random::<u128>());
+        self.submit_as(graph, &token).await
+    }
+
+    /// Submits a job as the submission `token`: with the same job and token it takes effect once.
+    pub async fn submit_as(
+        &self,
+        graph: &pb::JobGraph,
+        token: &str,
+    ) -> Result<Submitted, ClientError> {
+        let deadline = SystemTime::now() + self.rest.options().timeout;
+        let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let request = Request {
+            method: Method::POST,
+            path: "/v1/jobs".to_owned(),
+            headers: vec![
+                ("content-type", "application/x-protobuf".to_owned()),
+                ("idempotency-key", token.to_owned()),
+                ("tanist-deadline", deadline.as_millis().to_string()),
+            ],
+            body: graph.encode_to_vec().into(),
+        };
+        let body: SubmittedBody = self.ask(&request).await?;
+        Ok(Submitted {
+            job: body.jobid,
+            repeated: body.repeated,
+        })
+    }
+
+    /// The job's status.
+    pub async fn status(&self, job: JobId) -> Result<pb::JobStatus, ClientError> {
+        let request = Request::get(format!("/v1/jobs/{job}/status"));
+        let answer = self.rest.send(&request).await?;
+        let body: StatusBody = parse(&request, &answer)?;
+        let unknown = || ClientError::BadAnswer {
+            address: answer.address.clone(),
+            path: request.path.clone(),
+            reason: format!("there is no job status {}", body.status),
+        };
+        status_of(&body.status).ok_or_else(unknown)
+    }
+
+    /// The job.
+    pub async fn info(&self, job: JobId) -> Result<JobInfo, ClientError> {
+        self.ask(&Request::get(format!("/v1/jobs/{job}"))).await
+    }
+
+    /// Every job that the cluster knows.
+    pub async fn list(&self) -> Result<Vec<JobSummary>, ClientError> {
+        let body: JobsBody = self.ask(&Request::get("/v1/jobs/overview")).await?;
+        Ok(body.jobs)
+    }
+
+    /// The registered TaskManagers.
+    pub async fn task_managers(&self) -> Result<Vec<TaskManagerSummary>, ClientError> {
+        let body: TaskManagersBody = self.ask(&Request::get("/v1/taskmanagers")).await?;
+        Ok(body.taskmanagers)
+    }
+
+    /// Has the job cancelled; acknowledged is durable, but the job ends later.
+    pub async fn cancel(&self, job: JobId) -> Result<(), ClientError> {
+        let request = Request {
+            method: Method::PATCH,
+            ..Request::get(format!("/v1/jobs/{job}?mode=cancel"))
+        };
+        self.rest.send(&request).await.map(drop)
+    }
+
+    /// The job's newest failure, if it ever failed: `task: cause`.
+    pub async fn last_failure(&self, job: JobId) -> Result<Option<String>, ClientError> {
+        let path = format!("/v1/jobs/{job}/exceptions?maxExceptions=1");
+        let body: ExceptionsBody = self.ask(&Request::get(path)).await?;
+        let newest = body.exception_history.entries.into_iter().next();
+        Ok(newest.map(|entry| match entry.task_name {
+            Some(task) => format!("{task}: {}", entry.stacktrace),
+            None => entry.stacktrace,
+        }))
+    }
+
+    /// Waits until the job has ended or can't be recovered, and tells `seen` of each look at it.
+    pub async fn wait_for_end(
+        &self,
+        job: JobId,
+        mut seen: impl FnMut(&JobInfo),
+    ) -> Result<JobInfo, ClientError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let info = self.info(job).await?;
+            seen(&info);
+            if info.has_ended() {
+                return Ok(info);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The body of an answer as it is.
+    pub async fn raw(&self, path: &str) -> Result<serde_json::Value, ClientError> {
+        self.ask(&Request::get(path)).await
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+        let answer = self.rest.send(request).await?;
+        parse(request, &answer)
+    }
+}
+
+fn parse<T: DeserializeOwned>(request: &Request, answer: &Answer) -> Result<T, ClientError> {
+    serde_json::from_slice(&answer.body).map_err(|error| ClientError::BadAnswer {
+        address: answer.address.clone(),
+        path: request.path.clone(),
+        reason: error.to_string(),
+    })
+}

@@ -1,0 +1,169 @@
+//! The parts of the answers that a client makes use of.
+
+use serde::Deserialize;
+use tanist_proto::id::JobId;
+use tanist_proto::v1::JobStatus;
+
+/// A status by its name: `RUNNING` and the like.
+pub(super) fn status_of(name: &str) -> Option<JobStatus> {
+    JobStatus::from_str_name(&format!("JOB_STATUS_{name}"))
+}
+
+fn read_status<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<JobStatus, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let unknown = || serde::de::Error::custom(format!("there is no job status {name}"));
+    status_of(&name).ok_or_else(unknown)
+}
+
+/// A job in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct JobSummary {
+    /// Its id.
+    pub jid: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its status.
+    #[serde(deserialize_with = "read_status")]
+    pub state: JobStatus,
+    /// When it was submitted: milliseconds since 1970.
+    pub start_time: i64,
+    /// When it ended, or -1.
+    pub end_time: i64,
+    /// Milliseconds so far.
+    pub duration: i64,
+    /// What its tasks do.
+    pub tasks: TaskCounts,
+    /// Why it can't be recovered.
+    #[serde(default)]
+    pub quarantine: Option<String>,
+}
+
+/// How many tasks a job has and how many of them do what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct TaskCounts {
+    /// All.
+    pub total: u64,
+    /// Those that run.
+    pub running: u64,
+    /// Those that finished.
+    pub finished: u64,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct JobInfo {
+    /// Its id.
+    pub jid: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its status.
+    #[serde(deserialize_with = "read_status")]
+    pub state: JobStatus,
+    /// When it was submitted: milliseconds since 1970.
+    #[serde(rename = "start-time")]
+    pub start_time: i64,
+    /// When it ended, or -1.
+    #[serde(rename = "end-time")]
+    pub end_time: i64,
+    /// Milliseconds so far.
+    pub duration: i64,
+    /// Its vertices, sources first.
+    pub vertices: Vec<VertexInfo>,
+    /// How often it was restarted after failures.
+    #[serde(default)]
+    pub restarts: u32,
+    /// Whether it has ended and what it left is still being removed.
+    #[serde(rename = "cleaning-up", default)]
+    pub cleaning_up: bool,
+    /// Why it can't be recovered.
+    #[serde(default)]
+    pub quarantine: Option<String>,
+}
+
+impl JobInfo {
+    /// Whether nothing more will happen to it by itself: it ended, or it can't be recovered.
+    pub fn has_ended(&self) -> bool {
+        let terminal = matches!(
+            self.state,
+            JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed
+        );
+        terminal || self.quarantine.is_some()
+    }
+
+    /// How many tasks it has in all.
+    pub fn parallelism(&self) -> u64 {
+        self.vertices.iter().map(|v| u64::from(v.parallelism)).sum()
+    }
+
+    /// How many of its tasks are RUNNING.
+    pub fn running(&self) -> u64 {
+        self.vertices
+            .iter()
+            .map(|vertex| vertex.tasks.running)
+            .sum()
+    }
+
+    /// How many of its tasks are FINISHED.
+    pub fn finished(&self) -> u64 {
+        let finished = self.vertices.iter().map(|vertex| vertex.tasks.finished);
+        finished.sum()
+    }
+
+    /// Records that its tasks sent each other.
+    pub fn records(&self) -> u64 {
+        let written = self.vertices.iter();
+        written.map(|vertex| vertex.metrics.write_records).sum()
+    }
+}
+
+/// A vertex of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct VertexInfo {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// How many subtasks it has.
+    pub parallelism: u32,
+    /// Its state.
+    pub status: String,
+    /// What its subtasks do.
+    pub tasks: VertexTaskCounts,
+    /// What they read and wrote.
+    pub metrics: VertexMetrics,
+}
+
+/// How many subtasks of a vertex do what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub struct VertexTaskCounts {
+    /// Those that run.
+    pub running: u64,
+    /// Those that finished.
+    pub finished: u64,
+}
+
+/// What a vertex read and wrote.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VertexMetrics {
+    /// Records from other tasks.
+    pub read_records: u64,
+    /// Records to other tasks.
+    pub write_records: u64,
+}
+
+/// A TaskManager in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskManagerSummary {
+    /// Its resource id.
+    pub id: String,
+    /// Where it is reached.
+    pub path: String,
+    /// Its slots.
+    pub slots_number: u32,
+    /// Those that no job has.
+    pub free_slots: u32,
+}

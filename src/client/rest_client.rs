@@ -1,0 +1,232 @@
+//! One request, tried until somebody answers it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::error::ClientError;
+use super::finder::LeaderFinder;
+
+/// How long a client tries.
+#[derive(Debug, Clone)]
+pub struct RetryOptions {
+    /// How long it goes on with one request.
+    pub timeout: Duration,
+    /// The pause after all addresses were tried.
+    pub retry_period: Duration,
+    /// How long one JobManager may take for its answer before the next one is asked.
+    pub request_timeout: Duration,
+    /// How long a connection may take.
+    pub connect_timeout: Duration,
+}
+
+impl Default for RetryOptions {
+    fn default() -> RetryOptions {
+        RetryOptions {
+            timeout: Duration::from_secs(60),
+            retry_period: Duration::from_millis(200),
+            request_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What is asked. It may be sent several times: it must not take effect twice.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The path with its query, from `/v1`.
+    pub path: String,
+    /// More headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// A read.
+    pub fn get(path: impl Into<String>) -> Request {
+        Request {
+            method: Method::GET,
+            path: path.into(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+        }
+    }
+}
+
+/// A good answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Who answered: `host:port`.
+    pub address: String,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Why one try came to nothing.
+enum Failure {
+    /// The next JobManager, or the same one later, may answer.
+    Passing(String),
+    /// Every try would end like this.
+    Final(ClientError),
+}
+
+/// Flink's error body.
+#[derive(Debug, Deserialize)]
+struct Errors {
+    errors: Vec<String>,
+}
+
+/// Asks the cluster. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RestClient {
+    finder: Arc<dyn LeaderFinder>,
+    options: RetryOptions,
+    http: Client<HttpConnector, Full<Bytes>>,
+    /// Who answered last is asked first.
+    answered: Arc<Mutex<Option<String>>>,
+}
+
+impl RestClient {
+    /// A client that asks whom `finder` names.
+    pub fn new(finder: Arc<dyn LeaderFinder>, options: RetryOptions) -> RestClient {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(options.connect_timeout));
+        connector.set_nodelay(true);
+        RestClient {
+            finder,
+            options,
+            http: Client::builder(TokioExecutor::new()).build(connector),
+            answered: Arc::default(),
+        }
+    }
+
+    /// How long it tries.
+    pub fn options(&self) -> &RetryOptions {
+        &self.options
+    }
+
+    /// The answer of the first JobManager that gives one.
+    pub async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
+        let give_up = Instant::now() + self.options.timeout;
+        let left = || give_up.saturating_duration_since(Instant::now());
+        let mut last = "there was no time to ask anybody".to_owned();
+        loop {
+            match self.finder.addresses(left()).await {
+                Ok(addresses) => {
+                    for address in self.in_order(addresses) {
+                        if left().is_zero() {
+                            break;
+                        }
+                        let patience = self.options.request_timeout.min(left());
+                        match self.try_at(&address, request, patience).await {
+                            Ok(answer) => {
+                                self.set_answered(address);
+                                return Ok(answer);
+                            }
+                            Err(Failure::Final(error)) => return Err(error),
+                            Err(Failure::Passing(reason)) => {
+                                tracing::debug!(address, reason, "no answer, trying on");
+                                last = format!("{address}: {reason}");
+                            }
+                        }
+                    }
+                }
+                Err(reason) => last = reason,
+            }
+            if left() <= self.options.retry_period {
+                let waited = self.options.timeout;
+                return Err(ClientError::Unreachable { waited, last });
+            }
+            tokio::time::sleep(self.options.retry_period).await;
+        }
+    }
+
+    async fn try_at(
+        &self,
+        address: &str,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Answer, Failure> {
+        let trying = self.exchange(address, request);
+        let (status, body) = tokio::time::timeout(patience, trying)
+            .await
+            .map_err(|_| Failure::Passing(format!("no answer within {patience:?}")))??;
+        if status.is_success() {
+            let address = address.to_owned();
+            return Ok(Answer { address, body });
+        }
+        let errors = match serde_json::from_slice::<Errors>(&body) {
+            Ok(Errors { errors }) if !errors.is_empty() => errors,
+            Ok(_) | Err(_) => vec![format!("status {status}")],
+        };
+        match status {
+            // Who stands between us and the JobManager may say that it isn't there.
+            StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Passing(errors.join("; "))),
+            _ => Err(Failure::Final(ClientError::Refused {
+                status: status.as_u16(),
+                errors,
+            })),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        address: &str,
+        request: &Request,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let wrong = |error: hyper::http::Error| {
+            Failure::Final(ClientError::BadAnswer {
+                address: address.to_owned(),
+                path: request.path.clone(),
+                reason: format!("this is no request: {error}"),
+            })
+        };
+        let mut http = hyper::Request::builder()
+            .method(request.method.clone())
+            .uri(format!("http://{address}{}", request.path));
+        for (name, value) in &request.headers {
+            http = http.header(*name, value);
+        }
+        let http = http.body(Full::new(request.body.clone())).map_err(wrong)?;
+        let answer = self.http.request(http).await;
+        let answer = answer.map_err(|error| Failure::Passing(root_cause(&error)))?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await;
+        let body = body.map_err(|error| Failure::Passing(root_cause(&error)))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    fn in_order(&self, mut addresses: Vec<String>) -> Vec<String> {
+        let answered = self.answered.lock().expect("nothing panics holding it");
+        if let Some(best) = answered.as_ref() {
+            addresses.sort_by_key(|address| address != best);
+        }
+        addresses
+    }
+
+    fn set_answered(&self, address: String) {
+        *self.answered.lock().expect("nothing panics holding it") = Some(address);
+    }
+}
+
+/// hyper's own words (`client error (Connect)`) say less than what lies beneath them.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,285 @@
+//! The client against a server that follows a script, one step a connection.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
+use tanist_ha::retrieval::LeaderView;
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{JobGraph, JobStatus};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::*;
+
+/// What happens to one request.
+enum Step {
+    /// It is answered with this status and body.
+    Answer(u16, String),
+    /// It is read, and the connection ends without an answer.
+    Lose,
+    /// It is read, and never answered.
+    Hang,
+}
+
+/// Answers by its script, then with 500; remembers the requests.
+struct Scripted {
+    address: String,
+    requests: Arc<Mutex<Vec<String>>>,
+    server: AbortHandle,
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Scripted {
+    async fn server(script: impl IntoIterator<Item = Step>) -> Scripted {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let mut script: VecDeque<Step> = script.into_iter().collect();
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = requests.clone();
+        let server = tokio::spawn(async move {
+            let mut hanging = Vec::new();
+            while let Ok((mut connection, _)) = listener.accept().await {
+                let request = read_request(&mut connection).await;
+                seen.lock().expect("no panic").push(request);
+                let step = script.pop_front();
+                match step.unwrap_or_else(|| Step::Answer(500, "{}".to_owned())) {
+                    Step::Answer(status, body) => answer(&mut connection, status, &body).await,
+                    Step::Lose => drop(connection),
+                    Step::Hang => hanging.push(connection),
+                }
+            }
+        });
+        Scripted {
+            address,
+            requests,
+            server: server.abort_handle(),
+        }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("no panic").clone()
+    }
+}
+
+/// The whole request; bodies are lossy text.
+async fn read_request(connection: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, _)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.map_or(0, |text| text.parse().expect("a number"));
+            if bytes.len() >= head.len() + 4 + length {
+                return text;
+            }
+        }
+        let mut buffer = [0; 4096];
+        let read = connection.read(&mut buffer).await.expect("a request");
+        assert!(read > 0, "the client closed before its request was whole");
+        bytes.extend_from_slice(&buffer[..read]);
+    }
+}
+
+async fn answer(connection: &mut TcpStream, status: u16, body: &str) {
+    let length = body.len();
+    let text = format!(
+        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    connection
+        .write_all(text.as_bytes())
+        .await
+        .expect("the client reads");
+}
+
+fn client(addresses: &[&str]) -> JobClient {
+    let addresses = addresses.iter().map(ToString::to_string).collect();
+    client_of(StaticAddresses(addresses), Duration::from_secs(20))
+}
+
+fn client_of(finder: impl LeaderFinder, timeout: Duration) -> JobClient {
+    let options = RetryOptions {
+        timeout,
+        retry_period: Duration::from_millis(1),
+        request_timeout: timeout.min(Duration::from_millis(200)),
+        ..RetryOptions::default()
+    };
+    JobClient::new(RestClient::new(Arc::new(finder), options))
+}
+
+/// An address where nobody listens.
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listener.local_addr().expect("it is bound").to_string()
+}
+
+fn unavailable() -> Step {
+    Step::Answer(503, r#"{"errors":["leader election"]}"#.to_owned())
+}
+
+fn status(name: &str) -> Step {
+    Step::Answer(200, format!(r#"{{"status":"{name}"}}"#))
+}
+
+fn job() -> JobId {
+    JobId::from_bits(3)
+}
+
+fn header(request: &str, name: &str) -> String {
+    let prefix = format!("{name}: ");
+    let value = request.lines().find_map(|line| line.strip_prefix(&prefix));
+    value.expect("the header is there").to_owned()
+}
+
+#[tokio::test]
+async fn a_submission_is_repeated_with_the_same_id_and_token_until_it_is_answered() {
+    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x","repeated":true}}"#, job());
+    let script = [
+        unavailable(),
+        Step::Lose,
+        Step::Hang,
+        Step::Answer(202, accepted),
+    ];
+    let server = Scripted::server(script).await;
+    let dead = nobody().await;
+    let graph = JobGraph {
+        job_id: job().to_string(),
+        ..JobGraph::default()
+    };
+    let submitted = client(&[&dead, &server.address]).submit(&graph).await;
+    let expected = Submitted {
+        job: job(),
+        repeated: true,
+    };
+    assert_eq!(submitted, Ok(expected));
+    let requests = server.requests();
+    assert_eq!(requests.len(), 4, "accepted once, not sent again");
+    assert!(requests[0].starts_with("POST /v1/jobs "), "{}", requests[0]);
+    assert_eq!(header(&requests[0], "idempotency-key").len(), 32);
+    for request in &requests {
+        assert!(request.contains(&job().to_string()));
+        for name in ["idempotency-key", "tanist-deadline"] {
+            assert_eq!(header(request, name), header(&requests[0], name));
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_next_address_is_asked_when_one_does_not_answer() {
+    let first = Scripted::server([Step::Lose, unavailable()]).await;
+    let second = Scripted::server([unavailable(), status("RUNNING"), status("FINISHED")]).await;
+    let client = client(&[&first.address, &second.address]);
+    assert_eq!(client.status(job()).await, Ok(JobStatus::Running));
+    assert_eq!(first.requests().len(), 2);
+    assert_eq!(client.status(job()).await, Ok(JobStatus::Finished));
+    assert_eq!(first.requests().len(), 2, "who answered is asked first");
+}
+
+#[tokio::test]
+async fn a_refusal_is_final_and_carries_the_clusters_words() {
+    let body = r#"{"errors":["no such job","look elsewhere"]}"#.to_owned();
+    let server = Scripted::server([Step::Answer(404, body)]).await;
+    let error = client(&[&server.address])
+        .cancel(job())
+        .await
+        .expect_err("refused");
+    assert!(error.is_not_found());
+    assert_eq!(error.to_string(), "no such job\nlook elsewhere");
+    let requests = server.requests();
+    assert_eq!(requests.len(), 1);
+    let start = format!("PATCH /v1/jobs/{}?mode=cancel ", job());
+    assert!(requests[0].starts_with(&start), "{}", requests[0]);
+}
+
+#[tokio::test]
+async fn when_the_time_is_up_the_last_failure_is_told() {
+    let dead = nobody().await;
+    let addresses = StaticAddresses(vec![dead.clone()]);
+    let client = client_of(addresses, Duration::from_millis(50));
+    let error = client.list().await.expect_err("nobody is there");
+    let text = error.to_string();
+    assert!(matches!(error, ClientError::Unreachable { .. }));
+    assert!(
+        text.contains(&dead) && text.contains("refused"),
+        "where and why: {text}"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_of_ours_is_told_as_such() {
+    let server = Scripted::server([Step::Answer(200, "<html>".to_owned())]).await;
+    let error = client(&[&server.address])
+        .list()
+        .await
+        .expect_err("no list");
+    assert!(
+        matches!(&error, ClientError::BadAnswer { address, .. } if *address == server.address),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_job_is_waited_for_until_it_has_ended() {
+    let info = |state: &str| {
+        let body = format!(
+            r#"{{"jid":"{}","name":"count","state":"{state}","start-time":1,"end-time":-1,
+                "duration":5,"vertices":[{{"id":"a","name":"b","parallelism":2,"status":"RUNNING",
+                "tasks":{{"RUNNING":1,"FINISHED":1,"CREATED":0}},
+                "metrics":{{"read-records":1,"write-records":9}}}}]}}"#,
+            job()
+        );
+        Step::Answer(200, body)
+    };
+    let script = [
+        info("CREATED"),
+        unavailable(),
+        info("RUNNING"),
+        info("FAILED"),
+    ];
+    let server = Scripted::server(script).await;
+    let mut states = Vec::new();
+    let ended = client(&[&server.address])
+        .wait_for_end(job(), |info| states.push(info.state))
+        .await
+        .expect("it ends");
+    assert_eq!(
+        states,
+        [JobStatus::Created, JobStatus::Running, JobStatus::Failed]
+    );
+    assert_eq!(ended.parallelism(), 2);
+    assert_eq!(
+        (ended.running(), ended.finished(), ended.records()),
+        (1, 1, 9)
+    );
+}
+
+#[tokio::test]
+async fn a_followed_leader_is_asked_where_the_store_says_that_it_is() {
+    let server = Scripted::server([status("RUNNING")]).await;
+    let (store, leaders) = watch::channel(LeaderView::default());
+    let client = client_of(FollowedLeader(leaders), Duration::from_secs(20));
+    let asking = client.status(job());
+    let (answer, ()) = tokio::join!(asking, async {
+        let leader = LeaderInformation {
+            epoch: Epoch::new(1),
+            process: ProcessId::new("jm"),
+            addresses: [("rest".to_owned(), server.address.clone())].into(),
+            since_ms: 0,
+        };
+        store.send_replace(LeaderView {
+            leader: Some(leader),
+            ..LeaderView::default()
+        });
+    });
+    assert_eq!(answer, Ok(JobStatus::Running));
+}

@@ -1,0 +1,73 @@
+//! What went wrong with a request, as a status and Flink's error body: `{"errors": ["..."]}`.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::json::Errors;
+use crate::gateway::GatewayError;
+
+/// After how many seconds a request may be sent again that found no leader.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// An answer that is an error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{status}: {}", .errors.join("; "))]
+pub struct RestError {
+    /// Its status.
+    pub status: StatusCode,
+    /// What is wrong, at least one text.
+    pub errors: Vec<String>,
+}
+
+impl RestError {
+    /// One thing is wrong.
+    pub fn new(status: StatusCode, error: impl Into<String>) -> RestError {
+        RestError {
+            status,
+            errors: vec![error.into()],
+        }
+    }
+
+    /// The request is wrong.
+    pub fn bad_request(error: impl Into<String>) -> RestError {
+        RestError::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// What was named is not there.
+    pub fn not_found(error: impl Into<String>) -> RestError {
+        RestError::new(StatusCode::NOT_FOUND, error)
+    }
+}
+
+impl From<GatewayError> for RestError {
+    fn from(error: GatewayError) -> RestError {
+        let status = match &error {
+            GatewayError::Invalid(_) => StatusCode::BAD_REQUEST,
+            GatewayError::NotFound(_) => StatusCode::NOT_FOUND,
+            GatewayError::Conflict(_) => StatusCode::CONFLICT,
+            GatewayError::NotYet(_)
+            | GatewayError::Unreachable { .. }
+            | GatewayError::NoAnswer { .. }
+            | GatewayError::Outdated { .. }
+            | GatewayError::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
+            GatewayError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        RestError::new(status, error.to_string())
+    }
+}
+
+impl IntoResponse for RestError {
+    fn into_response(self) -> Response {
+        let body = Json(Errors {
+            errors: self.errors,
+        });
+        let mut response = (self.status, body).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        response
+    }
+}

@@ -1,0 +1,128 @@
+//! Reads the parts of a request, with our error body where they are wrong.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, Path, Query};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use tanist_proto::v1::ReadPosition;
+
+use super::error::RestError;
+
+/// The header with the epoch that an answer is as of.
+const EPOCH: &str = "tanist-epoch";
+/// The header with the change number that an answer is as of.
+const CHANGE: &str = "tanist-change";
+
+/// A part of the path that names something.
+pub(super) fn id<T>(text: &str) -> Result<T, RestError>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    text.parse()
+        .map_err(|error| RestError::bad_request(format!("{error}")))
+}
+
+/// The query, each name's last value.
+#[derive(Debug)]
+pub(super) struct Parameters(pub(super) HashMap<String, String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Parameters {
+    type Rejection = RestError;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Parameters, RestError> {
+        let query = Query::<HashMap<String, String>>::from_request_parts(parts, state).await;
+        match query {
+            Ok(Query(parameters)) => Ok(Parameters(parameters)),
+            Err(error) => Err(RestError::bad_request(error.body_text())),
+        }
+    }
+}
+
+impl Parameters {
+    /// The value of `name` if it is there.
+    pub(super) fn get<T>(&self, name: &str) -> Result<Option<T>, RestError>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let read = |text: &String| {
+            text.parse().map_err(|error| {
+                RestError::bad_request(format!("the query parameter `{name}={text}`: {error}"))
+            })
+        };
+        self.0.get(name).map(read).transpose()
+    }
+}
+
+/// The parts of the path.
+#[derive(Debug)]
+pub(super) struct PathParts<T>(pub(super) T);
+
+impl<S, T> FromRequestParts<S> for PathParts<T>
+where
+    S: Send + Sync,
+    T: serde::de::DeserializeOwned + Send,
+{
+    type Rejection = RestError;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathParts<T>, RestError> {
+        match Path::<T>::from_request_parts(parts, state).await {
+            Ok(Path(path)) => Ok(PathParts(path)),
+            Err(error) => Err(RestError::bad_request(error.body_text())),
+        }
+    }
+}
+
+/// A header's value, if it is there.
+pub(super) fn header_text<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> Result<Option<&'a str>, RestError> {
+    let read = |value: &'a axum::http::HeaderValue| {
+        value
+            .to_str()
+            .map_err(|_| RestError::bad_request(format!("the header `{name}` is no plain text")))
+    };
+    headers.get(name).map(read).transpose()
+}
+
+/// The body, if it has at most `limit` bytes.
+pub(super) async fn read_body(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, RestError> {
+    let too_large = || {
+        let text = format!("the body is larger than the {limit} bytes that are allowed");
+        RestError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    };
+    let announced = header_text(headers, header::CONTENT_LENGTH.as_str())?;
+    let announced: Option<u64> = announced.and_then(|text| text.parse().ok());
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    to_bytes(body, limit).await.map_err(|error| {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+        while let Some(inner) = cause {
+            if inner.is::<http_body_util::LengthLimitError>() {
+                return too_large();
+            }
+            cause = inner.source();
+        }
+        RestError::bad_request(format!("the body could not be read: {error}"))
+    })
+}
+
+/// An answer of the Dispatcher that says as of when it is.
+pub(super) fn position_headers(as_of: Option<ReadPosition>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(position) = as_of {
+        headers.insert(EPOCH, position.epoch.into());
+        headers.insert(CHANGE, position.change.into());
+    }
+    headers
+}

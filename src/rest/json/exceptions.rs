@@ -1,0 +1,74 @@
+//! The body of `/jobs/:id/exceptions`: the newest failures, the newest first.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tanist_proto::v1::{FailureRecord, JobDetails};
+
+/// `/jobs/:id/exceptions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Exceptions {
+    /// The history.
+    pub exception_history: ExceptionHistory,
+}
+
+/// The failures of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExceptionHistory {
+    /// The newest first.
+    pub entries: Vec<ExceptionEntry>,
+    /// There were more.
+    pub truncated: bool,
+}
+
+/// One failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExceptionEntry {
+    /// Its first line.
+    pub exception_name: String,
+    /// All of it.
+    pub stacktrace: String,
+    /// When.
+    pub timestamp: u64,
+    /// The failed task; `null` for a failure of the whole job.
+    pub task_name: Option<String>,
+    /// Where it ran.
+    pub endpoint: Option<String>,
+    /// On which TaskManager.
+    pub task_manager_id: Option<String>,
+    /// None are given.
+    pub failure_labels: BTreeMap<String, String>,
+    /// None are told apart.
+    pub concurrent_exceptions: Vec<ExceptionEntry>,
+}
+
+impl Exceptions {
+    /// At most `maximum` of the job's failures.
+    pub fn new(job: &JobDetails, maximum: usize) -> Exceptions {
+        let newest = job.failures.iter().rev().take(maximum);
+        Exceptions {
+            exception_history: ExceptionHistory {
+                entries: newest.map(ExceptionEntry::from).collect(),
+                truncated: job.failures.len() > maximum,
+            },
+        }
+    }
+}
+
+impl From<&FailureRecord> for ExceptionEntry {
+    fn from(failure: &FailureRecord) -> ExceptionEntry {
+        let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        ExceptionEntry {
+            exception_name: failure.cause.lines().next().unwrap_or_default().to_owned(),
+            stacktrace: failure.cause.clone(),
+            timestamp: failure.at_ms,
+            task_name: named(&failure.task),
+            endpoint: named(&failure.host),
+            task_manager_id: named(&failure.resource_id),
+            failure_labels: BTreeMap::new(),
+            concurrent_exceptions: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Bodies about jobs: `/jobs`, `/jobs/overview`, `/jobs/:id`, `/jobs/:id/status`.
+
+use serde::Serialize;
+use serde::ser::{SerializeMap as _, Serializer};
+use tanist_proto::v1::{ExecutionState, JobDetails, JobStatus, StatusTimestamp};
+
+use super::plan::Plan;
+use super::states::{Counts, JOB_STATUSES, LowerCaseCounts, job_status, vertex_state};
+use super::vertex::VertexSummary;
+use super::{duration, time};
+
+/// What kind of job all are.
+const JOB_TYPE: &str = "STREAMING";
+
+/// The status to show: a job that can't be recovered is SUSPENDED, whatever its record said.
+pub fn status_of(job: &JobDetails) -> JobStatus {
+    if job.quarantine.is_empty() {
+        job.status()
+    } else {
+        JobStatus::Suspended
+    }
+}
+
+fn quarantine_of(job: &JobDetails) -> Option<String> {
+    Some(job.quarantine.clone()).filter(|reason| !reason.is_empty())
+}
+
+/// `/jobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobIds {
+    /// Every job.
+    pub jobs: Vec<JobIdAndStatus>,
+}
+
+/// A job in `/jobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobIdAndStatus {
+    /// Its id.
+    pub id: String,
+    /// Its status.
+    pub status: &'static str,
+}
+
+impl JobIds {
+    /// These jobs.
+    pub fn new(jobs: &[JobDetails]) -> JobIds {
+        let short = |job: &JobDetails| JobIdAndStatus {
+            id: job.job_id.clone(),
+            status: job_status(status_of(job)),
+        };
+        JobIds {
+            jobs: jobs.iter().map(short).collect(),
+        }
+    }
+}
+
+/// `/jobs/:id/status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobStatusBody {
+    /// The status.
+    pub status: &'static str,
+}
+
+impl JobStatusBody {
+    /// The status of a job.
+    pub fn new(job: &JobDetails) -> JobStatusBody {
+        JobStatusBody {
+            status: job_status(status_of(job)),
+        }
+    }
+}
+
+/// `/jobs/overview`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobsOverview {
+    /// Every job.
+    pub jobs: Vec<JobOverview>,
+}
+
+/// A job in `/jobs/overview`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct JobOverview {
+    /// Its id.
+    pub jid: String,
+    /// Its name.
+    pub name: String,
+    /// When it was submitted.
+    pub start_time: i64,
+    /// When it ended.
+    pub end_time: i64,
+    /// How long it took so far.
+    pub duration: i64,
+    /// Its status.
+    pub state: &'static str,
+    /// When the status last changed.
+    pub last_modification: i64,
+    /// What its tasks do.
+    pub tasks: LowerCaseCounts,
+    /// None is ever pending.
+    pub pending_operators: u32,
+    /// All jobs stream.
+    pub job_type: &'static str,
+    /// Why it can't be recovered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<String>,
+}
+
+impl JobsOverview {
+    /// These jobs at `now`.
+    pub fn new(jobs: &[JobDetails], now: u64) -> JobsOverview {
+        JobsOverview {
+            jobs: jobs.iter().map(|job| JobOverview::new(job, now)).collect(),
+        }
+    }
+}
+
+impl JobOverview {
+    fn new(job: &JobDetails, now: u64) -> JobOverview {
+        let changes = job.timestamps.iter().map(|timestamp| timestamp.at_ms);
+        let last_change = changes.chain([job.started_at_ms, job.ended_at_ms]).max();
+        JobOverview {
+            jid: job.job_id.clone(),
+            name: job.name.clone(),
+            start_time: time(job.started_at_ms),
+            end_time: time(job.ended_at_ms),
+            duration: duration(job.started_at_ms, job.ended_at_ms, now),
+            state: job_status(status_of(job)),
+            last_modification: last_change.map_or(-1, time),
+            tasks: LowerCaseCounts(execution_states(job).collect()),
+            pending_operators: 0,
+            job_type: JOB_TYPE,
+            quarantine: quarantine_of(job),
+        }
+    }
+}
+
+fn execution_states(job: &JobDetails) -> impl Iterator<Item = ExecutionState> {
+    let subtasks = job.vertices.iter().flat_map(|vertex| &vertex.subtasks);
+    subtasks.map(|subtask| subtask.state())
+}
+
+/// `/jobs/:id`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobBody {
+    /// Its id.
+    pub jid: String,
+    /// Its name.
+    pub name: String,
+    /// There are no savepoints to stop with.
+    #[serde(rename = "isStoppable")]
+    pub is_stoppable: bool,
+    /// Its status.
+    pub state: &'static str,
+    /// All jobs stream.
+    #[serde(rename = "job-type")]
+    pub job_type: &'static str,
+    /// When it was submitted.
+    #[serde(rename = "start-time")]
+    pub start_time: i64,
+    /// When it ended.
+    #[serde(rename = "end-time")]
+    pub end_time: i64,
+    /// How long it took so far.
+    pub duration: i64,
+    /// The largest parallelism that it can have.
+    #[serde(rename = "maxParallelism")]
+    pub max_parallelism: i64,
+    /// When this was written.
+    pub now: u64,
+    /// When it last entered each status.
+    pub timestamps: Timestamps,
+    /// Its vertices.
+    pub vertices: Vec<VertexSummary>,
+    /// How many vertices are in which state.
+    #[serde(rename = "status-counts")]
+    pub status_counts: Counts,
+    /// What reads what.
+    pub plan: Plan,
+    /// None is ever pending.
+    #[serde(rename = "pending-operators")]
+    pub pending_operators: u32,
+    /// How often it was restarted after failures.
+    pub restarts: u32,
+    /// Whether it has ended and what it left is still being removed.
+    #[serde(rename = "cleaning-up")]
+    pub cleaning_up: bool,
+    /// Why it can't be recovered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<String>,
+}
+
+impl JobBody {
+    /// A job at `now`.
+    pub fn new(job: &JobDetails, now: u64) -> JobBody {
+        let vertices = job.vertices.iter();
+        JobBody {
+            jid: job.job_id.clone(),
+            name: job.name.clone(),
+            is_stoppable: false,
+            state: job_status(status_of(job)),
+            job_type: JOB_TYPE,
+            start_time: time(job.started_at_ms),
+            end_time: time(job.ended_at_ms),
+            duration: duration(job.started_at_ms, job.ended_at_ms, now),
+            max_parallelism: time(job.max_parallelism.into()),
+            now,
+            timestamps: Timestamps(job.timestamps.clone()),
+            vertices: vertices
+                .clone()
+                .map(|vertex| VertexSummary::new(vertex, now))
+                .collect(),
+            status_counts: vertices.map(vertex_state).collect(),
+            plan: Plan::new(job),
+            pending_operators: 0,
+            restarts: job.restarts,
+            cleaning_up: job.cleaning_up,
+            quarantine: quarantine_of(job),
+        }
+    }
+}
+
+/// When a job entered each status, 0 where it never did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timestamps(Vec<StatusTimestamp>);
+
+impl Serialize for Timestamps {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let entered = |status: JobStatus| {
+            let mut of_status = self.0.iter().filter(|entry| entry.status() == status);
+            of_status.next_back().map_or(0, |entry| entry.at_ms)
+        };
+        let mut map = serializer.serialize_map(Some(JOB_STATUSES.len()))?;
+        for status in JOB_STATUSES {
+            map.serialize_entry(job_status(status), &entered(status))?;
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,95 @@
+//! The body of `/jobs/:id/execution-result`: whether a job has ended, and how.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tanist_proto::v1::{JobDetails, JobStatus};
+
+use super::job::status_of;
+
+/// `/jobs/:id/execution-result`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ExecutionResult {
+    /// Whether there is a result.
+    pub status: QueueStatus,
+    /// The result, once there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_execution_result: Option<JobExecutionResult>,
+}
+
+/// `IN_PROGRESS` or `COMPLETED`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueStatus {
+    /// Which.
+    pub id: &'static str,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct JobExecutionResult {
+    /// The job.
+    pub id: String,
+    /// `SUCCEEDED`, `CANCELED` or `FAILED`.
+    pub application_status: &'static str,
+    /// There are none.
+    pub accumulator_results: BTreeMap<String, String>,
+    /// How long it ran, in milliseconds.
+    pub net_runtime: u64,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_cause: Option<FailureCause>,
+}
+
+/// Why a job failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FailureCause {
+    /// What kind of failure.
+    pub class: &'static str,
+    /// All that is known.
+    pub stack_trace: String,
+}
+
+impl ExecutionResult {
+    /// The result of a job, if it has ended.
+    pub fn new(job: &JobDetails) -> ExecutionResult {
+        let application_status = match status_of(job) {
+            JobStatus::Finished => "SUCCEEDED",
+            JobStatus::Canceled => "CANCELED",
+            JobStatus::Failed => "FAILED",
+            JobStatus::Initializing
+            | JobStatus::Created
+            | JobStatus::Running
+            | JobStatus::Failing
+            | JobStatus::Cancelling
+            | JobStatus::Restarting
+            | JobStatus::Suspended
+            | JobStatus::Reconciling => {
+                return ExecutionResult {
+                    status: QueueStatus { id: "IN_PROGRESS" },
+                    job_execution_result: None,
+                };
+            }
+        };
+        let cause = job
+            .failures
+            .last()
+            .filter(|_| application_status == "FAILED");
+        let result = JobExecutionResult {
+            id: job.job_id.clone(),
+            application_status,
+            accumulator_results: BTreeMap::new(),
+            net_runtime: job.ended_at_ms.saturating_sub(job.started_at_ms),
+            failure_cause: cause.map(|failure| FailureCause {
+                class: "tanist.JobFailed",
+                stack_trace: failure.cause.clone(),
+            }),
+        };
+        ExecutionResult {
+            status: QueueStatus { id: "COMPLETED" },
+            job_execution_result: Some(result),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Names of states and how many of what is in which.
+
+use std::collections::HashMap;
+
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use tanist_proto::v1::{ExecutionState, JobStatus, VertexDetails};
+
+/// Every state of an execution, in the order in which Flink lists them.
+const EXECUTION_STATES: [ExecutionState; 10] = [
+    ExecutionState::Created,
+    ExecutionState::Scheduled,
+    ExecutionState::Deploying,
+    ExecutionState::Running,
+    ExecutionState::Finished,
+    ExecutionState::Canceling,
+    ExecutionState::Canceled,
+    ExecutionState::Failed,
+    ExecutionState::Reconciling,
+    ExecutionState::Initializing,
+];
+
+/// Every status of a job.
+pub const JOB_STATUSES: [JobStatus; 11] = [
+    JobStatus::Initializing,
+    JobStatus::Created,
+    JobStatus::Running,
+    JobStatus::Failing,
+    JobStatus::Failed,
+    JobStatus::Cancelling,
+    JobStatus::Canceled,
+    JobStatus::Finished,
+    JobStatus::Restarting,
+    JobStatus::Suspended,
+    JobStatus::Reconciling,
+];
+
+/// `RUNNING` and the like.
+pub fn execution_state(state: ExecutionState) -> &'static str {
+    let name = state.as_str_name();
+    name.strip_prefix("EXECUTION_STATE_").unwrap_or(name)
+}
+
+/// `RUNNING` and the like.
+pub fn job_status(status: JobStatus) -> &'static str {
+    let name = status.as_str_name();
+    name.strip_prefix("JOB_STATUS_").unwrap_or(name)
+}
+
+/// The status of a vertex, from those of its subtasks: any that failed or is being cancelled decides, then whether any
+/// runs. A vertex of which no subtask has got that far is CREATED; it is FINISHED when all of them are.
+pub fn vertex_state(vertex: &VertexDetails) -> ExecutionState {
+    let any = |state| {
+        vertex
+            .subtasks
+            .iter()
+            .any(|subtask| subtask.state() == state)
+    };
+    let deciding = [
+        ExecutionState::Failed,
+        ExecutionState::Canceling,
+        ExecutionState::Canceled,
+        ExecutionState::Initializing,
+        ExecutionState::Running,
+    ];
+    if let Some(state) = deciding.into_iter().find(|state| any(*state)) {
+        return state;
+    }
+    let finished = |state| state == ExecutionState::Finished;
+    let ended = vertex
+        .subtasks
+        .iter()
+        .filter(|subtask| finished(subtask.state()))
+        .count();
+    if ended == 0 {
+        ExecutionState::Created
+    } else if ended == vertex.subtasks.len() && ended == vertex.parallelism as usize {
+        ExecutionState::Finished
+    } else {
+        ExecutionState::Running
+    }
+}
+
+/// How many are in each state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    counts: HashMap<ExecutionState, u64>,
+}
+
+impl Counts {
+    /// Of this many in state `state`.
+    pub fn of(&self, state: ExecutionState) -> u64 {
+        self.counts.get(&state).copied().unwrap_or(0)
+    }
+
+    /// Of all together.
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+}
+
+impl FromIterator<ExecutionState> for Counts {
+    fn from_iter<I: IntoIterator<Item = ExecutionState>>(states: I) -> Counts {
+        let mut counts = HashMap::new();
+        for state in states {
+            *counts.entry(state).or_default() += 1;
+        }
+        Counts { counts }
+    }
+}
+
+/// As `{"CREATED": 0, "SCHEDULED": 1, ...}`.
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(EXECUTION_STATES.len()))?;
+        for state in EXECUTION_STATES {
+            map.serialize_entry(execution_state(state), &self.of(state))?;
+        }
+        map.end()
+    }
+}
+
+/// [`Counts`] as the overview of jobs has them: `{"total": 1, "created": 0, ...}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowerCaseCounts(pub Counts);
+
+impl Serialize for LowerCaseCounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(EXECUTION_STATES.len() + 1))?;
+        map.serialize_entry("total", &self.0.total())?;
+        for state in EXECUTION_STATES {
+            let name = execution_state(state).to_ascii_lowercase();
+            map.serialize_entry(&name, &self.0.of(state))?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::v1::SubtaskDetails;
+
+    use super::*;
+
+    fn of(states: &[ExecutionState]) -> &'static str {
+        let subtask = |state: &ExecutionState| SubtaskDetails {
+            state: (*state).into(),
+            ..SubtaskDetails::default()
+        };
+        let vertex = VertexDetails {
+            parallelism: u32::try_from(states.len()).expect("a few"),
+            subtasks: states.iter().map(subtask).collect(),
+            ..VertexDetails::default()
+        };
+        execution_state(vertex_state(&vertex))
+    }
+
+    #[test]
+    fn the_status_of_a_vertex_is_that_of_its_most_telling_subtask() {
+        use ExecutionState as S;
+        assert_eq!(of(&[]), "CREATED");
+        assert_eq!(of(&[S::Created, S::Scheduled]), "CREATED");
+        assert_eq!(of(&[S::Deploying, S::Deploying]), "CREATED");
+        assert_eq!(of(&[S::Running, S::Deploying]), "RUNNING");
+        assert_eq!(of(&[S::Running, S::Initializing]), "INITIALIZING");
+        assert_eq!(of(&[S::Running, S::Finished]), "RUNNING");
+        assert_eq!(of(&[S::Finished, S::Created]), "RUNNING");
+        assert_eq!(of(&[S::Finished, S::Finished]), "FINISHED");
+        assert_eq!(of(&[S::Finished, S::Canceled]), "CANCELED");
+        assert_eq!(of(&[S::Canceled, S::Canceling]), "CANCELING");
+        assert_eq!(of(&[S::Running, S::Failed, S::Canceling]), "FAILED");
+    }
+
+    #[test]
+    fn every_state_has_a_place_in_the_counts() {
+        for number in 0..32 {
+            if let Ok(state) = ExecutionState::try_from(number) {
+                assert!(EXECUTION_STATES.contains(&state), "{state:?}");
+            }
+            if let Ok(status) = JobStatus::try_from(number) {
+                assert!(JOB_STATUSES.contains(&status), "{status:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The bodies word by word.
+
+use serde_json::{Value, json};
+use tanist_proto::v1 as pb;
+
+use super::cluster::{Overview, UiConfig};
+use super::exceptions::Exceptions;
+use super::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
+use super::result::ExecutionResult;
+use super::task_managers::TaskManagers;
+use super::vertex::VertexBody;
+
+fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
+    pb::SubtaskDetails {
+        subtask: index,
+        state: state.into(),
+        attempt: 2,
+        host: "worker:5001".to_owned(),
+        resource_id: "tm-1".to_owned(),
+        started_at_ms: 1_500,
+        ended_at_ms: 0,
+        metrics: Some(pb::TaskMetrics {
+            records_in: 10,
+            records_out: 5,
+            bytes_in: 100,
+            bytes_out: 50,
+        }),
+    }
+}
+
+fn job() -> pb::JobDetails {
+    let at = |status: pb::JobStatus, at_ms| pb::StatusTimestamp {
+        status: status.into(),
+        at_ms,
+    };
+    let vertex = |id: &str, name: &str, subtasks| pb::VertexDetails {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        parallelism: 2,
+        max_parallelism: 128,
+        slot_sharing_group: "default".to_owned(),
+        subtasks,
+    };
+    use pb::ExecutionState::{Created, Running};
+    let unplaced = pb::SubtaskDetails {
+        subtask: 1,
+        state: Created.into(),
+        ..pb::SubtaskDetails::default()
+    };
+    pb::JobDetails {
+        job_id: "a".repeat(32),
+        name: "count".to_owned(),
+        status: pb::JobStatus::Running.into(),
+        started_at_ms: 1_000,
+        ended_at_ms: 0,
+        max_parallelism: 128,
+        timestamps: vec![
+            at(pb::JobStatus::Initializing, 1_000),
+            at(pb::JobStatus::Created, 1_100),
+            at(pb::JobStatus::Running, 1_200),
+        ],
+        vertices: vec![
+            vertex("b", "lines", vec![subtask(0, Running), subtask(1, Running)]),
+            vertex("c", "sums", vec![subtask(0, Running), unplaced]),
+        ],
+        edges: vec![pb::JobEdgeDetails {
+            source: "b".to_owned(),
+            target: "c".to_owned(),
+            partitioning: "hash".to_owned(),
+        }],
+        failures: vec![failure(1_300, "first"), failure(1_400, "second\nin detail")],
+        restarts: 2,
+        quarantine: String::new(),
+        cleaning_up: false,
+    }
+}
+
+fn failure(at_ms: u64, cause: &str) -> pb::FailureRecord {
+    pb::FailureRecord {
+        at_ms,
+        cause: cause.to_owned(),
+        task: "sums (1/2)".to_owned(),
+        host: "worker:5001".to_owned(),
+        resource_id: "tm-1".to_owned(),
+    }
+}
+
+fn to_json(body: impl serde::Serialize) -> Value {
+    serde_json::to_value(body).expect("bodies are JSON")
+}
+
+fn metrics(factor: u64, complete: bool) -> Value {
+    json!({
+        "read-bytes": 100 * factor, "read-bytes-complete": complete,
+        "write-bytes": 50 * factor, "write-bytes-complete": complete,
+        "read-records": 10 * factor, "read-records-complete": complete,
+        "write-records": 5 * factor, "write-records-complete": complete,
+        "accumulated-backpressured-time": 0, "accumulated-idle-time": 0, "accumulated-busy-time": 0
+    })
+}
+
+#[test]
+fn a_job_has_flinks_fields() {
+    let counts = |created: u64, running: u64| {
+        json!({
+            "CREATED": created, "SCHEDULED": 0, "DEPLOYING": 0, "RUNNING": running, "FINISHED": 0,
+            "CANCELING": 0, "CANCELED": 0, "FAILED": 0, "RECONCILING": 0, "INITIALIZING": 0
+        })
+    };
+    let node = |id: &str, name: &str| {
+        json!({
+            "id": id, "parallelism": 2, "operator": "", "operator_strategy": "",
+            "description": name, "optimizer_properties": {}
+        })
+    };
+    let mut sums = node("c", "sums");
+    sums["inputs"] =
+        json!([{"num": 0, "id": "b", "ship_strategy": "HASH", "exchange": "pipelined_bounded"}]);
+    let vertex = |id: &str, name: &str, tasks: Value, metrics: Value| {
+        json!({
+            "id": id, "slotSharingGroupId": "default", "name": name, "maxParallelism": 128,
+            "parallelism": 2, "status": "RUNNING", "start-time": 1500, "end-time": -1,
+            "duration": 500, "tasks": tasks, "metrics": metrics
+        })
+    };
+    let expected = json!({
+        "jid": "a".repeat(32),
+        "name": "count",
+        "isStoppable": false,
+        "state": "RUNNING",
+        "job-type": "STREAMING",
+        "start-time": 1000,
+        "end-time": -1,
+        "duration": 1000,
+        "maxParallelism": 128,
+        "now": 2000,
+        "timestamps": {
+            "INITIALIZING": 1000, "CREATED": 1100, "RUNNING": 1200, "FAILING": 0, "FAILED": 0,
+            "CANCELLING": 0, "CANCELED": 0, "FINISHED": 0, "RESTARTING": 0, "SUSPENDED": 0,
+            "RECONCILING": 0
+        },
+        "vertices": [
+            vertex("b", "lines", counts(0, 2), metrics(2, true)),
+            vertex("c", "sums", counts(1, 1), metrics(1, false)),
+        ],
+        "status-counts": counts(0, 2),
+        "plan": {
+            "jid": "a".repeat(32), "name": "count", "type": "STREAMING",
+            "nodes": [node("b", "lines"), sums]
+        },
+        "pending-operators": 0,
+        "restarts": 2
+    });
+    assert_eq!(to_json(JobBody::new(&job(), 2_000)), expected);
+}
+
+#[test]
+fn the_lists_of_jobs_have_flinks_fields() {
+    let jobs = [job()];
+    assert_eq!(
+        to_json(JobIds::new(&jobs)),
+        json!({"jobs": [{"id": "a".repeat(32), "status": "RUNNING"}]})
+    );
+    let expected = json!({
+        "jobs": [{
+            "jid": "a".repeat(32), "name": "count", "start-time": 1000, "end-time": -1,
+            "duration": 1000, "state": "RUNNING", "last-modification": 1200,
+            "tasks": {
+                "total": 4, "created": 1, "scheduled": 0, "deploying": 0, "running": 3,
+                "finished": 0, "canceling": 0, "canceled": 0, "failed": 0, "reconciling": 0,
+                "initializing": 0
+            },
+            "pending-operators": 0, "job-type": "STREAMING"
+        }]
+    });
+    assert_eq!(to_json(JobsOverview::new(&jobs, 2_000)), expected);
+}
+
+#[test]
+fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
+    let expected = json!({
+        "id": "c", "name": "sums", "parallelism": 2, "maxParallelism": 128, "now": 2000,
+        "subtasks": [
+            {
+                "subtask": 0, "status": "RUNNING", "attempt": 2, "host": "worker:5001",
+                "endpoint": "worker:5001", "start-time": 1500, "end-time": -1, "duration": 500,
+                "metrics": metrics(1, true), "taskmanager-id": "tm-1", "status-duration": {},
+                "other-concurrent-attempts": []
+            },
+            {
+                "subtask": 1, "status": "CREATED", "attempt": 0, "host": "(unassigned)",
+                "endpoint": "(unassigned)", "start-time": -1, "end-time": -1, "duration": -1,
+                "metrics": metrics(0, false), "taskmanager-id": "(unassigned)",
+                "status-duration": {}, "other-concurrent-attempts": []
+            }
+        ]
+    });
+    assert_eq!(
+        to_json(VertexBody::new(&job().vertices[1], 2_000)),
+        expected
+    );
+}
+
+#[test]
+fn failures_are_listed_newest_first_up_to_the_maximum() {
+    let entry = |name: &str, trace: &str, at: u64| {
+        json!({
+            "exceptionName": name, "stacktrace": trace, "timestamp": at, "taskName": "sums (1/2)",
+            "endpoint": "worker:5001", "taskManagerId": "tm-1", "failureLabels": {},
+            "concurrentExceptions": []
+        })
+    };
+    let second = entry("second", "second\nin detail", 1400);
+    let first = entry("first", "first", 1300);
+    assert_eq!(
+        to_json(Exceptions::new(&job(), 1)),
+        json!({"exceptionHistory": {"entries": [second], "truncated": true}})
+    );
+    assert_eq!(
+        to_json(Exceptions::new(&job(), 20)),
+        json!({"exceptionHistory": {"entries": [second, first], "truncated": false}})
+    );
+}
+
+#[test]
+fn a_result_is_there_once_the_job_has_ended() {
+    assert_eq!(
+        to_json(ExecutionResult::new(&job())),
+        json!({"status": {"id": "IN_PROGRESS"}})
+    );
+    let ended = |status: pb::JobStatus| pb::JobDetails {
+        status: status.into(),
+        ended_at_ms: 1_800,
+        ..job()
+    };
+    let result = |status: &str| {
+        json!({
+            "status": {"id": "COMPLETED"},
+            "job-execution-result": {
+                "id": "a".repeat(32), "application-status": status, "accumulator-results": {},
+                "net-runtime": 800
+            }
+        })
+    };
+    let finished = ExecutionResult::new(&ended(pb::JobStatus::Finished));
+    assert_eq!(to_json(finished), result("SUCCEEDED"));
+    let mut failed = result("FAILED");
+    failed["job-execution-result"]["failure-cause"] =
+        json!({"class": "tanist.JobFailed", "stack-trace": "second\nin detail"});
+    assert_eq!(
+        to_json(ExecutionResult::new(&ended(pb::JobStatus::Failed))),
+        failed
+    );
+}
+
+#[test]
+fn a_quarantined_job_is_suspended_and_says_why() {
+    let job = pb::JobDetails {
+        quarantine: "its graph can't be read".to_owned(),
+        ..job()
+    };
+    assert_eq!(
+        to_json(JobStatusBody::new(&job)),
+        json!({"status": "SUSPENDED"})
+    );
+    for body in [
+        to_json(JobBody::new(&job, 2_000)),
+        to_json(JobsOverview::new(std::slice::from_ref(&job), 2_000))["jobs"][0].clone(),
+    ] {
+        assert_eq!(body["state"], "SUSPENDED");
+        assert_eq!(body["quarantine"], "its graph can't be read");
+    }
+}
+
+#[test]
+fn a_task_manager_has_flinks_fields() {
+    let info = pb::TaskManagerInfo {
+        location: Some(pb::TaskManagerLocation {
+            resource_id: "tm-1".to_owned(),
+            incarnation: "x".to_owned(),
+            rpc_address: "worker:5000".to_owned(),
+            data_address: "worker:5001".to_owned(),
+        }),
+        last_heartbeat_ms: 1_900,
+        slots_number: 4,
+        free_slots: 1,
+        hardware: Some(pb::HardwareDescription {
+            cpu_cores: 8,
+            physical_memory_bytes: 1 << 34,
+        }),
+        total_profile: Some(pb::ResourceProfile {
+            cpu_cores: 4.0,
+            memory_bytes: 1 << 30,
+        }),
+    };
+    let resource = |cores: f64, memory: u64| {
+        json!({
+            "cpuCores": cores, "taskHeapMemory": memory, "taskOffHeapMemory": 0,
+            "managedMemory": 0, "networkMemory": 0, "extendedResources": {}
+        })
+    };
+    let expected = json!({"taskmanagers": [{
+        "id": "tm-1", "path": "worker:5000", "dataPort": 5001, "jmxPort": -1,
+        "timeSinceLastHeartbeat": 1900, "slotsNumber": 4, "freeSlots": 1,
+        "totalResource": resource(4.0, 1024), "freeResource": resource(1.0, 256),
+        "hardware": {
+            "cpuCores": 8, "physicalMemory": 1u64 << 34, "freeMemory": 0, "managedMemory": 0
+        },
+        "memoryConfiguration": {
+            "frameworkHeap": 0, "taskHeap": 1 << 30, "frameworkOffHeap": 0, "taskOffHeap": 0,
+            "networkMemory": 0, "managedMemory": 0, "jvmMetaspace": 0, "jvmOverhead": 0,
+            "totalFlinkMemory": 1 << 30, "totalProcessMemory": 1 << 30
+        },
+        "blocked": false
+    }]});
+    assert_eq!(to_json(TaskManagers::new(&[info])), expected);
+}
+
+#[test]
+fn the_cluster_has_flinks_fields() {
+    let overview = pb::ClusterOverview {
+        task_managers: 2,
+        slots_total: 8,
+        slots_available: 3,
+        jobs_running: 1,
+        jobs_finished: 4,
+        jobs_cancelled: 5,
+        jobs_failed: 6,
+        as_of: None,
+    };
+    let expected = json!({
+        "taskmanagers": 2, "taskmanagers-blocked": 0, "slots-total": 8, "slots-available": 3,
+        "slots-free-and-blocked": 0, "jobs-running": 1, "jobs-finished": 4, "jobs-cancelled": 5,
+        "jobs-failed": 6, "flink-version": env!("CARGO_PKG_VERSION"),
+        "flink-commit": env!("TANIST_BUILD_REVISION")
+    });
+    assert_eq!(to_json(Overview::new(&overview)), expected);
+    let expected = json!({
+        "refresh-interval": 3000, "timezone-name": "UTC", "timezone-offset": 0,
+        "flink-version": env!("CARGO_PKG_VERSION"),
+        "flink-revision": env!("TANIST_BUILD_REVISION"),
+        "features": {
+            "web-submit": false, "web-cancel": true, "web-rescale": false, "web-history": false
+        }
+    });
+    assert_eq!(to_json(UiConfig::default()), expected);
+}

@@ -1,0 +1,212 @@
+//! Bodies about the vertices of a job: part of `/jobs/:id`, and `/jobs/:id/vertices/:vid` with every subtask.
+
+use serde::Serialize;
+use tanist_proto::v1::{ExecutionState, SubtaskDetails, TaskMetrics, VertexDetails};
+
+use super::states::{Counts, execution_state, vertex_state};
+use super::{Nothing, duration, time};
+
+/// A vertex in `/jobs/:id`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VertexSummary {
+    /// Its id.
+    pub id: String,
+    /// The slots that its subtasks share with others.
+    #[serde(rename = "slotSharingGroupId")]
+    pub slot_sharing_group: String,
+    /// Its name.
+    pub name: String,
+    /// The largest parallelism that it can have.
+    #[serde(rename = "maxParallelism")]
+    pub max_parallelism: u32,
+    /// How many subtasks it has.
+    pub parallelism: u32,
+    /// Its state, from those of its subtasks.
+    pub status: &'static str,
+    /// When its first subtask started.
+    #[serde(rename = "start-time")]
+    pub start_time: i64,
+    /// When its last subtask ended.
+    #[serde(rename = "end-time")]
+    pub end_time: i64,
+    /// How long it took so far.
+    pub duration: i64,
+    /// How many subtasks are in which state.
+    pub tasks: Counts,
+    /// Sums over its subtasks.
+    pub metrics: IoMetrics,
+}
+
+impl VertexSummary {
+    /// A vertex at `now`.
+    pub fn new(vertex: &VertexDetails, now: u64) -> VertexSummary {
+        let subtasks = || vertex.subtasks.iter();
+        let started = subtasks().map(|subtask| subtask.started_at_ms);
+        let start = started.filter(|at| *at > 0).min().unwrap_or(0);
+        let all_ended = subtasks().all(|subtask| subtask.ended_at_ms > 0);
+        let last_end = subtasks().map(|subtask| subtask.ended_at_ms).max();
+        let end = last_end.filter(|_| all_ended).unwrap_or(0);
+        VertexSummary {
+            id: vertex.id.clone(),
+            slot_sharing_group: vertex.slot_sharing_group.clone(),
+            name: vertex.name.clone(),
+            max_parallelism: vertex.max_parallelism,
+            parallelism: vertex.parallelism,
+            status: execution_state(vertex_state(vertex)),
+            start_time: time(start),
+            end_time: time(end),
+            duration: duration(start, end, now),
+            tasks: subtasks().map(|subtask| subtask.state()).collect(),
+            metrics: IoMetrics::sum(subtasks()),
+        }
+    }
+}
+
+/// What tasks read and wrote.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct IoMetrics {
+    /// Bytes from other tasks.
+    pub read_bytes: u64,
+    /// Whether every subtask reported them.
+    pub read_bytes_complete: bool,
+    /// Bytes to other tasks.
+    pub write_bytes: u64,
+    /// Whether every subtask reported them.
+    pub write_bytes_complete: bool,
+    /// Records from other tasks.
+    pub read_records: u64,
+    /// Whether every subtask reported them.
+    pub read_records_complete: bool,
+    /// Records to other tasks.
+    pub write_records: u64,
+    /// Whether every subtask reported them.
+    pub write_records_complete: bool,
+    /// Not measured.
+    pub accumulated_backpressured_time: u64,
+    /// Not measured.
+    pub accumulated_idle_time: u64,
+    /// Not measured.
+    pub accumulated_busy_time: u64,
+}
+
+impl IoMetrics {
+    fn sum<'a>(subtasks: impl Iterator<Item = &'a SubtaskDetails>) -> IoMetrics {
+        let mut sum = TaskMetrics::default();
+        let mut complete = true;
+        for subtask in subtasks {
+            match &subtask.metrics {
+                Some(metrics) => {
+                    sum.records_in += metrics.records_in;
+                    sum.records_out += metrics.records_out;
+                    sum.bytes_in += metrics.bytes_in;
+                    sum.bytes_out += metrics.bytes_out;
+                }
+                None => complete = false,
+            }
+        }
+        IoMetrics {
+            read_bytes: sum.bytes_in,
+            read_bytes_complete: complete,
+            write_bytes: sum.bytes_out,
+            write_bytes_complete: complete,
+            read_records: sum.records_in,
+            read_records_complete: complete,
+            write_records: sum.records_out,
+            write_records_complete: complete,
+            ..IoMetrics::default()
+        }
+    }
+}
+
+/// `/jobs/:id/vertices/:vid`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VertexBody {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// How many subtasks it has.
+    pub parallelism: u32,
+    /// The largest parallelism that it can have.
+    #[serde(rename = "maxParallelism")]
+    pub max_parallelism: u32,
+    /// When this was written.
+    pub now: u64,
+    /// Its subtasks.
+    pub subtasks: Vec<SubtaskBody>,
+}
+
+impl VertexBody {
+    /// A vertex at `now`.
+    pub fn new(vertex: &VertexDetails, now: u64) -> VertexBody {
+        let subtasks = vertex.subtasks.iter();
+        VertexBody {
+            id: vertex.id.clone(),
+            name: vertex.name.clone(),
+            parallelism: vertex.parallelism,
+            max_parallelism: vertex.max_parallelism,
+            now,
+            subtasks: subtasks
+                .map(|subtask| SubtaskBody::new(subtask, now))
+                .collect(),
+        }
+    }
+}
+
+/// One subtask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SubtaskBody {
+    /// Its index.
+    pub subtask: u32,
+    /// Its state.
+    pub status: &'static str,
+    /// Its generation.
+    pub attempt: u64,
+    /// Where it runs; `(unassigned)` while it is not placed.
+    pub host: String,
+    /// The same by the name that Flink has for it since 2.0.
+    pub endpoint: String,
+    /// When it started.
+    pub start_time: i64,
+    /// When it ended.
+    pub end_time: i64,
+    /// How long it took so far.
+    pub duration: i64,
+    /// What it read and wrote.
+    pub metrics: IoMetrics,
+    /// On which TaskManager.
+    pub taskmanager_id: String,
+    /// Not measured.
+    pub status_duration: Nothing,
+    /// A subtask runs once at a time.
+    pub other_concurrent_attempts: Vec<u64>,
+}
+
+impl SubtaskBody {
+    fn new(subtask: &SubtaskDetails, now: u64) -> SubtaskBody {
+        let placed = |text: &String| {
+            let unassigned = || "(unassigned)".to_owned();
+            Some(text.clone())
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(unassigned)
+        };
+        let state: ExecutionState = subtask.state();
+        let (start, end) = (subtask.started_at_ms, subtask.ended_at_ms);
+        SubtaskBody {
+            subtask: subtask.subtask,
+            status: execution_state(state),
+            attempt: subtask.attempt,
+            host: placed(&subtask.host),
+            endpoint: placed(&subtask.host),
+            start_time: time(start),
+            end_time: time(end),
+            duration: duration(start, end, now),
+            metrics: IoMetrics::sum(std::iter::once(subtask)),
+            taskmanager_id: placed(&subtask.resource_id),
+            status_duration: Nothing {},
+            other_concurrent_attempts: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The HTTP server: which path leads to which handler.
+
+use std::future::IntoFuture as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::ask::Context;
+use super::error::RestError;
+use super::view::ClusterView;
+use super::{cluster, jobs, submit};
+
+/// What the server waits for and allows.
+#[derive(Debug, Clone)]
+pub struct RestServerOptions {
+    /// How long a request waits for a leader, and goes on looking for one that answers.
+    pub await_leader_timeout: Duration,
+    /// How long the leader may take for one answer.
+    pub answer_timeout: Duration,
+    /// After how long a submission that names no deadline has no effect any more.
+    pub submission_timeout: Duration,
+    /// How long requests in progress may go on after the server was told to stop.
+    pub shutdown_timeout: Duration,
+    /// The largest body, in bytes.
+    pub max_content_length: usize,
+    /// The parallelism of steps of job files that name none.
+    pub default_parallelism: u32,
+    /// The maximum parallelism of job files that name none.
+    pub max_parallelism: u32,
+    /// Whether operators of job files are chained.
+    pub operator_chaining: bool,
+}
+
+impl Default for RestServerOptions {
+    fn default() -> RestServerOptions {
+        RestServerOptions {
+            await_leader_timeout: Duration::from_secs(30),
+            answer_timeout: Duration::from_secs(30),
+            submission_timeout: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(1),
+            max_content_length: 100 << 20,
+            default_parallelism: 1,
+            max_parallelism: 128,
+            operator_chaining: true,
+        }
+    }
+}
+
+/// Serves until `stop`: then takes no new connections, answers requests that wait for a leader with 503 and gives the
+/// others [`RestServerOptions::shutdown_timeout`].
+pub async fn serve(
+    listener: TcpListener,
+    view: impl ClusterView,
+    options: RestServerOptions,
+    stop: CancellationToken,
+) {
+    let shutdown_timeout = options.shutdown_timeout;
+    let context = Context {
+        view: Arc::new(view),
+        options: Arc::new(options),
+        stop: stop.clone(),
+    };
+    let serving = axum::serve(listener, router(context))
+        .with_graceful_shutdown(stop.clone().cancelled_owned())
+        .into_future();
+    let past_shutdown = async {
+        stop.cancelled().await;
+        tokio::time::sleep(shutdown_timeout).await;
+    };
+    tokio::select! {
+        ended = serving => if let Err(error) = ended {
+            tracing::error!(%error, "the REST server failed");
+        },
+        () = past_shutdown => tracing::debug!("requests were cut short"),
+    }
+}
+
+/// All paths, each with `/v1` before it and without.
+pub(super) fn router(context: Context) -> Router {
+    let paths = paths();
+    Router::new()
+        .nest("/v1", paths.clone())
+        .merge(paths)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_method)
+        .with_state(context)
+}
+
+fn paths() -> Router<Context> {
+    Router::new()
+        .route("/overview", get(cluster::overview))
+        .route("/config", get(cluster::ui_config))
+        .route("/taskmanagers", get(cluster::task_managers))
+        .route("/taskmanagers/{id}", get(cluster::task_manager))
+        .route("/ha/status", get(cluster::ha_status))
+        .route("/healthz", get(cluster::healthz))
+        .route("/readyz", get(cluster::readyz))
+        .route("/jobs", get(jobs::job_ids).post(submit::submit))
+        .route("/jobs/overview", get(jobs::overview))
+        .route("/jobs/{job}", get(jobs::job).patch(jobs::cancel))
+        .route("/jobs/{job}/status", get(jobs::status))
+        .route("/jobs/{job}/plan", get(jobs::plan))
+        .route("/jobs/{job}/exceptions", get(jobs::exceptions))
+        .route("/jobs/{job}/execution-result", get(jobs::execution_result))
+        .route("/jobs/{job}/vertices/{vertex}", get(jobs::vertex))
+}
+
+async fn unknown_path(uri: Uri) -> RestError {
+    RestError::not_found(format!("there is no path `{}`", uri.path()))
+}
+
+async fn unknown_method(method: Method, uri: Uri) -> RestError {
+    let text = format!("`{}` can't be asked with {method}", uri.path());
+    RestError::new(StatusCode::METHOD_NOT_ALLOWED, text)
+}
+
+/// Milliseconds since 1970, for people.
+pub(super) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}

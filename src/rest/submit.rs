@@ -1,0 +1,156 @@
+//! The handler of submissions. The body is a JobGraph as protobuf, or a job file, which is compiled here.
+//!
+//! Headers: `Idempotency-Key` is the token that repeated tries have in common; a submission without one gets one before it is
+//! sent on, so that a change of leader in the middle makes no second job of it. `Tanist-Deadline` is the time in
+//! milliseconds since 1970 after which the submission has no effect any more.
+//!
+//! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use prost::Message as _;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::ask::Context;
+use super::error::RestError;
+use super::extract::{Parameters, header_text, read_body};
+use super::json::Submitted;
+use super::server::{RestServerOptions, now_ms};
+use crate::job::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const DEADLINE: &str = "tanist-deadline";
+
+/// The longest token that is kept.
+const MAX_TOKEN_LENGTH: usize = 255;
+
+pub(super) async fn submit(
+    State(context): State<Context>,
+    headers: HeaderMap,
+    parameters: Parameters,
+    body: Body,
+) -> Result<(StatusCode, Json<Submitted>), RestError> {
+    let request = pb::SubmitJobRequest {
+        submission_token: token(&headers)?,
+        deadline_ms: deadline(&headers, &context.options)?,
+        graph: None,
+    };
+    let body = read_body(&headers, body, context.options.max_content_length).await?;
+    let graph = read_graph(&headers, &parameters, body, &context.options).await?;
+    let request = pb::SubmitJobRequest {
+        graph: Some(graph),
+        ..request
+    };
+    let answer = context
+        .ask(async |dispatcher| dispatcher.submit_job(request.clone()).await)
+        .await?;
+    let submitted = Submitted {
+        job_url: format!("/jobs/{}", answer.job_id),
+        jobid: answer.job_id,
+        repeated: answer.repeated,
+    };
+    Ok((StatusCode::ACCEPTED, Json(submitted)))
+}
+
+fn token(headers: &HeaderMap) -> Result<String, RestError> {
+    match header_text(headers, IDEMPOTENCY_KEY)?.map(str::trim) {
+        None => Ok(format!("{:032x}", rand::random::<u128>())),
+        Some(token) if token.is_empty() || token.len() > MAX_TOKEN_LENGTH => {
+            let text = format!("an Idempotency-Key has 1 to {MAX_TOKEN_LENGTH} characters");
+            Err(RestError::bad_request(text))
+        }
+        Some(token) => Ok(token.to_owned()),
+    }
+}
+
+fn deadline(headers: &HeaderMap, options: &RestServerOptions) -> Result<u64, RestError> {
+    let Some(text) = header_text(headers, DEADLINE)? else {
+        let allowed = u64::try_from(options.submission_timeout.as_millis()).unwrap_or(u64::MAX);
+        return Ok(now_ms().saturating_add(allowed));
+    };
+    text.trim().parse().map_err(|_| {
+        RestError::bad_request(format!(
+            "`Tanist-Deadline: {text}` is no time in milliseconds since 1970"
+        ))
+    })
+}
+
+async fn read_graph(
+    headers: &HeaderMap,
+    parameters: &Parameters,
+    body: Bytes,
+    options: &RestServerOptions,
+) -> Result<pb::JobGraph, RestError> {
+    let content_type = header_text(headers, header::CONTENT_TYPE.as_str())?.unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default();
+    match essence.trim().to_ascii_lowercase().as_str() {
+        "application/x-protobuf" | "application/protobuf" => pb::JobGraph::decode(body)
+            .map_err(|error| RestError::bad_request(format!("the body is no job graph: {error}"))),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+            let compile_options = compile_options(parameters, options)?;
+            let compiling = tokio::task::spawn_blocking(move || {
+                let text = String::from_utf8(body.into())
+                    .map_err(|_| RestError::bad_request("the job file is not UTF-8"))?;
+                compile(&JobFile::new("job file", text), &compile_options).map_err(job_file_error)
+            });
+            compiling.await.unwrap_or_else(|error| {
+                let text = format!("compiling the job file failed: {error}");
+                Err(RestError::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+            })
+        }
+        other => Err(RestError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!(
+                "a job can't be read from `{other}`: send a job file as application/yaml or a job \
+                 graph as application/x-protobuf"
+            ),
+        )),
+    }
+}
+
+/// One text a problem.
+fn job_file_error(error: JobFileError) -> RestError {
+    let errors = match &error {
+        JobFileError::Syntax { .. } => vec![error.to_string()],
+        JobFileError::Invalid(invalid) => {
+            invalid.problems.iter().map(ToString::to_string).collect()
+        }
+    };
+    RestError {
+        status: StatusCode::BAD_REQUEST,
+        errors,
+    }
+}
+
+fn compile_options(
+    parameters: &Parameters,
+    options: &RestServerOptions,
+) -> Result<CompileOptions, RestError> {
+    let mut values = BTreeMap::new();
+    for (name, value) in &parameters.0 {
+        if let Some(parameter) = name.strip_prefix("param.") {
+            values.insert(parameter.to_owned(), value.clone());
+        } else if !matches!(name.as_str(), "job-id" | "parallelism") {
+            return Err(RestError::bad_request(format!(
+                "there is no query parameter `{name}`: `job-id`, `parallelism` and `param.NAME` are known"
+            )));
+        }
+    }
+    let job_id: Option<JobId> = parameters.get("job-id")?;
+    Ok(CompileOptions {
+        parallelism: parameters.get("parallelism")?,
+        default_parallelism: options.default_parallelism,
+        max_parallelism: options.max_parallelism,
+        chaining: ChainingOptions {
+            enabled: options.operator_chaining,
+        },
+        parameters: values,
+        job_id: job_id.unwrap_or_else(JobId::random),
+    })
+}

@@ -1,0 +1,5 @@
+//! The server on a real socket, over a Dispatcher that follows a script.
+
+mod scripted;
+mod serving;
+mod submitting;

@@ -1,0 +1,249 @@
+//! Reading, cancelling, errors, and a leader that goes in the middle.
+
+use std::sync::Arc;
+
+use axum::http::{Method, StatusCode};
+use serde_json::json;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::scripted::{ScriptedDispatcher, Served, impatient};
+use crate::gateway::GatewayError;
+use crate::process::Role;
+use crate::rest::RestServerOptions;
+
+fn job() -> pb::JobDetails {
+    pb::JobDetails {
+        job_id: JobId::from_bits(1).to_string(),
+        name: "count".to_owned(),
+        status: pb::JobStatus::Running.into(),
+        ..pb::JobDetails::default()
+    }
+}
+
+fn with_job() -> ScriptedDispatcher {
+    ScriptedDispatcher {
+        jobs: vec![job()].into(),
+        ..ScriptedDispatcher::default()
+    }
+}
+
+#[tokio::test]
+async fn every_path_answers_with_and_without_its_version() {
+    let (served, _) = Served::leading(with_job()).await;
+    let job = format!("/jobs/{}", job().job_id);
+    let paths = [
+        "/overview",
+        "/config",
+        "/jobs",
+        "/jobs/overview",
+        &job,
+        &format!("{job}/status"),
+        &format!("{job}/exceptions"),
+        &format!("{job}/execution-result"),
+        &format!("{job}/plan"),
+        "/taskmanagers",
+        "/ha/status",
+        "/healthz",
+        "/readyz",
+    ];
+    for path in paths {
+        for prefix in ["", "/v1"] {
+            let answer = served.get(&format!("{prefix}{path}")).await;
+            assert_eq!(answer.status, StatusCode::OK, "{prefix}{path}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_of_the_leader_say_as_of_when_they_are() {
+    let (served, _) = Served::leading(with_job()).await;
+    for path in ["/v1/jobs", "/v1/jobs/overview", "/v1/overview"] {
+        let answer = served.get(path).await;
+        assert_eq!(answer.headers["tanist-epoch"], "7", "{path}");
+        assert_eq!(answer.headers["tanist-change"], "42", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn cancelling_is_accepted_once_the_leader_has_it() {
+    let (served, leader) = Served::leading(with_job()).await;
+    let path = format!("/v1/jobs/{}", job().job_id);
+    for query in ["?mode=cancel", ""] {
+        let path = format!("{path}{query}");
+        let answer = served.ask(Method::PATCH, &path, &[], "").await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED);
+        assert_eq!(answer.body, json!({}));
+    }
+    assert_eq!(
+        leader.canceled.lock().expect("no panic").as_slice(),
+        [job().job_id, job().job_id]
+    );
+    let answer = served
+        .ask(Method::PATCH, &format!("{path}?mode=stop"), &[], "")
+        .await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_request_is_said_in_flinks_error_body() {
+    let (served, _) = Served::leading(with_job()).await;
+    let id = JobId::from_bits(1);
+    let unknown = JobId::from_bits(2);
+    let cases = [
+        ("/v1/nothing".to_owned(), 404, "there is no path"),
+        ("/nothing".to_owned(), 404, "there is no path"),
+        ("/v1/jobs/xyz".to_owned(), 400, "is no job id"),
+        (format!("/v1/jobs/{unknown}"), 404, "is not known"),
+        (
+            format!("/v1/jobs/{id}/vertices/xyz"),
+            400,
+            "is no vertex id",
+        ),
+        (
+            format!("/v1/jobs/{id}/vertices/{unknown}"),
+            404,
+            "has no vertex",
+        ),
+        (
+            format!("/v1/jobs/{id}/exceptions?maxExceptions=many"),
+            400,
+            "maxExceptions=many",
+        ),
+        ("/v1/taskmanagers/tm-1".to_owned(), 404, "no TaskManager"),
+    ];
+    for (path, status, text) in cases {
+        let answer = served.get(&path).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        let errors = answer.body["errors"].as_array().expect("an array");
+        assert_eq!(errors.len(), 1, "{path}");
+        let error = errors[0].as_str().expect("a text");
+        assert!(error.contains(text), "{path}: {error}");
+    }
+    let answer = served.ask(Method::DELETE, "/v1/jobs", &[], "").await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert!(answer.body["errors"][0].is_string(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn each_error_of_the_leader_has_its_code() {
+    let lost = |_| GatewayError::NoAnswer {
+        target: "the leader".to_owned(),
+        reason: "it is gone".to_owned(),
+    };
+    let text = || "so".to_owned();
+    let cases = [
+        (GatewayError::Invalid(text()), 400),
+        (GatewayError::NotFound(text()), 404),
+        (GatewayError::Conflict(text()), 409),
+        (GatewayError::Internal(text()), 500),
+        (GatewayError::NotYet(text()), 503),
+        (GatewayError::gone("the leader"), 503),
+        (lost(()), 503),
+        (
+            GatewayError::Outdated {
+                epoch: 9,
+                reason: text(),
+            },
+            503,
+        ),
+        (GatewayError::Unknown(text()), 503),
+    ];
+    for (error, code) in cases {
+        let always = std::iter::repeat_n(error.clone(), 1000);
+        let leader = Arc::new(ScriptedDispatcher::failing(always));
+        let served = Served::over(Some(leader), impatient()).await;
+        let answer = served.get("/v1/overview").await;
+        assert_eq!(answer.status, code, "{error:?}");
+        assert_eq!(answer.body, json!({"errors": [error.to_string()]}));
+        let retry_after = answer.headers.contains_key("retry-after");
+        assert_eq!(retry_after, code == 503, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_for_a_leader_and_is_told_when_there_is_none() {
+    let served = Served::over(None, impatient()).await;
+    let answer = served.get("/v1/jobs").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    let error = answer.body["errors"][0].as_str().expect("a text");
+    assert!(error.contains("leader election"), "{error}");
+
+    let served = Served::over(None, RestServerOptions::default()).await;
+    let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
+        served.until_somebody_waits().await;
+        served.set_leader(Some(Arc::new(with_job())));
+    });
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.body["jobs"][0]["status"], "RUNNING");
+}
+
+#[tokio::test]
+async fn a_leader_that_goes_in_the_middle_is_replaced_by_the_next() {
+    let errors = [
+        GatewayError::gone("the leader"),
+        GatewayError::NotYet("recovering".to_owned()),
+        GatewayError::Outdated {
+            epoch: 8,
+            reason: "a younger term".to_owned(),
+        },
+    ];
+    let leader = ScriptedDispatcher::failing(errors);
+    leader.jobs.lock().expect("no panic").push(job());
+    let (served, leader) = Served::leading(leader).await;
+    let answer = served.get("/v1/jobs").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert!(leader.errors.lock().expect("no panic").is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_stops_keeps_nobody_waiting() {
+    let served = Served::over(None, RestServerOptions::default()).await;
+    let stop = served.stop.clone();
+    let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
+        served.until_somebody_waits().await;
+        stop.cancel();
+    });
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    served.serving.await.expect("it ends");
+}
+
+#[tokio::test]
+async fn readiness_follows_the_knowledge_of_a_leader() {
+    let served = Served::over(None, RestServerOptions::default()).await;
+    let ready = async |role| {
+        served.set_role(role);
+        served.get("/readyz").await.status.as_u16()
+    };
+    assert_eq!(ready(Role::Standby).await, 503);
+    assert_eq!(ready(Role::Recovering).await, 503);
+    assert_eq!(ready(Role::Leading).await, 200);
+    served.set_leader(Some(Arc::default()));
+    assert_eq!(ready(Role::Standby).await, 200);
+    assert_eq!(ready(Role::Refused).await, 503);
+    assert_eq!(ready(Role::Connecting).await, 503);
+    assert_eq!(served.get("/healthz").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_leader_and_the_members_are_told_by_any_process() {
+    let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
+    let answer = served.get("/v1/ha/status").await;
+    let expected = json!({
+        "store": "etcd",
+        "process": "jm-2",
+        "role": "standby",
+        "epoch": 7,
+        "cluster-incarnation": null,
+        "leader": {
+            "epoch": 7, "process": "jm-1", "rest-address": "jm:10", "rpc-address": null, "since": 1000
+        },
+        "members": [
+            {"process": "jm-1", "incarnation": "first", "rest-address": "jm:10", "rpc-address": "jm:11",
+             "version": "0.1.0", "leads": true},
+            {"process": "jm-2", "incarnation": "first", "rest-address": "jm:20", "rpc-address": "jm:21",
+             "version": "0.1.0", "leads": false}
+        ]
+    });
+    assert_eq!(answer.body, expected);
+}

@@ -1,0 +1,151 @@
+//! Submissions: what comes as the body, and that a repeated one has the same id and token.
+
+use std::sync::Arc;
+
+use axum::http::{Method, StatusCode};
+use prost::Message as _;
+use serde_json::json;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::scripted::{ScriptedDispatcher, Served};
+use crate::gateway::GatewayError;
+use crate::rest::RestServerOptions;
+
+const PROTOBUF: (&str, &str) = ("content-type", "application/x-protobuf");
+const YAML: (&str, &str) = ("content-type", "application/yaml; charset=utf-8");
+
+const JOB_FILE: &str = "\
+version: 1
+name: numbers
+parameters:
+  count:
+    default: 10
+steps:
+  - name: numbers
+    datagen:
+      rate: 5
+      count: ${count}
+  - name: out
+    discard: {}
+";
+
+fn graph() -> pb::JobGraph {
+    pb::JobGraph {
+        job_id: JobId::from_bits(5).to_string(),
+        name: "count".to_owned(),
+        ..pb::JobGraph::default()
+    }
+}
+
+#[tokio::test]
+async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline() {
+    let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
+    let headers = [
+        PROTOBUF,
+        ("idempotency-key", "a token"),
+        ("tanist-deadline", "123"),
+    ];
+    let body = graph().encode_to_vec();
+    let answer = served
+        .ask(Method::POST, "/v1/jobs", &headers, body.clone())
+        .await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED);
+    let job = graph().job_id;
+    let url = format!("/jobs/{job}");
+    assert_eq!(answer.body, json!({"jobid": job, "jobUrl": url}));
+    let expected = pb::SubmitJobRequest {
+        graph: Some(graph()),
+        submission_token: "a token".to_owned(),
+        deadline_ms: 123,
+    };
+    assert_eq!(
+        leader.submissions.lock().expect("no panic").as_slice(),
+        [expected]
+    );
+
+    let again = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
+    assert_eq!(again.status, StatusCode::ACCEPTED);
+    let expected = json!({"jobid": job, "jobUrl": url, "repeated": true});
+    assert_eq!(again.body, expected);
+}
+
+#[tokio::test]
+async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_leader() {
+    let errors = [
+        GatewayError::Unknown("the store".to_owned()),
+        GatewayError::gone("the leader"),
+    ];
+    let (served, leader) = Served::leading(ScriptedDispatcher::failing(errors)).await;
+    let body = graph().encode_to_vec();
+    let answer = served
+        .ask(Method::POST, "/jobs", &[PROTOBUF], body.clone())
+        .await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED);
+    assert_eq!(answer.body["repeated"], true);
+    let first = {
+        let submissions = leader.submissions.lock().expect("no panic");
+        assert_eq!(submissions.len(), 3);
+        assert!(submissions.iter().all(|tried| *tried == submissions[0]));
+        assert_eq!(submissions[0].submission_token.len(), 32);
+        assert!(submissions[0].deadline_ms > 0);
+        submissions[0].submission_token.clone()
+    };
+    served.ask(Method::POST, "/jobs", &[PROTOBUF], body).await;
+    let submissions = leader.submissions.lock().expect("no panic");
+    assert_ne!(submissions[3].submission_token, first);
+}
+
+#[tokio::test]
+async fn a_job_file_is_compiled_with_the_querys_parameters() {
+    let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
+    let job = JobId::from_bits(9);
+    let path = format!("/v1/jobs?job-id={job}&parallelism=3&param.count=77");
+    let answer = served.ask(Method::POST, &path, &[YAML], JOB_FILE).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+    assert_eq!(answer.body["jobid"], job.to_string());
+    let submissions = leader.submissions.lock().expect("no panic");
+    let graph = submissions[0].graph.as_ref().expect("a graph");
+    assert_eq!(graph.name, "numbers");
+    assert!(graph.vertices.iter().all(|vertex| vertex.parallelism == 3));
+    assert!(graph.vertices[0].operators[0].spec.contains("77"));
+}
+
+#[tokio::test]
+async fn every_problem_of_a_job_file_is_an_error_of_its_own() {
+    let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
+    let file = JOB_FILE
+        .replace("discard", "disard")
+        .replace("rate: 5", "rte: 5");
+    let answer = served.ask(Method::POST, "/v1/jobs", &[YAML], file).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let errors = answer.body["errors"].as_array().expect("an array");
+    assert!(errors.len() >= 2, "{errors:?}");
+    assert!(leader.submissions.lock().expect("no panic").is_empty());
+}
+
+#[tokio::test]
+async fn what_is_no_job_is_refused_before_anybody_is_asked() {
+    let options = RestServerOptions {
+        max_content_length: 1000,
+        ..RestServerOptions::default()
+    };
+    let leader = Arc::new(ScriptedDispatcher::default());
+    let served = Served::over(Some(leader.clone()), options).await;
+    let cases: [(&[(&str, &str)], &str, Vec<u8>, u16); 7] = [
+        (&[PROTOBUF], "", vec![0xff; 20], 400),
+        (&[PROTOBUF], "", vec![0; 1001], 413),
+        (&[("content-type", "text/html")], "", Vec::new(), 415),
+        (&[], "", graph().encode_to_vec(), 415),
+        (&[PROTOBUF, ("idempotency-key", "")], "", Vec::new(), 400),
+        (&[YAML], "?job-id=xyz", JOB_FILE.into(), 400),
+        (&[YAML], "?paralelism=2", JOB_FILE.into(), 400),
+    ];
+    for (headers, query, body, code) in cases {
+        let path = format!("/v1/jobs{query}");
+        let answer = served.ask(Method::POST, &path, headers, body).await;
+        assert_eq!(answer.status, code, "{headers:?} {query}: {answer:?}");
+        assert!(answer.body["errors"][0].is_string(), "{answer:?}");
+    }
+    assert!(leader.submissions.lock().expect("no panic").is_empty());
+}

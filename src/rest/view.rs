@@ -1,0 +1,43 @@
+//! What the REST server needs to know of its cluster.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::retrieval::LeaderView;
+
+use crate::gateway::{DispatcherGateway, GatewayResult};
+use crate::process::{HaStatus, JobManagerView, Role};
+
+/// One JobManager's view of its cluster.
+#[async_trait]
+pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
+    /// The leader's Dispatcher, here or elsewhere; waits for a leader up to `patience`.
+    async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>>;
+    /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
+    async fn ha_status(&self, patience: Duration) -> HaStatus;
+    /// How this JobManager stands.
+    fn role(&self) -> Role;
+    /// What it knows of the leader.
+    fn leader(&self) -> LeaderView;
+}
+
+#[async_trait]
+impl ClusterView for JobManagerView {
+    async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+        self.dispatcher(patience).await
+    }
+
+    async fn ha_status(&self, patience: Duration) -> HaStatus {
+        self.ha_status(patience).await
+    }
+
+    fn role(&self) -> Role {
+        self.role()
+    }
+
+    fn leader(&self) -> LeaderView {
+        self.leader()
+    }
+}
