@@ -1,7 +1,7 @@
 //! A term's jobs in the store: what is written in one transaction, and what recovery finds.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use prost::Message;
@@ -10,7 +10,7 @@ use tanist_ha::election::Epoch;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
-use tanist_ha::store::{Change, Write};
+use tanist_ha::store::{Change, CoordinationStore, Write};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
@@ -107,6 +107,11 @@ impl JobStore {
     /// The last committed transaction.
     pub fn last_change(&self) -> Change {
         self.pipeline.last()
+    }
+
+    /// The store below.
+    pub fn coordination_store(&self) -> &Arc<dyn CoordinationStore> {
+        self.records.coordination_store()
     }
 
     /// Writes graph and state of a new job in one transaction.

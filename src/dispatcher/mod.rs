@@ -23,6 +23,7 @@
 mod actor;
 mod cleanup;
 pub mod core;
+mod denials;
 mod handle;
 pub mod job_store;
 
