@@ -132,8 +132,8 @@ enum Event {
     },
     ResultWritten {
         job: JobId,
-        result: Box<pb::JobResult>,
-        written: Result<(), JobStoreError>,
+        /// As it was written.
+        written: Result<Box<pb::JobResult>, JobStoreError>,
     },
     CleanedUp {
         job: JobId,
@@ -327,13 +327,7 @@ impl DispatcherActor {
             Event::JobEnded { job, result: None } => {
                 warn!(%job, "the JobMaster stopped without a result; the term is ending");
             }
-            Event::ResultWritten {
-                job,
-                result,
-                written,
-            } => {
-                self.on_result_written(job, result, written);
-            }
+            Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
             Event::MarkedClean { job, result } => match (result, self.jobs.get_mut(&job)) {
                 (Ok(()), Some(Entry::Ended { result, .. })) => result.dirty = false,
@@ -449,28 +443,26 @@ impl DispatcherActor {
     fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let written = store.put_result(&result).await;
+            let written = store.put_result(*result).await.map(Box::new);
             if written.is_ok() {
                 failpoint("job.result-written").await;
             }
-            Event::ResultWritten {
-                job,
-                result,
-                written,
-            }
+            Event::ResultWritten { job, written }
         });
     }
 
     fn on_result_written(
         &mut self,
         job: JobId,
-        result: Box<pb::JobResult>,
-        written: Result<(), JobStoreError>,
+        written: Result<Box<pb::JobResult>, JobStoreError>,
     ) {
-        if let Err(failure) = written {
-            error!(%job, %failure, "the result of a job could not be written");
-            return;
-        }
+        let result = match written {
+            Ok(result) => result,
+            Err(failure) => {
+                error!(%job, %failure, "the result of a job could not be written");
+                return;
+            }
+        };
         info!(%job, status = result.status().as_str_name(), "job ended");
         let key = result_key(&result);
         let before = self.jobs.insert(job, Entry::Ended { key, result });
@@ -555,17 +547,13 @@ impl DispatcherActor {
     fn cancel_quarantined(&mut self, job: JobId, result: pb::JobResult, reply: Reply<pb::Ack>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let written = store.put_result(&result).await;
+            let written = store.put_result(result).await.map(Box::new);
             let answer = match &written {
-                Ok(()) => Ok(pb::Ack {}),
+                Ok(_) => Ok(pb::Ack {}),
                 Err(failure) => Err(GatewayError::from(failure.clone())),
             };
             let _ = reply.send(answer);
-            Event::ResultWritten {
-                job,
-                result: Box::new(result),
-                written,
-            }
+            Event::ResultWritten { job, written }
         });
     }
 

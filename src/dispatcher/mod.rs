@@ -26,6 +26,8 @@ pub mod core;
 mod denials;
 mod handle;
 pub mod job_store;
+#[cfg(test)]
+mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
 pub use cleanup::{Cleaner, SinkCleaner};
