@@ -103,17 +103,23 @@ impl EpochGate for HighestEpoch {
         HighestEpoch::observe(self, incarnation, epoch).map_err(|_| {
             let heard = self.heard();
             match heard.incarnation {
-                Some(known) if known != *incarnation => {
-                    Refused::OtherCluster { offered: incarnation.clone(), known }
-                }
-                Some(_) | None => Refused::Stale { offered: epoch, highest: heard.epoch },
+                Some(known) if known != *incarnation => Refused::OtherCluster {
+                    offered: incarnation.clone(),
+                    known,
+                },
+                Some(_) | None => Refused::Stale {
+                    offered: epoch,
+                    highest: heard.epoch,
+                },
             }
         })
     }
 
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
         let heard = self.heard();
-        heard.incarnation.map(|incarnation| (incarnation, heard.epoch))
+        heard
+            .incarnation
+            .map(|incarnation| (incarnation, heard.epoch))
     }
 }
 

@@ -34,9 +34,11 @@ pub enum Backend {
 impl Backend {
     /// What the configuration names.
     pub fn of(options: &HaOptions) -> Backend {
-        let namespace = |root: &str| format!("{}/{}", root.trim_end_matches('/'), options.cluster_id);
+        let namespace =
+            |root: &str| format!("{}/{}", root.trim_end_matches('/'), options.cluster_id);
         let pair = |auth: &Option<crate::config::UserPassword>| {
-            auth.as_ref().map(|auth| (auth.user.clone(), auth.password.reveal().to_owned()))
+            auth.as_ref()
+                .map(|auth| (auth.user.clone(), auth.password.reveal().to_owned()))
         };
         match &options.backend {
             BackendOptions::Etcd(etcd) => Backend::Etcd(etcd::EtcdOptions {
@@ -56,9 +58,11 @@ impl Backend {
                     ..defaults
                 })
             }
-            BackendOptions::Embedded(embedded) => Backend::Embedded(embedded::EmbeddedOptions::new(
-                embedded.directory.join(options.cluster_id.as_str()),
-            )),
+            BackendOptions::Embedded(embedded) => {
+                Backend::Embedded(embedded::EmbeddedOptions::new(
+                    embedded.directory.join(options.cluster_id.as_str()),
+                ))
+            }
         }
     }
 
@@ -79,7 +83,9 @@ impl Backend {
     ) -> Result<Arc<dyn ElectionDriver>> {
         let clock = Clock::Boottime;
         Ok(match self {
-            Backend::Etcd(options) => Arc::new(etcd::open_election(options, clock, contends).await?),
+            Backend::Etcd(options) => {
+                Arc::new(etcd::open_election(options, clock, contends).await?)
+            }
             Backend::ZooKeeper(options) => {
                 Arc::new(zookeeper::open_election(options, clock, contends).await?)
             }
@@ -138,13 +144,19 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     })
     .await;
     info!(store = backend.name(), %process, "connected to the store");
-    HaServices { election, store, blobs }
+    HaServices {
+        election,
+        store,
+        blobs,
+    }
 }
 
 /// Opens the election's keys to watch only. Tries until it succeeds.
 pub async fn observe(options: &HaOptions, process: &ProcessId) -> Arc<dyn ElectionDriver> {
     let backend = Backend::of(options);
-    let driver = keep_trying("the store", || backend.clone().open_driver(process.clone(), false));
+    let driver = keep_trying("the store", || {
+        backend.clone().open_driver(process.clone(), false)
+    });
     driver.await
 }
 

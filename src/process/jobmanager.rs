@@ -58,10 +58,11 @@ impl JobManager {
             Some(id) => ProcessId::new(id.as_str()),
             None => ProcessId::new(rpc_address.as_str()),
         };
-        let connector: Arc<dyn Connector> =
-            Arc::new(TonicConnector::new(settings::rpc(&options)));
-        let addresses =
-            BTreeMap::from([("rpc".to_owned(), rpc_address), ("rest".to_owned(), rest_address)]);
+        let connector: Arc<dyn Connector> = Arc::new(TonicConnector::new(settings::rpc(&options)));
+        let addresses = BTreeMap::from([
+            ("rpc".to_owned(), rpc_address),
+            ("rest".to_owned(), rest_address),
+        ]);
         Ok(JobManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
             options: Arc::new(options),

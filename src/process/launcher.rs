@@ -41,7 +41,9 @@ impl Launcher {
 
 impl fmt::Debug for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launcher").field("sender", &self.services.sender).finish_non_exhaustive()
+        f.debug_struct("Launcher")
+            .field("sender", &self.services.sender)
+            .finish_non_exhaustive()
     }
 }
 

@@ -9,7 +9,9 @@ use crate::config::{Host, PortRange};
 
 /// A server's port can't be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} can't listen on {host}: {reason}; set {key} to a free port, to a range, or to 0 for any")]
+#[error(
+    "{what} can't listen on {host}: {reason}; set {key} to a free port, to a range, or to 0 for any"
+)]
 pub struct BindError {
     what: &'static str,
     host: String,
@@ -39,5 +41,10 @@ pub(super) async fn bind(
         || "no port is configured".to_owned(),
         |(port, error)| format!("port {port}: {error}"),
     );
-    Err(BindError { what, host: host.as_str().to_owned(), key, reason })
+    Err(BindError {
+        what,
+        host: host.as_str().to_owned(),
+        key,
+        reason,
+    })
 }

@@ -84,21 +84,23 @@ fn failure_threshold(options: &ClusterOptions) -> Option<u32> {
 }
 
 fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
-    let millis = |duration: &std::time::Duration| {
-        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-    };
+    let millis =
+        |duration: &std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     match options {
         RestartStrategyOptions::None => RestartStrategy::None,
-        RestartStrategyOptions::FixedDelay { attempts, delay } => {
-            RestartStrategy::FixedDelay { attempts: *attempts, delay_ms: millis(delay) }
-        }
-        RestartStrategyOptions::FailureRate { max_failures_per_interval, interval, delay } => {
-            RestartStrategy::FailureRate {
-                max_failures: max_failures_per_interval.get(),
-                interval_ms: millis(interval),
-                delay_ms: millis(delay),
-            }
-        }
+        RestartStrategyOptions::FixedDelay { attempts, delay } => RestartStrategy::FixedDelay {
+            attempts: *attempts,
+            delay_ms: millis(delay),
+        },
+        RestartStrategyOptions::FailureRate {
+            max_failures_per_interval,
+            interval,
+            delay,
+        } => RestartStrategy::FailureRate {
+            max_failures: max_failures_per_interval.get(),
+            interval_ms: millis(interval),
+            delay_ms: millis(delay),
+        },
         RestartStrategyOptions::ExponentialDelay {
             initial_backoff,
             max_backoff,

@@ -45,7 +45,9 @@ fn start_watchdog(timeout: Duration) {
         }
         drop(keep);
     };
-    let started = std::thread::Builder::new().name("watchdog".to_owned()).spawn(watchdog);
+    let started = std::thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(watchdog);
     if let Err(failure) = started {
         error!(%failure, "no thread for the watchdog of the shutdown");
     }

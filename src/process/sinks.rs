@@ -34,5 +34,6 @@ async fn off_control(
     work: impl FnOnce() -> Result<(), sink::SinkError> + Send + 'static,
 ) -> Result<(), String> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|failure| failure.to_string())?.map_err(|error| error.to_string())
+    done.map_err(|failure| failure.to_string())?
+        .map_err(|error| error.to_string())
 }

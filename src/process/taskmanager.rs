@@ -50,8 +50,13 @@ impl TaskManager {
         let options = configuration.options().clone();
         let manager = &options.taskmanager;
         let key = "taskmanager.rpc.port";
-        let rpc =
-            listen::bind("the RPC server", key, &manager.bind_host, &manager.rpc_ports).await?;
+        let rpc = listen::bind(
+            "the RPC server",
+            key,
+            &manager.bind_host,
+            &manager.rpc_ports,
+        )
+        .await?;
         let key = "taskmanager.data.port";
         let data =
             listen::bind("the exchange", key, &manager.bind_host, &manager.data_ports).await?;
@@ -188,7 +193,10 @@ fn describe(location: pb::TaskManagerLocation, slots: u32) -> TaskExecutorDescri
     };
     TaskExecutorDescription {
         location,
-        hardware: pb::HardwareDescription { cpu_cores: cores, physical_memory_bytes },
+        hardware: pb::HardwareDescription {
+            cpu_cores: cores,
+            physical_memory_bytes,
+        },
         total_profile: total,
         default_slot_profile: share,
         slots,
@@ -204,12 +212,21 @@ struct TasksRuntime {
 
 impl TasksRuntime {
     fn start() -> io::Result<TasksRuntime> {
-        let runtime = Builder::new_multi_thread().thread_name("tasks").enable_all().build()?;
-        Ok(TasksRuntime { runtime: Some(runtime) })
+        let runtime = Builder::new_multi_thread()
+            .thread_name("tasks")
+            .enable_all()
+            .build()?;
+        Ok(TasksRuntime {
+            runtime: Some(runtime),
+        })
     }
 
     fn handle(&self) -> Handle {
-        self.runtime.as_ref().expect("it is there until it is dropped").handle().clone()
+        self.runtime
+            .as_ref()
+            .expect("it is there until it is dropped")
+            .handle()
+            .clone()
     }
 
     fn shut_down(mut self) {

@@ -84,7 +84,10 @@ pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Re
 
     let term = start_components(services, session, store, recovered);
     services.current.begin(term.components.clone());
-    let confirmed = services.ha.election.confirm(session, services.addresses.clone(), FIRST_RETRY);
+    let confirmed = services
+        .ha
+        .election
+        .confirm(session, services.addresses.clone(), FIRST_RETRY);
     let confirmed = confirmed.await;
     phases.confirmed_ms = millis(started);
 
@@ -125,7 +128,8 @@ fn start_components(
 ) -> StartedTerm {
     let options = &services.options;
     let election = services.ha.election.clone();
-    let on_higher_epoch: Arc<dyn Fn(_) + Send + Sync> = Arc::new(move |epoch| election.heard(epoch));
+    let on_higher_epoch: Arc<dyn Fn(_) + Send + Sync> =
+        Arc::new(move |epoch| election.heard(epoch));
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
         ResourceManagerServices {
@@ -167,8 +171,14 @@ fn start_components(
         },
     };
     let dispatcher = Dispatcher::start(settings::dispatcher(options), context, recovered);
-    let components = TermComponents { dispatcher, resource_manager: resources };
-    StartedTerm { components, resource_manager }
+    let components = TermComponents {
+        dispatcher,
+        resource_manager: resources,
+    };
+    StartedTerm {
+        components,
+        resource_manager,
+    }
 }
 
 /// Reads every job; tries until it succeeds or the term is over.
@@ -208,8 +218,13 @@ async fn write_history(
         let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
         Key::new(Kind::History, name)
     };
-    let Ok(value) = serde_json::to_vec(&record) else { return };
-    let mut writes = vec![Write::Put { key: key(record.epoch), value: value.into() }];
+    let Ok(value) = serde_json::to_vec(&record) else {
+        return;
+    };
+    let mut writes = vec![Write::Put {
+        key: key(record.epoch),
+        value: value.into(),
+    }];
     if let Some(oldest) = record.epoch.checked_sub(REMEMBERED_TERMS) {
         writes.push(Write::Delete { key: key(oldest) });
     }
