@@ -1,5 +1,6 @@
 //! The composition root: the only place that constructs components and wires them.
 
+mod contender;
 pub mod ha;
 mod jobmanager;
 mod launcher;
