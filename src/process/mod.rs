@@ -11,6 +11,10 @@ mod sinks;
 mod taskmanager;
 mod tasks;
 mod term;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 pub mod view;
 
 pub use jobmanager::JobManager;
