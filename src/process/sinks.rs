@@ -1,6 +1,7 @@
 //! What JobMasters and Dispatchers do with files of sinks: blocking file work, off the control runtime.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
@@ -10,9 +11,26 @@ use crate::dataflow::sink;
 use crate::dispatcher::SinkCleaner;
 use crate::job_master::SinkCommitter;
 
+/// Who commits what sinks wrote, and who removes what is left of it.
+#[derive(Debug, Clone)]
+pub(super) struct Sinks {
+    pub committer: Arc<dyn SinkCommitter>,
+    pub cleaner: Arc<dyn SinkCleaner>,
+}
+
+impl Sinks {
+    /// Those of file sinks.
+    pub(super) fn files() -> Sinks {
+        Sinks {
+            committer: Arc::new(FileSinks),
+            cleaner: Arc::new(FileSinks),
+        }
+    }
+}
+
 /// File sinks, by the paths that TaskManagers use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FileSinks;
+struct FileSinks;
 
 #[async_trait]
 impl SinkCommitter for FileSinks {

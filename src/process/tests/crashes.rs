@@ -1,0 +1,1 @@
+//! The leader dies at each step of a job's life.

@@ -1,0 +1,4 @@
+//! Whole clusters in this process: what jobs go through, and what they survive.
+
+mod crashes;
+mod lifecycle;
