@@ -161,12 +161,12 @@ pub async fn a_process_stopped_past_its_lease_and_deposed_cannot_write(
         tokio::spawn(async move { pipeline.commit(vec![put("item", "late")]).await })
     };
     subject.cont(&a.id).await;
-    let refused = committing.await?;
+    a.is_over(&old).await;
+    let refused = tokio::time::timeout(BOUND, committing).await??;
     assert!(
         matches!(refused, Err(CommitError::NotApplied)),
         "{refused:?}"
     );
-    a.is_over(&old).await;
     is_fenced(subject, &a, &old, &key_of_old).await?;
     a.agrees_with_the_store().await?;
     b.leads_in(&young).await;
