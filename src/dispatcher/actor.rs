@@ -531,6 +531,10 @@ impl DispatcherActor {
                     async move { control.cancel().await.map(|()| pb::Ack {}) },
                 );
             }
+            // What was asked for came about: mostly the same request, repeated over a takeover.
+            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Canceled => {
+                let _ = reply.send(Ok(pb::Ack {}));
+            }
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
                 let text = format!("job {job} has already ended: {status}");
