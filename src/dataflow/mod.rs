@@ -18,5 +18,5 @@ pub mod record;
 pub mod sink;
 pub mod task;
 
-pub use exchange::{EpochGate, Exchange, HighestEpoch, Refused};
+pub use exchange::{EpochGate, Exchange, Refused};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};
