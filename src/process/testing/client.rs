@@ -1,5 +1,6 @@
 //! A client that follows the leader and repeats what is not definite, as the command line's does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::retrieval::LeaderView;
@@ -35,8 +36,9 @@ impl Client {
             deadline_ms: 0,
         };
         let answer = self
-            .repeat("submit", async |dispatcher| {
-                dispatcher.submit_job(request.clone()).await
+            .repeat("submit", |dispatcher| {
+                let request = request.clone();
+                async move { dispatcher.submit_job(request).await }
             })
             .await?;
         let job = answer.job_id.parse().expect("a job id");
@@ -49,8 +51,9 @@ impl Client {
         let request = pb::CancelJobRequest {
             job_id: job.to_string(),
         };
-        self.repeat("cancel", async |dispatcher| {
-            dispatcher.cancel_job(request.clone()).await
+        self.repeat("cancel", |dispatcher| {
+            let request = request.clone();
+            async move { dispatcher.cancel_job(request).await }
         })
         .await?;
         self.world.note(Event::CancelAcknowledged(job));
@@ -61,15 +64,17 @@ impl Client {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
         };
-        self.repeat("describe", async |dispatcher| {
-            dispatcher.describe_job(request.clone()).await
+        self.repeat("describe", |dispatcher| {
+            let request = request.clone();
+            async move { dispatcher.describe_job(request).await }
         })
         .await
     }
 
     pub async fn list(&self) -> GatewayResult<pb::ListJobsResponse> {
-        self.repeat("list", async |dispatcher| {
-            dispatcher.list_jobs(pb::ListJobsRequest::default()).await
+        self.repeat("list", |dispatcher| {
+            let request = pb::ListJobsRequest::default();
+            async move { dispatcher.list_jobs(request).await }
         })
         .await
     }
@@ -96,11 +101,14 @@ impl Client {
         }
     }
 
-    async fn repeat<T>(
+    async fn repeat<T, F>(
         &self,
         what: &str,
-        mut ask: impl AsyncFnMut(std::sync::Arc<dyn DispatcherGateway>) -> GatewayResult<T>,
-    ) -> GatewayResult<T> {
+        mut ask: impl FnMut(Arc<dyn DispatcherGateway>) -> F,
+    ) -> GatewayResult<T>
+    where
+        F: Future<Output = GatewayResult<T>>,
+    {
         let start = tokio::time::Instant::now();
         loop {
             let leader = self.leaders.borrow().leader.clone();

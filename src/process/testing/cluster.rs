@@ -276,6 +276,11 @@ impl TestCluster {
         self.connector.remove(&format!("{name}:1"));
     }
 
+    /// The way to everybody, for a test itself.
+    pub fn connector(&self) -> &LocalConnector {
+        &self.client.connector
+    }
+
     pub fn runs(&self, name: &str) -> bool {
         self.job_managers.contains_key(name) || self.task_managers.contains_key(name)
     }
@@ -329,17 +334,31 @@ impl TestCluster {
         }
     }
 
-    /// Waits until so many tasks of a job run, all of one generation; gives that generation.
+    /// Waits until so many tasks of a job run, as the present leader has deployed them, and no others; gives the highest
+    /// generation.
     pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
-        let all_run = || {
+        let highest = || {
+            let stored = self.world.stored();
+            let regions = &stored.states.get(&job)?.regions;
+            let leader = self.leader_view().leader?.epoch.get();
+            let is_of_leader = regions.iter().all(|region| region.epoch == leader);
+            let highest = regions.iter().map(|region| region.generation).max()?;
             let running = self.world.tasks.of(job);
-            let first = running.first().map(|(attempt, _)| attempt.generation);
-            let same = |(attempt, _): &(AttemptKey, String)| Some(attempt.generation) == first;
-            (running.len() == tasks && running.iter().all(same)).then_some(first)?
+            let is_recorded = |(attempt, _): &(AttemptKey, String)| {
+                regions.iter().any(|region| {
+                    region.generation == attempt.generation
+                        && region.placements.iter().any(|placement| {
+                            placement.vertex_id == attempt.vertex
+                                && placement.subtask == attempt.subtask
+                        })
+                })
+            };
+            let all_run = running.len() == tasks && running.iter().all(is_recorded);
+            (is_of_leader && all_run).then_some(highest)
         };
-        self.until(&format!("{tasks} tasks run"), || all_run().is_some())
+        self.until(&format!("{tasks} tasks run"), || highest().is_some())
             .await;
-        all_run().unwrap_or_default()
+        highest().unwrap_or_default()
     }
 
     /// Waits until a job has ended, its result is clean and nothing else of it is stored.
@@ -383,7 +402,7 @@ pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
-/// A vertex whose subtasks have nothing to do with each other: a region each.
+/// Two vertices that have nothing to do with each other: a region each, which share slots.
 pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {
         job_id: job,
@@ -392,7 +411,9 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
     let stream = JobBuilder::new("regions")
         .parallelism(parallelism)
         .datagen("numbers", Some(10), None, 1, 10)
-        .discard("out");
+        .discard("out")
+        .datagen("others", Some(10), None, 1, 10)
+        .discard("there");
     stream.build().compile(&options).expect("a valid job")
 }
 

@@ -2,3 +2,6 @@
 
 mod crashes;
 mod lifecycle;
+mod partitions;
+
+mod task_managers;
