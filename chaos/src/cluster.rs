@@ -264,7 +264,7 @@ impl Cluster {
 
     /// Checks that ended jobs left nothing: no record but clean results in the store, no pending file in `outputs`; then ends
     /// every process in order and checks that it goes by itself.
-    pub async fn check_nothing_left(mut self, outputs: &[PathBuf]) -> anyhow::Result<()> {
+    pub async fn check_nothing_left(&mut self, outputs: &[PathBuf]) -> anyhow::Result<()> {
         wait_for("an empty store", CLEANUP_BOUND, async || {
             self.store_dump().await?.check_empty()?;
             outputs

@@ -84,6 +84,12 @@ impl JobView {
         matches!(self.state(), "FINISHED" | "CANCELED" | "FAILED")
     }
 
+    /// Whether the vertex of that name runs.
+    pub fn runs(&self, vertex: &str) -> bool {
+        let mut vertices = self.0["vertices"].as_array().into_iter().flatten();
+        vertices.any(|found| found["name"] == vertex && found["status"] == "RUNNING")
+    }
+
     /// Whether every vertex runs.
     pub fn all_vertices_run(&self) -> bool {
         let vertices = self.0["vertices"].as_array();

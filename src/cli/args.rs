@@ -77,9 +77,20 @@ pub(super) enum Command {
         job: JobId,
     },
     /// Starts a cluster, kills its leader in the middle of a job, and checks the result
-    Demo,
+    Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
+}
+
+/// How much the demonstration does, and what it leaves.
+#[derive(Debug, Clone, Args)]
+pub(super) struct DemoArgs {
+    /// How many megabytes of text are counted; by default a few seconds' work
+    #[arg(long)]
+    pub(super) megabytes: Option<usize>,
+    /// Keep the directory with logs, input and output
+    #[arg(long)]
+    pub(super) keep: bool,
 }
 
 /// A job file and what it leaves open.

@@ -90,7 +90,7 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
     match cli.command {
         Command::Jobmanager => processes::jobmanager(configuration).await,
         Command::Taskmanager => processes::taskmanager(configuration).await,
-        Command::Demo => processes::demo(configuration).await,
+        Command::Demo(args) => processes::demo(&args).await,
         Command::Config => show_config::show(&configuration, global.output),
         Command::Local(args) => local::local(load, &configuration, &args).await,
         Command::Run(args) => run::run(&configuration, &global.address, &args).await,

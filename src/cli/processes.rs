@@ -2,8 +2,10 @@
 
 use tokio_util::sync::CancellationToken;
 
+use super::args::DemoArgs;
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
+use crate::process::demo::{self, DemoOptions};
 use crate::process::shutdown::watch_signals;
 use crate::process::{JobManager, StartError, TaskManager};
 use crate::rest::{self, RestServerOptions};
@@ -89,9 +91,28 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
 }
 
 /// Runs the demonstration of a failover.
-pub(super) async fn demo(_configuration: Configuration) -> ExitCode {
-    say("this build has no demonstration");
-    ExitCode::Unsuccessful
+pub(super) async fn demo(args: &DemoArgs) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            say(format_args!(
+                "this program can't be found to start others: {error}"
+            ));
+            return ExitCode::Fatal;
+        }
+    };
+    let defaults = DemoOptions::default();
+    let options = DemoOptions {
+        megabytes: args.megabytes.unwrap_or(defaults.megabytes),
+        keep: args.keep,
+    };
+    match demo::run(program, options).await {
+        Ok(()) => ExitCode::Ended,
+        Err(error) => {
+            say(error);
+            ExitCode::Unsuccessful
+        }
+    }
 }
 
 fn last_words(code: ExitCode, error: &impl std::error::Error) -> ExitCode {

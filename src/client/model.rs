@@ -73,6 +73,9 @@ pub struct JobInfo {
     /// How often it was restarted after failures.
     #[serde(default)]
     pub restarts: u32,
+    /// Whether it has ended and what it left is still being removed.
+    #[serde(rename = "cleaning-up", default)]
+    pub cleaning_up: bool,
     /// Why it can't be recovered.
     #[serde(default)]
     pub quarantine: Option<String>,

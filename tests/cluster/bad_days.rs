@@ -45,7 +45,7 @@ async fn processes_whose_store_is_unreachable_say_so_and_work_once_it_is_there(
     cluster.wait_until_complete().await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     cluster.submit(&workload.submission).await?;
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }
 
 async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
@@ -72,10 +72,10 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
     dump::damage(&*cluster.records().await?, &key, b"no record at all").await?;
     cluster.jobmanager(former.index).kill();
     cluster.successor_of(&former).await?;
-    let path = format!("/v1/jobs/{job}/exceptions");
+    let path = format!("/v1/jobs/{job}");
     cluster
         .wait_for_rest("the reason of the quarantine", SAY_BOUND, &path, |body| {
-            body.to_string().contains(&key.to_string())
+            body["quarantine"].to_string().contains(&key.to_string())
         })
         .await?;
     cluster.wait_for_state(healthy.job(), "FINISHED").await?;

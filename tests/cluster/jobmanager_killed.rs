@@ -70,7 +70,7 @@ async fn a_submission_that_was_persisted_and_not_acknowledged_runs_once(
         jobs["jobs"].as_array().is_some_and(|jobs| jobs.len() == 1),
         "not one job: {jobs}"
     );
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }
 
 async fn an_acknowledged_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
@@ -79,14 +79,14 @@ async fn an_acknowledged_job_survives_its_leader(kind: StoreKind) -> anyhow::Res
     cluster.submit(&workload.submission).await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }
 
 async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
     let workload = WordsAndTicks::prepare(&cluster, 6)?;
     cluster.submit(&workload.submission).await?;
-    cluster.wait_for_state(workload.job(), "RUNNING").await?;
+    workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.kill_leader().await?;
     let leader = cluster.successor_of(&former).await?;
     ensure!(
@@ -96,7 +96,7 @@ async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()
     workload.check_nothing_visible()?;
     // The killed one comes back as a standby.
     cluster.jobmanager(former.index).start()?;
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }
 
 async fn a_word_count_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
@@ -131,7 +131,7 @@ async fn a_cancelled_job_stays_cancelled_and_shows_no_output(
     let former = cluster.leader().await?;
     let workload = WordsAndTicks::prepare(&cluster, 3600)?;
     let job = cluster.submit(&workload.submission).await?;
-    cluster.wait_for_state(job, "RUNNING").await?;
+    workload.wait_until_ticking(&mut cluster).await?;
     let standby = cluster.rest_address(1).to_owned();
     cluster
         .cli()
@@ -165,7 +165,7 @@ async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_ag
         .reached("job.result-written", REACH_BOUND)
         .await?;
     cluster.jobmanager(0).ended(REACH_BOUND).await?;
-    // Tasks committed before the result was written.
+    // Sinks committed before the result was written.
     workload.check_result()?;
     let name = job.to_string().parse()?;
     cluster.successor_of(&former).await?;
@@ -182,9 +182,8 @@ async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_ag
     );
     let result = before.results.get(&name).context("the result is kept")?;
     let ended_at = result.ended_at_ms;
-    let records = cluster.records().await?;
-    workload.check_finished(cluster).await?;
-    let after = tanist_chaos::StoreDump::read(&*records).await?;
+    workload.check_finished(&mut cluster).await?;
+    let after = cluster.store_dump().await?;
     let result = after
         .results
         .get(&name)

@@ -22,7 +22,7 @@ async fn a_job_goes_on_while_its_stores_server_restarts(kind: StoreKind) -> anyh
         .await?;
     let workload = WordsAndTicks::prepare(&cluster, 6)?;
     let job = cluster.submit(&workload.submission).await?;
-    cluster.wait_for_state(job, "RUNNING").await?;
+    workload.wait_until_ticking(&mut cluster).await?;
     cluster.store().kill_server()?;
     // Without its store the leader answers from what it knows.
     let view = cluster.job(job).await?;
@@ -32,7 +32,7 @@ async fn a_job_goes_on_while_its_stores_server_restarts(kind: StoreKind) -> anyh
         view.0
     );
     cluster.store().restart_server().await?;
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }
 
 async fn a_job_submitted_while_the_store_is_away_is_acknowledged_when_it_is_back(
@@ -49,5 +49,5 @@ async fn a_job_submitted_while_the_store_is_away_is_acknowledged_when_it_is_back
     let submitting = tokio::spawn(async move { submission.submit(&cli, &leader.rest).await });
     cluster.store().restart_server().await?;
     submitting.await??.success()?;
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }

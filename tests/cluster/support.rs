@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, Submission, wordcount};
+use tanist_chaos::{Cluster, ClusterBuilder, JobView, Store, StoreKind, Submission, wordcount};
 use tanist_proto::id::JobId;
 
 /// The program under test.
@@ -80,12 +80,19 @@ impl WordsAndTicks {
     }
 
     /// Waits until it has finished, checks both results, and that nothing is left of the job or the cluster.
-    pub async fn check_finished(&self, mut cluster: Cluster) -> anyhow::Result<()> {
+    pub async fn check_finished(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         cluster.wait_for_state(self.job(), "FINISHED").await?;
         self.check_result()?;
         cluster.check_nothing_left(&self.outputs()).await?;
         // Nor did ending the cluster change anything.
         self.check_result()
+    }
+
+    /// Waits until its ticks are made and counted.
+    pub async fn wait_until_ticking(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let ticks = |view: &JobView| view.runs("clock") && view.runs("tick-counts -> ticks-out");
+        cluster.wait_for_job(self.job(), "to tick", ticks).await?;
+        Ok(())
     }
 
     /// Where it writes.

@@ -1,7 +1,7 @@
 //! A TaskManager is killed by SIGKILL under a running job.
 
 use anyhow::ensure;
-use tanist_chaos::StoreKind;
+use tanist_chaos::{JobView, StoreKind};
 
 use crate::support::{WordsAndTicks, cluster_on};
 
@@ -23,21 +23,20 @@ async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(
     let mut cluster = builder.start().await?;
     let workload = WordsAndTicks::prepare(&cluster, 4)?;
     let job = cluster.submit(&workload.submission).await?;
-    cluster.wait_for_state(job, "RUNNING").await?;
+    workload.wait_until_ticking(&mut cluster).await?;
     cluster.taskmanager(0).kill();
+    let waits = |view: &JobView| !view.runs("clock");
     cluster
-        .wait_for_job(job, "to notice that a TaskManager is gone", |view| {
-            view.state() != "RUNNING"
-        })
+        .wait_for_job(job, "to notice that a TaskManager is gone", waits)
         .await?;
     workload.check_nothing_visible()?;
     cluster.taskmanager(0).start()?;
-    cluster.wait_for_state(job, "RUNNING").await?;
+    workload.wait_until_ticking(&mut cluster).await?;
     let exceptions = cluster.get(&format!("/v1/jobs/{job}/exceptions")).await?;
     let entries = exceptions["exceptionHistory"]["entries"].as_array();
     ensure!(
         entries.is_some_and(|entries| !entries.is_empty()),
         "the loss is not among the job's exceptions: {exceptions}"
     );
-    workload.check_finished(cluster).await
+    workload.check_finished(&mut cluster).await
 }

@@ -134,7 +134,7 @@ async fn play(playground: &mut Playground, options: &DemoOptions) -> Result<(), 
         managers.push(playground.start(
             &id,
             "jobmanager",
-            &[&own, "jobmanager.rpc.port=0", "rest.port=0"],
+            &[&own, "jobmanager.rpc.port=0", "rest.bind-port=0"],
         )?);
     }
     for index in 1..=TASKMANAGERS {

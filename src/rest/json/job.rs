@@ -182,6 +182,9 @@ pub struct JobBody {
     pub pending_operators: u32,
     /// How often it was restarted after failures.
     pub restarts: u32,
+    /// Whether it has ended and what it left is still being removed.
+    #[serde(rename = "cleaning-up")]
+    pub cleaning_up: bool,
     /// Why it can't be recovered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<String>,
@@ -211,6 +214,7 @@ impl JobBody {
             plan: Plan::new(job),
             pending_operators: 0,
             restarts: job.restarts,
+            cleaning_up: job.cleaning_up,
             quarantine: quarantine_of(job),
         }
     }
