@@ -21,28 +21,32 @@ pub(super) fn cluster() -> ClusterIncarnation {
     ClusterIncarnation::new("test")
 }
 
-/// The gate of a TaskManager of one cluster: its own is in a layer above.
+/// The gate of a TaskManager. The real one is in a layer above.
 #[derive(Debug, Default)]
-pub(super) struct YoungestHeard(Mutex<Epoch>);
+pub(super) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
 
 impl EpochGate for YoungestHeard {
     fn observe(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
-        if *incarnation != cluster() {
-            let (offered, known) = (incarnation.clone(), cluster());
-            return Err(Refused::OtherCluster { offered, known });
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, highest)) = heard.clone() {
+            if known != *incarnation {
+                let offered = incarnation.clone();
+                return Err(Refused::OtherCluster { offered, known });
+            }
+            if epoch < highest {
+                let offered = epoch;
+                return Err(Refused::Stale { offered, highest });
+            }
         }
-        let mut highest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if epoch < *highest {
-            let (offered, highest) = (epoch, *highest);
-            return Err(Refused::Stale { offered, highest });
-        }
-        *highest = epoch;
+        *heard = Some((incarnation.clone(), epoch));
         Ok(())
     }
 
     fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
-        let highest = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((cluster(), highest))
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
