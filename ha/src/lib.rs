@@ -1,4 +1,108 @@
 //! Leader election with fencing tokens, and fenced record stores, on etcd, ZooKeeper or SQLite.
+//!
+//! Several processes contend for leadership. Whoever has it gets a [`LeaderSession`](election::LeaderSession): one term,
+//! with an epoch that the store counts. All that a term writes goes through one
+//! [`CommitPipeline`](store::pipeline::CommitPipeline) and carries the term's fence, so that the store itself refuses it
+//! as soon as a younger term exists. What this crate is not: a lock service, a queue of contenders, a failure detector.
+//! *When* a leader is to be replaced before its lease ends is the caller's decision;
+//! [`LeaderElection::depose`](election::LeaderElection::depose) carries it out.
+//!
+//! # Guarantees
+//!
+//! - At most one process is granted an epoch, and epochs only grow.
+//! - After a younger term began, no write of an older one is applied: however it lost its leadership, however late the
+//!   request arrives, whatever its process believes. No clock has a part in this.
+//! - A term is over only when the store says so, a message of a younger one arrives, or it resigns. A store that is away,
+//!   for however long, suspends a term and does not end it: the same process goes on in the same epoch.
+//! - A transaction is applied as a whole, and at most once, though it is sent until the answer is definite. A caller is
+//!   told "not applied" only if that is certain.
+//! - Transactions of all terms are numbered without gaps; a [`ChangeFeed`](store::feed::ChangeFeed) delivers each one once
+//!   and in order, or says that it missed some.
+//! - A store that was wiped, or restored from a backup of another cluster, is refused loudly, not taken for one's own.
+//!
+//! One conformance suite (`tests/conformance.rs`) holds every backend to them, against real servers.
+//!
+//! # Example
+//!
+//! Two processes on the memory backend. With a real store, open the backend's driver in
+//! [`LeaderElection::start_on_thread`](election::LeaderElection::start_on_thread), so that no work of the process delays
+//! its lease; the rest is the same.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use bytes::Bytes;
+//! use tanist_ha::clock::Clock;
+//! use tanist_ha::election::core::Timing;
+//! use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+//! use tanist_ha::keys::{Key, Kind, Name};
+//! use tanist_ha::memory::MemoryCluster;
+//! use tanist_ha::store::pipeline::CommitPipeline;
+//! use tanist_ha::store::{CoordinationStore as _, Write};
+//!
+//! fn contend(cluster: &MemoryCluster, name: &str) -> LeaderElection {
+//!     let (process, clock) = (ProcessId::new(name), Clock::Boottime);
+//!     let driver = Arc::new(cluster.election(process.clone(), clock));
+//!     let timing = Timing::default();
+//!     LeaderElection::start(driver, ElectionOptions { process, timing, clock })
+//! }
+//!
+//! async fn leads(election: &LeaderElection) -> LeaderSession {
+//!     let mut leadership = election.leadership();
+//!     let granted = leadership.wait_for(|now| matches!(now, Leadership::Granted(_))).await;
+//!     let granted = granted.expect("the election runs");
+//!     granted.session().expect("granted").clone()
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cluster = MemoryCluster::default();
+//! let a = contend(&cluster, "a");
+//! let first = leads(&a).await;
+//!
+//! // All that the term writes goes through one pipeline.
+//! let store = Arc::new(cluster.store());
+//! let pipeline = CommitPipeline::start(store.clone(), first.clone()).await?;
+//! let job = Key::new(Kind::States, Name::new("job-1")?);
+//! let write = |value| Write::Put { key: job.clone(), value: Bytes::from_static(value) };
+//! let change = pipeline.commit(vec![write(b"running")]).await?;
+//! assert_eq!((change.number, change.epoch), (1, first.epoch()));
+//!
+//! // Another process has reason to believe that `a` is gone, and leads instead.
+//! let b = contend(&cluster, "b");
+//! b.depose(first.epoch()).await?;
+//! let second = leads(&b).await;
+//! assert_eq!(second.epoch(), first.epoch().next());
+//!
+//! // `a` was alive after all. It is told, and nothing that it still sends is applied.
+//! first.over().await;
+//! assert!(pipeline.commit(vec![write(b"finished")]).await.is_err());
+//! assert_eq!(store.get(&[job]).await?, [Some(Bytes::from_static(b"running"))]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where things are
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`election`] | contend, depose, confirm, resign; the term as a value; the trait that a backend implements |
+//! | [`store`] | records: read, list, follow, and the commit pipeline with its fence |
+//! | [`jobs`], [`blob`] | typed records with format versions, and objects too large for a coordination store |
+//! | `etcd`, `zookeeper`, `embedded`, [`memory`] | the backends |
+//! | [`keys`] | every key that is kept in a store |
+//!
+//! # Features
+//!
+//! | Feature | Default | What it adds |
+//! |---|---|---|
+//! | `etcd` | yes | the backend for etcd 3.4 or newer |
+//! | `zookeeper` | yes | the backend for ZooKeeper 3.5 or newer |
+//! | `embedded` | yes | the backend for processes of one host: SQLite in a directory |
+//! | `s3` | no | blobs in S3, besides those in a directory |
+//! | `testing` | no | real servers, proxies and faults for tests, and the conformance suite; brings all backends |
+//! | `failpoints` | no | named places where tests kill or hold the process; never in a release |
+
 pub mod blob;
 pub mod clock;
 pub mod election;

@@ -5,6 +5,15 @@
 
 use tanist_ha::testing::conformance::{Backend, Place, run};
 
+/// Logs what `RUST_LOG` asks for.
+fn init_log() {
+    // Only the first test's call installs it.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init();
+}
+
 /// Makes a test of each case on one backend.
 macro_rules! tests {
     ($backend:ident: $($theme:ident { $($place:ident: $($case:ident),*;)* })*) => {$(
@@ -14,6 +23,7 @@ macro_rules! tests {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
+                    init_log();
                     run(Backend::$backend, Place::$place, stringify!($case), cases::$case).await;
                 }
             )*)*

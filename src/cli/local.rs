@@ -1,6 +1,7 @@
 //! `tanist local`: a cluster in this process, for one job, on free ports and an embedded store that ends with it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_proto::v1::JobGraph;
@@ -159,7 +160,7 @@ impl LocalCluster {
             retry_period: configuration.client().retry_period,
             ..RetryOptions::default()
         };
-        let client = JobClient::new(RestClient::new(std::sync::Arc::new(addresses), options));
+        let client = JobClient::new(RestClient::new(Arc::new(addresses), options));
         let (stop_jobmanager, stop_taskmanager) =
             (CancellationToken::new(), CancellationToken::new());
         let stop = stop_jobmanager.clone();
@@ -207,4 +208,70 @@ fn of_one_process(load: LoadOptions, directory: &Path, slots: u32) -> LoadOption
         .with("taskmanager.rpc.port", "0")
         .with("taskmanager.data.port", "0")
         .with("taskmanager.numberOfTaskSlots", &slots.max(1).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::JobArgs;
+
+    const NUMBERS: &str = "\
+version: 1
+name: numbers
+steps:
+  - name: numbers
+    datagen:
+      count: 100
+  - name: out
+    file-sink:
+      path: ${output}
+parameters:
+  output:
+    description: Where to.
+";
+
+    /// Runs a job file in `directory`; the code, and what is left of working files.
+    async fn run_in(directory: &Path, file: &str, output: &Path) -> (ExitCode, usize) {
+        let job = directory.join("job.yaml");
+        std::fs::write(&job, file).expect("the directory is ours");
+        let working = directory.join("working");
+        let load = LoadOptions::default().with("process.working-dir", &working.to_string_lossy());
+        let configuration = Configuration::load(load.clone()).expect("it is valid");
+        let args = LocalArgs {
+            job: JobArgs {
+                file: job,
+                parameters: vec![("output".to_owned(), output.to_string_lossy().into_owned())],
+                parallelism: Some(2),
+            },
+            detached: false,
+        };
+        let code = Box::pin(local(load, &configuration, &args)).await;
+        let left = std::fs::read_dir(&working).map_or(0, Iterator::count);
+        (code, left)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_local_job_leaves_its_result_and_nothing_else() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let output = directory.path().join("output");
+        let (code, left) = run_in(directory.path(), NUMBERS, &output).await;
+        assert_eq!((code, left), (ExitCode::Ended, 0));
+        let lines = std::fs::read_dir(&output)
+            .expect("it was written")
+            .map(|entry| {
+                let part = entry.expect("it can be listed").path();
+                let text = std::fs::read_to_string(part).expect("parts are text");
+                text.lines().count()
+            });
+        assert_eq!(lines.sum::<usize>(), 100);
+    }
+
+    #[tokio::test]
+    async fn a_wrong_job_file_starts_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = NUMBERS.replace("datagen", "datagem");
+        let (code, left) = run_in(directory.path(), &file, directory.path()).await;
+        assert_eq!((code, left), (ExitCode::InvalidJob, 0));
+        assert!(!directory.path().join("working").exists());
+    }
 }

@@ -39,7 +39,12 @@ pub(super) async fn run(
             ExitCode::Ended
         }
         Ok(submitted) => {
-            say(format_args!("job {} is accepted", submitted.job));
+            let accepted = if submitted.repeated {
+                "was accepted before and is followed from here on"
+            } else {
+                "is accepted"
+            };
+            say(format_args!("job {} {accepted}", submitted.job));
             attend(&connection.jobs, submitted.job).await
         }
         Err(error) => {
@@ -140,7 +145,15 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
     match job.state {
         JobStatus::Finished => ExitCode::Ended,
         JobStatus::Canceled => ExitCode::JobCanceled,
-        _ => {
+        JobStatus::Failed
+        | JobStatus::Initializing
+        | JobStatus::Created
+        | JobStatus::Running
+        | JobStatus::Failing
+        | JobStatus::Cancelling
+        | JobStatus::Restarting
+        | JobStatus::Suspended
+        | JobStatus::Reconciling => {
             if let Ok(Some(cause)) = client.last_failure(id).await {
                 say(cause);
             }

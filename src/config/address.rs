@@ -168,8 +168,8 @@ impl OptionValue for u16 {
     const KIND: &'static str = "port";
 
     fn parse(text: &str) -> Result<u16, String> {
-        let port = text.parse().ok().filter(|port| *port != 0);
-        port.ok_or("is no port: write a number from 1 to 65535".to_owned())
+        let port = text.parse().ok();
+        port.ok_or("is no port: write a number up to 65535, 0 for any free one".to_owned())
     }
 }
 

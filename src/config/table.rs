@@ -151,7 +151,7 @@ options! {
         REST_BIND_ADDRESS: Host = "rest.bind-address", Value("127.0.0.1"),
             "The address that the REST server binds. `0.0.0.0` for all; loopback until you say otherwise, as nothing is encrypted or authenticated.";
         REST_PORT: u16 = "rest.port", Value("8081"),
-            "The port that clients connect to.";
+            "The port that clients connect to; 0: any free one, which the store names.";
         REST_BIND_PORT: PortRange = "rest.bind-port", Derived("`rest.port`"),
             "The port that the REST server binds.";
         REST_AWAIT_LEADER: Duration = "rest.await-leader-timeout", Value("30 s"),

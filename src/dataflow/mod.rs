@@ -20,5 +20,5 @@ pub mod task;
 #[cfg(test)]
 mod testing;
 
-pub use exchange::{EpochGate, Exchange, HighestEpoch, Refused};
+pub use exchange::{EpochGate, Exchange, Refused};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

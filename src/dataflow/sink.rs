@@ -143,6 +143,16 @@ pub fn check_output(directory: &Path) -> Result<(), SinkError> {
 
 /// Makes output visible. Idempotent: what is visible already stays as it is.
 pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
+    let paths = |committable: &Committable| {
+        let pending = PathBuf::from(&committable.pending_path);
+        (pending, PathBuf::from(&committable.final_path))
+    };
+    // Nothing of an output becomes visible if some of it can't.
+    for (pending, visible) in committables.iter().map(paths) {
+        if is_in_the_way(&pending, &visible)? {
+            return Err(SinkError::Occupied { path: visible });
+        }
+    }
     let mut parents = Vec::new();
     for committable in committables {
         let pending = Path::new(&committable.pending_path);
@@ -167,11 +177,12 @@ pub fn commit(committables: &[Committable]) -> Result<(), SinkError> {
 fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
     match renameat_with(CWD, pending, CWD, visible, RenameFlags::NOREPLACE) {
         Ok(()) => return Ok(()),
-        Err(Errno::EXIST) => {
+        Err(Errno::EXIST) if is_in_the_way(pending, visible)? => {
             return Err(SinkError::Occupied {
                 path: visible.to_owned(),
             });
         }
+        Err(Errno::EXIST) => return Ok(()),
         Err(Errno::NOENT) => {
             // Or the output's directory was removed: then the pending file went with it.
             let is_visible = exists(visible)?;
@@ -186,19 +197,25 @@ fn publish(pending: &Path, visible: &Path) -> Result<(), SinkError> {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
         Err(error) => return Err(SinkError::io("move to", visible, error.into())),
     }
-    match (exists(pending)?, exists(visible)?) {
-        (true, false) => {
+    match (exists(visible)?, exists(pending)?) {
+        (false, true) => {
             fs::rename(pending, visible).map_err(|e| SinkError::io("move to", visible, e))
         }
         (true, true) => Err(SinkError::Occupied {
             path: visible.to_owned(),
         }),
-        (false, true) => Ok(()),
+        (true, false) => Ok(()),
         (false, false) => Err(SinkError::Lost {
             pending: pending.to_owned(),
             visible: visible.to_owned(),
         }),
     }
+}
+
+/// Whether what is visible is another run's. Looked at in this order: whoever commits the same output at the same moment
+/// (a leader that does not know that it is deposed) makes it visible and takes the pending file away at once.
+fn is_in_the_way(pending: &Path, visible: &Path) -> Result<bool, SinkError> {
+    Ok(exists(visible)? && exists(pending)?)
 }
 
 fn exists(path: &Path) -> Result<bool, SinkError> {
@@ -290,6 +307,17 @@ mod tests {
             fs::read_to_string(&part.final_path).expect("part"),
             "precious"
         );
+    }
+
+    #[test]
+    fn of_an_output_that_is_partly_in_the_way_nothing_becomes_visible() {
+        let directory = tempfile::tempdir().expect("directory");
+        let job = JobId::from_bits(1);
+        let parts = ["part-0", "part-1"].map(|name| pending(directory.path(), job, name));
+        fs::write(&parts[1].final_path, "precious").expect("written");
+        let error = commit(&parts).expect_err("refused");
+        assert!(matches!(error, SinkError::Occupied { .. }), "{error}");
+        assert!(!Path::new(&parts[0].final_path).exists());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 
 use super::cleanup::Cleaner;
 use super::core::{self, Admission, Known, Submission, SubmissionKey};
+use super::denials::{self, Denials};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
 use crate::gateway::{
@@ -84,6 +85,8 @@ impl Dispatcher {
             context,
             jobs: BTreeMap::new(),
             tasks: JoinSet::new(),
+            denials: Denials::default(),
+            is_expiring: false,
         };
         actor.recover(recovered);
         tokio::spawn(actor.run(mailbox));
@@ -129,8 +132,8 @@ enum Event {
     },
     ResultWritten {
         job: JobId,
-        result: Box<pb::JobResult>,
-        written: Result<(), JobStoreError>,
+        /// As it was written.
+        written: Result<Box<pb::JobResult>, JobStoreError>,
     },
     CleanedUp {
         job: JobId,
@@ -143,6 +146,8 @@ enum Event {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
     },
+    /// The store was asked whether this term is the youngest.
+    TermConfirmed(Result<(), String>),
     Done,
 }
 
@@ -151,6 +156,15 @@ struct DispatcherActor {
     context: DispatcherContext,
     jobs: BTreeMap<JobId, Entry>,
     tasks: JoinSet<Event>,
+    denials: Denials,
+    is_expiring: bool,
+}
+
+/// Whether the store has confirmed the term since a request came, so that it may be told that there is no such job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Term {
+    Believed,
+    Confirmed,
 }
 
 impl DispatcherActor {
@@ -211,7 +225,7 @@ impl DispatcherActor {
                 },
                 command = mailbox.recv() => match command {
                     Some(Command::Stop { reply }) => break Some(reply),
-                    Some(command) => self.on_command(command),
+                    Some(command) => self.on_command(command, Term::Believed),
                     None => break None,
                 },
                 _ = expiration.tick() => self.expire_results(),
@@ -230,7 +244,13 @@ impl DispatcherActor {
         }
     }
 
-    fn on_command(&mut self, command: Command) {
+    fn on_command(&mut self, command: Command, term: Term) {
+        if term == Term::Believed && self.would_deny(&command) {
+            if self.denials.take(command) {
+                self.confirm_term();
+            }
+            return;
+        }
         match command {
             Command::Submit { submission, reply } => self.submit(*submission, reply),
             Command::Cancel { job, reply } => self.cancel(job, reply),
@@ -255,6 +275,42 @@ impl DispatcherActor {
         }
     }
 
+    /// Whether the answer is that there is no such job, or rests on it.
+    fn would_deny(&self, command: &Command) -> bool {
+        match command {
+            Command::Cancel { job, .. }
+            | Command::Describe { job, .. }
+            | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
+            Command::Submit { submission, .. } => {
+                !self.jobs.contains_key(&submission.job)
+                    && core::admit(submission, Known::Nothing, now_ms()).is_err()
+            }
+            Command::List { .. }
+            | Command::Overview { .. }
+            | Command::TaskManagers { .. }
+            | Command::Stop { .. } => false,
+        }
+    }
+
+    fn confirm_term(&mut self) {
+        let store = self.context.store.coordination_store().clone();
+        let fence = self.context.session.fence().clone();
+        self.tasks
+            .spawn(async move { Event::TermConfirmed(denials::confirm(store, fence).await) });
+    }
+
+    fn on_term_confirmed(&mut self, confirmed: &Result<(), String>) {
+        for command in self.denials.end() {
+            match confirmed {
+                Ok(()) => self.on_command(command, Term::Confirmed),
+                Err(reason) => command.refuse(denials::not_confirmed(reason)),
+            }
+        }
+        if self.denials.begin() {
+            self.confirm_term();
+        }
+    }
+
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Persisted {
@@ -271,13 +327,7 @@ impl DispatcherActor {
             Event::JobEnded { job, result: None } => {
                 warn!(%job, "the JobMaster stopped without a result; the term is ending");
             }
-            Event::ResultWritten {
-                job,
-                result,
-                written,
-            } => {
-                self.on_result_written(job, result, written);
-            }
+            Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
             Event::MarkedClean { job, result } => match (result, self.jobs.get_mut(&job)) {
                 (Ok(()), Some(Entry::Ended { result, .. })) => result.dirty = false,
@@ -285,9 +335,13 @@ impl DispatcherActor {
                 (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),
             },
             Event::Expired { jobs, result } => match result {
-                Ok(()) => self.jobs.retain(|job, _| !jobs.contains(job)),
-                Err(failure) => warn!(%failure, "expired results could not be removed"),
+                Ok(()) => self.forget(&jobs),
+                Err(failure) => {
+                    self.is_expiring = false;
+                    warn!(%failure, "expired results could not be removed");
+                }
             },
+            Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}
         }
     }
@@ -389,28 +443,26 @@ impl DispatcherActor {
     fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let written = store.put_result(&result).await;
+            let written = store.put_result(*result).await.map(Box::new);
             if written.is_ok() {
                 failpoint("job.result-written").await;
             }
-            Event::ResultWritten {
-                job,
-                result,
-                written,
-            }
+            Event::ResultWritten { job, written }
         });
     }
 
     fn on_result_written(
         &mut self,
         job: JobId,
-        result: Box<pb::JobResult>,
-        written: Result<(), JobStoreError>,
+        written: Result<Box<pb::JobResult>, JobStoreError>,
     ) {
-        if let Err(failure) = written {
-            error!(%job, %failure, "the result of a job could not be written");
-            return;
-        }
+        let result = match written {
+            Ok(result) => result,
+            Err(failure) => {
+                error!(%job, %failure, "the result of a job could not be written");
+                return;
+            }
+        };
         info!(%job, status = result.status().as_str_name(), "job ended");
         let key = result_key(&result);
         let before = self.jobs.insert(job, Entry::Ended { key, result });
@@ -499,17 +551,13 @@ impl DispatcherActor {
     fn cancel_quarantined(&mut self, job: JobId, result: pb::JobResult, reply: Reply<pb::Ack>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let written = store.put_result(&result).await;
+            let written = store.put_result(result).await.map(Box::new);
             let answer = match &written {
-                Ok(()) => Ok(pb::Ack {}),
+                Ok(_) => Ok(pb::Ack {}),
                 Err(failure) => Err(GatewayError::from(failure.clone())),
             };
             let _ = reply.send(answer);
-            Event::ResultWritten {
-                job,
-                result: Box::new(result),
-                written,
-            }
+            Event::ResultWritten { job, written }
         });
     }
 
@@ -592,7 +640,19 @@ impl DispatcherActor {
         }
     }
 
+    /// The results of these jobs are gone.
+    fn forget(&mut self, expired: &[JobId]) {
+        self.is_expiring = false;
+        for job in expired {
+            self.jobs.remove(job);
+        }
+    }
+
+    /// One removal at a time: a second one could come after another job with the same id.
     fn expire_results(&mut self) {
+        if self.is_expiring {
+            return;
+        }
         let retention_ms =
             u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
         let now = now_ms();
@@ -605,6 +665,7 @@ impl DispatcherActor {
         if jobs.is_empty() {
             return;
         }
+        self.is_expiring = true;
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let result = store.delete_results(&jobs).await;
@@ -712,7 +773,7 @@ fn status_name(status: pb::JobStatus) -> &'static str {
 }
 
 /// Milliseconds since 1970, by the wall clock: for people and retention, never for safety.
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

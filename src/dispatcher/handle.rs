@@ -55,15 +55,38 @@ pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
 }
 
+impl Command {
+    /// Answers with an error.
+    pub(super) fn refuse(self, error: GatewayError) {
+        // In each case: whoever asked and has gone does not need the answer.
+        match self {
+            Command::Submit { reply, .. } => drop(reply.send(Err(error))),
+            Command::Cancel { reply, .. } => drop(reply.send(Err(error))),
+            Command::List { reply } => drop(reply.send(Err(error))),
+            Command::Describe { reply, .. } => drop(reply.send(Err(error))),
+            Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
+            Command::Overview { reply } => drop(reply.send(Err(error))),
+            Command::TaskManagers { reply } => drop(reply.send(Err(error))),
+            Command::Stop { reply } => drop(reply.send(())),
+        }
+    }
+}
+
 impl DispatcherHandle {
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
+    pub(super) async fn ask<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> GatewayResult<T> {
         let (reply, answer) = oneshot::channel();
         let gone = || GatewayError::gone("the Dispatcher of this term");
         self.commands
             .send(command(reply))
             .await
             .map_err(|_| gone())?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        // The mailbox had it: what it asked for may have been written before the Dispatcher ended.
+        let unknown =
+            || GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned());
+        answer.await.unwrap_or_else(|_| Err(unknown()))
     }
 
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.

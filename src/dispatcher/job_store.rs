@@ -1,22 +1,27 @@
 //! A term's jobs in the store: what is written in one transaction, and what recovery finds.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message;
-use tanist_ha::Error;
 use tanist_ha::election::Epoch;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
-use tanist_ha::store::{Change, Write};
+use tanist_ha::store::{Change, CoordinationStore, Write};
+use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Why something about a job was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -89,8 +94,8 @@ pub struct JobStore {
     records: RecordStore,
     pipeline: CommitPipeline,
     epoch: Epoch,
-    /// The blobs that hold graphs, by job: named for removal in the job's result.
-    blobs: Mutex<BTreeMap<JobId, Name>>,
+    /// The blobs that records point to.
+    blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
 }
 
 impl JobStore {
@@ -109,6 +114,11 @@ impl JobStore {
         self.pipeline.last()
     }
 
+    /// The store below.
+    pub fn coordination_store(&self) -> &Arc<dyn CoordinationStore> {
+        self.records.coordination_store()
+    }
+
     /// Writes graph and state of a new job in one transaction.
     pub async fn put_submission(
         &self,
@@ -118,40 +128,67 @@ impl JobStore {
         let job = job_id(&graph.job_id)?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
         let state = self.prepare(job, StateRecord(state.clone())).await?;
-        if let Some(blob) = graph.blob {
-            self.lock_blobs().insert(job, blob);
-        }
-        self.pipeline.commit(vec![graph.write, state.write]).await?;
-        Ok(())
+        let written = vec![
+            (job, Kind::Graphs, graph.blob),
+            (job, Kind::States, state.blob),
+        ];
+        self.commit(vec![graph.write, state.write], written).await
     }
 
-    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction.
-    pub async fn put_result(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
+    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
+    /// written: it names the blobs that have to be removed, too.
+    pub async fn put_result(
+        &self,
+        mut result: pb::JobResult,
+    ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
-        let mut result = result.clone();
-        if let Some(blob) = self.lock_blobs().get(&job) {
-            result
-                .remove
-                .get_or_insert_default()
-                .blobs
-                .push(blob.to_string());
+        let pointed_to = [Kind::Graphs, Kind::States].map(|kind| (job, kind));
+        let blobs: Vec<String> = {
+            let known = self.lock_blobs();
+            let found = pointed_to.iter().filter_map(|key| known.get(key));
+            found.map(Name::to_string).collect()
+        };
+        if !blobs.is_empty() {
+            result.remove.get_or_insert_default().blobs.extend(blobs);
         }
-        let result = self.prepare(job, ResultRecord(result)).await?;
+        match self.try_put_result(job, &result).await {
+            Err(JobStoreError::Refused(Error::TooLarge { size, limit, .. })) => {
+                warn!(%job, size, limit, "the result is too large for the store: it is kept without details");
+                result.details = None;
+                result.cause = shortened(&result.cause);
+                self.try_put_result(job, &result).await?;
+            }
+            other => other?,
+        }
+        // The result names them from here on.
+        self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
+        Ok(result)
+    }
+
+    async fn try_put_result(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+    ) -> Result<(), JobStoreError> {
+        let prepared = self
+            .prepare_surely(job, ResultRecord(result.clone()))
+            .await?;
         let delete = |kind| Write::Delete {
             key: Key::new(kind, name_of(job)),
         };
-        let writes = vec![result.write, delete(Kind::Graphs), delete(Kind::States)];
-        self.pipeline.commit(writes).await?;
-        Ok(())
+        let writes = vec![prepared.write, delete(Kind::Graphs), delete(Kind::States)];
+        self.commit(writes, vec![(job, Kind::Results, prepared.blob)])
+            .await
     }
 
     /// Replaces a result whose cleanup has finished.
     pub async fn put_clean_result(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
         let job = job_id(&result.job_id)?;
-        let prepared = self.prepare(job, ResultRecord(result.clone())).await?;
-        self.pipeline.commit(vec![prepared.write]).await?;
-        self.lock_blobs().remove(&job);
-        Ok(())
+        let prepared = self
+            .prepare_surely(job, ResultRecord(result.clone()))
+            .await?;
+        let written = vec![(job, Kind::Results, prepared.blob)];
+        self.commit(vec![prepared.write], written).await
     }
 
     /// Forgets results whose retention time is over.
@@ -160,10 +197,43 @@ impl JobStore {
             let delete = |job: &JobId| Write::Delete {
                 key: Key::new(Kind::Results, name_of(*job)),
             };
-            self.pipeline
-                .commit(some.iter().map(delete).collect())
-                .await?;
+            let gone = some.iter().map(|job| (*job, Kind::Results, None)).collect();
+            self.commit(some.iter().map(delete).collect(), gone).await?;
         }
+        Ok(())
+    }
+
+    /// Commits, then deletes the blobs that nothing points to any more: those of the records that were replaced, or, where
+    /// nothing was written, those that were made for it.
+    async fn commit(
+        &self,
+        writes: Vec<Write>,
+        written: Vec<(JobId, Kind, Option<Name>)>,
+    ) -> Result<(), JobStoreError> {
+        let committed = self.pipeline.commit(writes).await;
+        let unused: Vec<Name> = match &committed {
+            Ok(_) => {
+                let mut blobs = self.lock_blobs();
+                let replace = |(job, kind, blob)| match blob {
+                    Some(blob) => blobs.insert((job, kind), blob),
+                    None => blobs.remove(&(job, kind)),
+                };
+                written.into_iter().filter_map(replace).collect()
+            }
+            Err(CommitError::TooLarge(_) | CommitError::NotApplied) => {
+                written.into_iter().filter_map(|(.., blob)| blob).collect()
+            }
+            Err(CommitError::Unknown) => Vec::new(),
+        };
+        for name in unused {
+            let Some(blobs) = self.records.blobs() else {
+                continue;
+            };
+            if let Err(error) = blobs.delete(&name).await {
+                warn!(%name, %error, "a blob that nothing points to can't be deleted");
+            }
+        }
+        committed?;
         Ok(())
     }
 
@@ -177,7 +247,10 @@ impl JobStore {
         let mut recovered = RecoveredJobs::default();
         for (name, result) in results {
             match (name.as_str().parse(), result) {
-                (Ok(job), Ok(stored)) => recovered.results.push((job, stored.record.0)),
+                (Ok(job), Ok(stored)) => {
+                    self.note_blob(job, Kind::Results, stored.blob);
+                    recovered.results.push((job, stored.record.0));
+                }
                 (_, Err(error)) => warn!(%name, %error, "a result can't be read"),
                 (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
             }
@@ -190,15 +263,16 @@ impl JobStore {
                 continue;
             };
             let (state, unreadable) = match state {
-                Some(Ok(stored)) => (Some(Box::new(stored.record.0)), None),
+                Some(Ok(stored)) => {
+                    self.note_blob(job, Kind::States, stored.blob);
+                    (Some(Box::new(stored.record.0)), None)
+                }
                 Some(Err(error)) => (None, Some(error.to_string())),
                 None => (None, Some(format!("states/{job} is missing"))),
             };
             let readable = match (graph, state, unreadable) {
                 (Ok(graph), Some(state), _) => {
-                    if let Some(blob) = graph.blob {
-                        self.lock_blobs().insert(job, blob);
-                    }
+                    self.note_blob(job, Kind::Graphs, graph.blob);
                     RecoveredJob::Readable {
                         graph: Box::new(graph.record.0),
                         state,
@@ -236,7 +310,34 @@ impl JobStore {
         prepared.map_err(JobStoreError::Refused)
     }
 
-    fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Name>> {
+    /// The same for what has to be written: tries until the blob store answers or the term is over.
+    async fn prepare_surely<T: Record + Clone>(
+        &self,
+        job: JobId,
+        record: T,
+    ) -> Result<Prepared, JobStoreError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            match self.prepare(job, record.clone()).await {
+                Err(JobStoreError::Refused(error)) if error.outcome() != Outcome::Fatal => {
+                    warn!(%job, %error, "a record is prepared again");
+                }
+                definite => return definite,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = self.pipeline.ended() => return Err(JobStoreError::NotWritten),
+            }
+        }
+    }
+
+    fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
+        if let Some(blob) = blob {
+            self.lock_blobs().insert((job, kind), blob);
+        }
+    }
+
+    fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -253,17 +354,23 @@ impl JobStateStore for JobStore {
         };
         let job = job_id(&state.job_id).map_err(refused)?;
         let prepared = self
-            .prepare(job, StateRecord(state.clone()))
+            .prepare_surely(job, StateRecord(state.clone()))
             .await
             .map_err(refused)?;
-        let committed = self.pipeline.commit(vec![prepared.write]).await;
-        committed.map(|_| ()).map_err(|error| refused(error.into()))
+        let written = vec![(job, Kind::States, prepared.blob)];
+        let committed = self.commit(vec![prepared.write], written).await;
+        committed.map_err(refused)
     }
 }
 
 fn job_id(text: &str) -> Result<JobId, JobStoreError> {
     text.parse()
         .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
+}
+
+/// The beginning of a cause that is too long to be kept.
+fn shortened(cause: &str) -> String {
+    cause.chars().take(4096).collect()
 }
 
 fn name_of(job: JobId) -> Name {

@@ -23,8 +23,11 @@
 mod actor;
 mod cleanup;
 pub mod core;
+mod denials;
 mod handle;
 pub mod job_store;
+#[cfg(test)]
+mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
 pub use cleanup::{Cleaner, SinkCleaner};

@@ -141,6 +141,22 @@ mod tests {
     }
 
     #[test]
+    fn the_exchange_is_told_why_it_is_refused() {
+        let gate = HighestEpoch::default();
+        let (ours, other) = (ClusterIncarnation::new("a"), ClusterIncarnation::new("b"));
+        assert_eq!(gate.highest(), None);
+        EpochGate::observe(&gate, &ours, Epoch::new(4)).expect("the first");
+        let stale = EpochGate::observe(&gate, &ours, Epoch::new(3));
+        assert!(matches!(stale, Err(Refused::Stale { .. })), "{stale:?}");
+        let foreign = EpochGate::observe(&gate, &other, Epoch::new(9));
+        assert!(
+            matches!(foreign, Err(Refused::OtherCluster { .. })),
+            "{foreign:?}"
+        );
+        assert_eq!(gate.highest(), Some((ours, Epoch::new(4))));
+    }
+
+    #[test]
     fn another_incarnation_of_the_cluster_is_refused_whatever_its_epoch() {
         let highest = HighestEpoch::default();
         assert_eq!(

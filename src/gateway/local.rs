@@ -4,19 +4,21 @@
 //! that a component which takes another's place at an address is found by those who connected earlier.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    Components, Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     ResourceManagerGateway, TaskExecutorGateway,
 };
 
-/// What is wrong with the way to an address.
+/// What is wrong with the way to an address, or with one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
     /// Nothing.
@@ -30,26 +32,77 @@ pub enum Fault {
     Silent,
 }
 
+/// A call from one host to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// Who calls; `None` if the connector is nobody's.
+    pub from: Option<&'a str>,
+    /// Who is called.
+    pub to: &'a str,
+    /// Which method of a gateway.
+    pub method: &'static str,
+}
+
+/// What becomes of one call on its way, on top of what is wrong with its target's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Journey {
+    /// How long the message takes.
+    pub there: Duration,
+    /// What goes wrong.
+    pub fault: Fault,
+    /// How long the answer takes.
+    pub back: Duration,
+}
+
+/// Decides about each call; asked twice: when it is sent, and when its answer arrives.
+pub trait Roads: Send + Sync + fmt::Debug + 'static {
+    /// A call is sent.
+    fn leave(&self, call: &Call<'_>) -> Journey;
+    /// It was handled. False: the answer reaches nobody.
+    fn arrive(&self, call: &Call<'_>) -> bool;
+}
+
 /// Gateways by address within this process. Cheap to clone; all clones share the same addresses.
 #[derive(Debug, Clone, Default)]
 pub struct LocalConnector {
-    hosts: Arc<Mutex<BTreeMap<String, Host>>>,
+    network: Arc<Mutex<Network>>,
+    /// Whose calls these are.
+    host: Option<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct Network {
+    hosts: BTreeMap<String, Host>,
+    roads: Option<Arc<dyn Roads>>,
 }
 
 /// What listens at one address.
 #[derive(Debug, Default)]
 struct Host {
     fault: Fault,
-    dispatcher: Option<Arc<dyn DispatcherGateway>>,
+    components: Option<Arc<dyn Components>>,
     resource_manager: Option<Arc<dyn ResourceManagerGateway>>,
     job_masters: BTreeMap<JobId, Arc<dyn JobMasterGateway>>,
     task_executor: Option<Arc<dyn TaskExecutorGateway>>,
 }
 
 impl LocalConnector {
-    /// Puts a Dispatcher at `address`.
-    pub fn put_dispatcher(&self, address: &str, gateway: Arc<dyn DispatcherGateway>) {
-        self.host(address, |host| host.dispatcher = Some(gateway));
+    /// The same network, used by the process at `host`.
+    pub fn from_host(&self, host: &str) -> LocalConnector {
+        LocalConnector {
+            network: self.network.clone(),
+            host: Some(Arc::from(host)),
+        }
+    }
+
+    /// Lets `roads` decide about every call.
+    pub fn set_roads(&self, roads: Arc<dyn Roads>) {
+        self.lock().roads = Some(roads);
+    }
+
+    /// Puts the components of a JobManager at `address`: whichever it has when it is called.
+    pub fn put_job_manager(&self, address: &str, components: Arc<dyn Components>) {
+        self.host(address, |host| host.components = Some(components));
     }
 
     /// Puts a ResourceManager at `address`.
@@ -79,15 +132,15 @@ impl LocalConnector {
 
     /// Removes all that listens at `address`, as the end of its process does.
     pub fn remove(&self, address: &str) {
-        self.lock().remove(address);
+        self.lock().hosts.remove(address);
     }
 
     fn host<T>(&self, address: &str, change: impl FnOnce(&mut Host) -> T) -> T {
-        change(self.lock().entry(address.to_owned()).or_default())
+        change(self.lock().hosts.entry(address.to_owned()).or_default())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Host>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Network> {
+        self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn way(&self, address: &str) -> Arc<Way> {
@@ -133,62 +186,123 @@ struct WayToJob {
     job: JobId,
 }
 
+/// What a call found at its address.
+enum Found<G: ?Sized> {
+    Gateway(Arc<G>),
+    /// To be asked for it, as a server's services are.
+    Components(Arc<dyn Components>),
+}
+
 impl Way {
-    async fn call<G: ?Sized, T, F>(
+    async fn call<G: ?Sized, T, L, F>(
         &self,
         what: &str,
-        find: impl FnOnce(&Host) -> Result<Arc<G>, GatewayError>,
+        method: &'static str,
+        find: impl FnOnce(&Host) -> GatewayResult<Found<G>>,
+        look_up: impl FnOnce(Arc<dyn Components>) -> L,
         ask: impl FnOnce(Arc<G>) -> F,
     ) -> GatewayResult<T>
     where
+        L: Future<Output = GatewayResult<Arc<G>>>,
         F: Future<Output = GatewayResult<T>>,
     {
         let target = format!("{what} at {}", self.address);
-        let (fault, gateway) = match self.connector.lock().get(&self.address) {
+        let call = Call {
+            from: self.connector.host.as_deref(),
+            to: &self.address,
+            method,
+        };
+        let roads = self.connector.lock().roads.clone();
+        let journey = roads.as_ref().map(|roads| roads.leave(&call));
+        let journey = journey.unwrap_or_default();
+        pass(journey.there).await;
+        let (fault, found) = match self.connector.lock().hosts.get(&self.address) {
             Some(host) => (host.fault, find(host)),
             None => (Fault::Unreachable, Err(GatewayError::gone(&target))),
         };
-        match fault {
-            Fault::None => ask(gateway?).await,
+        let answer = match worse(fault, journey.fault) {
+            Fault::None => handle(found?, look_up, ask).await,
             Fault::Unreachable => Err(GatewayError::Unreachable {
                 target,
                 reason: "the way is cut".to_owned(),
             }),
             Fault::LoseReplies => {
-                let _lost = ask(gateway?).await;
+                let _lost = handle(found?, look_up, ask).await;
                 Err(GatewayError::NoAnswer {
                     target,
                     reason: "the answer was lost".to_owned(),
                 })
             }
             Fault::Silent => std::future::pending().await,
+        };
+        pass(journey.back).await;
+        if roads.is_some_and(|roads| !roads.arrive(&call)) {
+            return std::future::pending().await;
         }
+        answer
     }
 }
 
-/// Forwards each named method of a gateway's trait.
-macro_rules! forward {
-    ($way:expr, $what:literal, $find:expr, $method:ident, $request:ident) => {
-        $way.call($what, $find, |gateway| async move {
-            gateway.$method($request).await
-        })
-        .await
+async fn handle<G: ?Sized, T, L, F>(
+    found: Found<G>,
+    look_up: impl FnOnce(Arc<dyn Components>) -> L,
+    ask: impl FnOnce(Arc<G>) -> F,
+) -> GatewayResult<T>
+where
+    L: Future<Output = GatewayResult<Arc<G>>>,
+    F: Future<Output = GatewayResult<T>>,
+{
+    let gateway = match found {
+        Found::Gateway(gateway) => gateway,
+        Found::Components(components) => look_up(components).await?,
     };
+    ask(gateway).await
+}
+
+/// Of two faults, the one that leaves less of a call.
+fn worse(one: Fault, other: Fault) -> Fault {
+    let rank = |fault: Fault| match fault {
+        Fault::None => 0,
+        Fault::LoseReplies => 1,
+        Fault::Unreachable => 2,
+        Fault::Silent => 3,
+    };
+    if rank(one) >= rank(other) { one } else { other }
+}
+
+async fn pass(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
 }
 
 macro_rules! forward_all {
-    ($trait:ident, $what:literal, $field:ident: $($method:ident($request:ident) -> $answer:ident;)*) => {
+    ($trait:ident, $what:literal, $find:expr, $look_up:expr; $($method:ident($request:ident) -> $answer:ident;)*) => {
         #[async_trait]
         impl $trait for Way {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
-                let find = |host: &Host| host.$field.clone().ok_or_else(|| GatewayError::gone($what));
-                forward!(self, $what, find, $method, request)
+                let ask = |gateway: Arc<dyn $trait>| async move { gateway.$method(request).await };
+                self.call($what, stringify!($method), $find, $look_up, ask).await
             })*
         }
     };
 }
 
-forward_all! { DispatcherGateway, "Dispatcher", dispatcher:
+fn gone<G: ?Sized>(what: &str) -> GatewayResult<Found<G>> {
+    Err(GatewayError::gone(what))
+}
+
+/// For what is never looked up: it is there or not.
+async fn none<G: ?Sized>(what: &str) -> GatewayResult<Arc<G>> {
+    Err(GatewayError::gone(what))
+}
+
+forward_all! { DispatcherGateway, "Dispatcher",
+    |host: &Host| match &host.components {
+        Some(components) => Ok(Found::Components(components.clone())),
+        None => gone("Dispatcher"),
+    },
+    |components| async move { components.dispatcher() };
     submit_job(SubmitJobRequest) -> SubmitJobResponse;
     cancel_job(CancelJobRequest) -> Ack;
     list_jobs(ListJobsRequest) -> ListJobsResponse;
@@ -197,13 +311,24 @@ forward_all! { DispatcherGateway, "Dispatcher", dispatcher:
     list_task_managers(ListTaskManagersRequest) -> ListTaskManagersResponse;
 }
 
-forward_all! { ResourceManagerGateway, "ResourceManager", resource_manager:
+forward_all! { ResourceManagerGateway, "ResourceManager",
+    |host: &Host| match (&host.resource_manager, &host.components) {
+        (Some(gateway), _) => Ok(Found::Gateway(gateway.clone())),
+        (None, Some(components)) => Ok(Found::Components(components.clone())),
+        (None, None) => gone("ResourceManager"),
+    },
+    |components| async move { components.resource_manager() };
     register_task_executor(RegisterTaskExecutorRequest) -> RegistrationResponse;
     notify_slots_available(NotifySlotsAvailableRequest) -> Ack;
     disconnect_task_executor(DisconnectTaskExecutorRequest) -> Ack;
 }
 
-forward_all! { TaskExecutorGateway, "TaskExecutor", task_executor:
+forward_all! { TaskExecutorGateway, "TaskExecutor",
+    |host: &Host| match &host.task_executor {
+        Some(gateway) => Ok(Found::Gateway(gateway.clone())),
+        None => gone("TaskExecutor"),
+    },
+    |_| none("TaskExecutor");
     request_slot(RequestSlotRequest) -> RequestSlotResponse;
     free_slots(FreeSlotsRequest) -> Ack;
     submit_tasks(SubmitTasksRequest) -> SubmitTasksResponse;
@@ -220,9 +345,15 @@ macro_rules! forward_to_job {
         #[async_trait]
         impl JobMasterGateway for WayToJob {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
-                let unknown = || GatewayError::NotFound(format!("no such job: {}", self.job));
-                let find = |host: &Host| host.job_masters.get(&self.job).cloned().ok_or_else(unknown);
-                forward!(self.way, "JobMaster", find, $method, request)
+                let find = |host: &Host| match (host.job_masters.get(&self.job), &host.components) {
+                    (Some(gateway), _) => Ok(Found::Gateway(gateway.clone())),
+                    (None, Some(components)) => Ok(Found::Components(components.clone())),
+                    (None, None) => Err(GatewayError::NotFound(format!("no such job: {}", self.job))),
+                };
+                let job = self.job;
+                let look_up = |components: Arc<dyn Components>| async move { components.job_master(job).await };
+                let ask = |gateway: Arc<dyn JobMasterGateway>| async move { gateway.$method(request).await };
+                self.way.call("JobMaster", stringify!($method), find, look_up, ask).await
             })*
         }
     };

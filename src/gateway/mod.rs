@@ -4,6 +4,7 @@
 //! Both implementations take the same message structs and make the same checks; in one process nothing is encoded.
 //! Every message names its term ([`tanist_proto::v1::Sender`]); the receiver's [`fencing`] refuses outdated ones.
 
+mod components;
 mod connector;
 pub mod fencing;
 mod job_control;
@@ -16,6 +17,7 @@ use std::fmt;
 use async_trait::async_trait;
 use tanist_proto::v1 as pb;
 
+pub use components::Components;
 pub use connector::Connector;
 pub use job_control::{JobMasterControl, JobMasterLauncher};
 pub use local::LocalConnector;

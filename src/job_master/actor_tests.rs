@@ -287,11 +287,33 @@ async fn a_record_that_the_store_refuses_fails_the_job_with_the_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_recovered_job_whose_tasks_have_all_finished_is_committed_and_not_run() {
-    let graph = graph_of(&[("a", 1)], &[]);
     let committable = pb::Committable {
         pending_path: "p".to_owned(),
         final_path: "f".to_owned(),
     };
+    let fixture = all_finished(&committable);
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
+    assert_eq!(*lock(&fixture.surroundings.committed), [committable]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_output_can_never_be_made_visible_fails_with_that_cause() {
+    let fixture = all_finished(&pb::Committable::default());
+    *lock(&fixture.surroundings.is_occupied) = true;
+    let ended = tokio::time::timeout(Duration::from_secs(600), fixture.job_master.ended());
+    let result = ended.await.expect("it does not try for ever");
+    let result = result.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(result.cause.contains("/out/part-0"), "{}", result.cause);
+    let failures = &result.details.as_ref().expect("described").failures;
+    assert!(failures.iter().any(|it| it.cause.contains("/out/part-0")), "{failures:?}");
+    assert_eq!(fixture.stored().fatal_cause, result.cause, "decided in the store");
+}
+
+/// A recovered job whose record says that its one task has finished.
+fn all_finished(committable: &pb::Committable) -> Fixture {
+    let graph = graph_of(&[("a", 1)], &[]);
     let mut state = submitted(&graph);
     state.regions = vec![pb::RegionState {
         generation: 2,
@@ -306,10 +328,7 @@ async fn a_recovered_job_whose_tasks_have_all_finished_is_committed_and_not_run(
         ..pb::TerminalExecution::default()
     }];
     let store = MemoryJobStateStore::default();
-    let fixture = Fixture::start_with(options(RestartStrategy::None), graph, state, store);
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(*lock(&fixture.surroundings.committed), [committable]);
+    Fixture::start_with(options(RestartStrategy::None), graph, state, store)
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
-use super::options::{JobMasterContext, JobMasterOptions, SinkCommitter};
+use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::{
     Connector, GatewayError, GatewayResult, ResourceRequirement, ResourceRequirements,
@@ -418,9 +418,10 @@ async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committ
             failpoint("job.sinks-committed").await;
             Done::Local(Event::SinksCommitted)
         }
-        Err(reason) => {
+        Err(CommitError::Failed(reason)) => {
             tracing::warn!(reason, "committing the sinks failed, tried again");
             Done::Local(Event::SinksFailed(reason))
         }
+        Err(CommitError::Refused(reason)) => Done::Local(Event::SinksRefused(reason)),
     }
 }

@@ -294,6 +294,7 @@ impl JobMasterCore {
             }
             Event::SinksCommitted => self.commit = Commit::Done,
             Event::SinksFailed(reason) => self.note_commit_failure(reason, now_ms),
+            Event::SinksRefused(reason) => self.give_up_commit(&reason, now_ms),
         }
         Ok(())
     }
@@ -490,6 +491,22 @@ impl JobMasterCore {
             cause: format!("committing the sinks failed and is tried again: {reason}"),
             ..pb::FailureRecord::default()
         });
+    }
+
+    /// What the sinks wrote can't be made visible: the job fails, once the record says so. No commit follows.
+    fn give_up_commit(&mut self, reason: &str, now_ms: u64) {
+        if !matches!(self.commit, Commit::Running { .. }) {
+            return;
+        }
+        let cause = format!("the sinks can't be committed: {reason}");
+        self.record.failures.push(pb::FailureRecord {
+            at_ms: now_ms,
+            cause: cause.clone(),
+            ..pb::FailureRecord::default()
+        });
+        self.record.fatal_cause = cause;
+        self.commit_failure = None;
+        self.revision += 1;
     }
 
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.

@@ -119,8 +119,10 @@ pub enum Event {
     PersistRefused(u64, String),
     /// All sinks are committed.
     SinksCommitted,
-    /// They are not.
+    /// They are not; that may pass.
     SinksFailed(String),
+    /// They are not and never will be.
+    SinksRefused(String),
     /// Time has passed; see [`super::core::JobMasterCore::next_deadline_ms`].
     TimePassed,
 }

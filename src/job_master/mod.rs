@@ -51,5 +51,7 @@ mod testing;
 
 pub use actor::JobMaster;
 pub use handle::JobMasterHandle;
-pub use options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter};
+pub use options::{
+    CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter,
+};
 pub use restart::RestartStrategy;

@@ -70,8 +70,19 @@ impl JobMasterOptions {
 /// Makes visible what a job's sinks wrote.
 #[async_trait]
 pub trait SinkCommitter: Send + Sync + fmt::Debug + 'static {
-    /// Makes all of it visible. Idempotent: what is visible already stays so. The error is for people; it is tried again.
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String>;
+    /// Makes all of it visible. Idempotent: what is visible already stays so.
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError>;
+}
+
+/// Why sinks were not committed. The texts are for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// This may pass: it is tried again, and seen among the job's exceptions.
+    #[error("{0}")]
+    Failed(String),
+    /// This never passes: the job fails.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Called with an epoch above the own one that somebody named: the own term is over.

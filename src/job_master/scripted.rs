@@ -13,7 +13,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::testing::{graph_of, submitted};
 use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
-use super::{SinkCommitter, options::OnHigherEpoch};
+use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::{
     Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
@@ -172,6 +172,7 @@ pub(super) struct Surroundings {
     pub(super) declared: Mutex<Vec<u32>>,
     pub(super) committed: Mutex<Vec<pb::Committable>>,
     pub(super) failing_commits: Mutex<u32>,
+    pub(super) is_occupied: Mutex<bool>,
 }
 
 impl Connector for Surroundings {
@@ -214,11 +215,14 @@ impl ResourceRequirementsGateway for Surroundings {
 
 #[async_trait]
 impl SinkCommitter for Surroundings {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
         let mut failing = lock(&self.failing_commits);
         if *failing > 0 {
             *failing -= 1;
-            return Err("no space".to_owned());
+            return Err(CommitError::Failed("no space".to_owned()));
+        }
+        if *lock(&self.is_occupied) {
+            return Err(CommitError::Refused("/out/part-0 is there".to_owned()));
         }
         lock(&self.committed).extend_from_slice(committables);
         Ok(())

@@ -370,7 +370,10 @@ impl JobMasterCore {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
             }
-        } else if self.is_durable && self.all_have_durably_finished() {
+        } else if self.is_durable
+            && self.all_have_durably_finished()
+            && self.record.fatal_cause.is_empty()
+        {
             self.commit_sinks(now_ms);
         } else if let Some(reason) = self.refusal.clone() {
             let cause = format!("the job's state can't be persisted: {reason}");

@@ -1,5 +1,6 @@
 //! The composition root: the only place that constructs components and wires them.
 
+mod contender;
 pub mod demo;
 pub mod ha;
 mod jobmanager;
@@ -11,6 +12,10 @@ pub mod shutdown;
 mod sinks;
 mod taskmanager;
 mod term;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 pub mod view;
 mod working_dir;
 

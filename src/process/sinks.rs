@@ -1,24 +1,54 @@
 //! What JobMasters and Dispatchers do with files of sinks: blocking file work, off the control runtime.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use crate::dataflow::sink;
+use crate::dataflow::sink::{self, SinkError};
 use crate::dispatcher::SinkCleaner;
-use crate::job_master::SinkCommitter;
+use crate::job_master::{CommitError, SinkCommitter};
+
+/// Who commits what sinks wrote, and who removes what is left of it.
+#[derive(Debug, Clone)]
+pub(super) struct Sinks {
+    pub committer: Arc<dyn SinkCommitter>,
+    pub cleaner: Arc<dyn SinkCleaner>,
+}
+
+impl Sinks {
+    /// Those of file sinks.
+    pub(super) fn files() -> Sinks {
+        Sinks {
+            committer: Arc::new(FileSinks),
+            cleaner: Arc::new(FileSinks),
+        }
+    }
+}
 
 /// File sinks, by the paths that TaskManagers use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FileSinks;
+struct FileSinks;
 
 #[async_trait]
 impl SinkCommitter for FileSinks {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
         let committables = committables.to_vec();
-        off_control(move || sink::commit(&committables)).await
+        let done = tokio::task::spawn_blocking(move || sink::commit(&committables)).await;
+        match done {
+            Ok(Ok(())) => Ok(()),
+            // What is in the way is another run's, and nobody but its owner removes it.
+            Ok(Err(error @ SinkError::Occupied { .. })) => {
+                Err(CommitError::Refused(error.to_string()))
+            }
+            // Also what seems lost may be there again: its directory may not be mounted.
+            Ok(Err(error @ (SinkError::Lost { .. } | SinkError::Io { .. }))) => {
+                Err(CommitError::Failed(error.to_string()))
+            }
+            Err(failure) => Err(CommitError::Failed(failure.to_string())),
+        }
     }
 }
 
@@ -26,14 +56,8 @@ impl SinkCommitter for FileSinks {
 impl SinkCleaner for FileSinks {
     async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
         let directory = PathBuf::from(directory);
-        off_control(move || sink::cleanup(&directory, job)).await
+        let done = tokio::task::spawn_blocking(move || sink::cleanup(&directory, job)).await;
+        done.map_err(|failure| failure.to_string())?
+            .map_err(|error| error.to_string())
     }
-}
-
-async fn off_control(
-    work: impl FnOnce() -> Result<(), sink::SinkError> + Send + 'static,
-) -> Result<(), String> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|failure| failure.to_string())?
-        .map_err(|error| error.to_string())
 }

@@ -16,9 +16,12 @@ use super::listen::{self, BindError};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::dataflow::{Exchange, TaskRuntime};
+use crate::gateway::Connector;
 use crate::gateway::fencing::HighestEpoch;
 use crate::rpc::{RpcServer, Services, TonicConnector};
-use crate::task_executor::{TaskExecutor, TaskExecutorDescription, TaskExecutorServices};
+use crate::task_executor::{
+    TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
+};
 use crate::telemetry::{ExitCode, version};
 
 /// Why a TaskManager did not start.
@@ -107,18 +110,14 @@ impl TaskManager {
             driver = ha::observe(&self.options.ha, &process) => driver,
             () = stop.cancelled() => return ExitCode::Ended,
         };
-        let leader = follow_leader(
-            retrieval::follow(driver.observed()),
-            self.highest_epoch.clone(),
-        );
-        let services = TaskExecutorServices {
-            connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
-            leader,
-            highest_epoch: self.highest_epoch.clone(),
-            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
+        let executor = start_executor(ExecutorServices {
+            options: &self.options,
             description: self.description.clone(),
-        };
-        let executor = TaskExecutor::start(settings::task_executor(&self.options), services);
+            highest_epoch: self.highest_epoch.clone(),
+            leaders: retrieval::follow(driver.observed()),
+            connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
+            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
+        });
         let serving = CancellationToken::new();
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
@@ -140,6 +139,32 @@ impl TaskManager {
         self.tasks.shut_down();
         code
     }
+}
+
+/// What a TaskExecutor needs, whatever its servers and its store are.
+pub(super) struct ExecutorServices<'a> {
+    pub options: &'a ClusterOptions,
+    pub description: TaskExecutorDescription,
+    pub highest_epoch: HighestEpoch,
+    pub leaders: watch::Receiver<LeaderView>,
+    pub connector: Arc<dyn Connector>,
+    pub launcher: Arc<dyn TaskLauncher>,
+}
+
+/// Starts a TaskExecutor that follows the leader.
+pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
+    let leader = follow_leader(services.leaders, services.highest_epoch.clone());
+    let options = settings::task_executor(services.options);
+    TaskExecutor::start(
+        options,
+        TaskExecutorServices {
+            connector: services.connector,
+            leader,
+            highest_epoch: services.highest_epoch,
+            launcher: services.launcher,
+            description: services.description,
+        },
+    )
 }
 
 /// The confirmed leader. The highest epoch is raised before anybody hears of it.
@@ -174,7 +199,7 @@ fn follow_leader(
     leader
 }
 
-fn describe(location: pb::TaskManagerLocation, slots: u32) -> TaskExecutorDescription {
+pub(super) fn describe(location: pb::TaskManagerLocation, slots: u32) -> TaskExecutorDescription {
     let cpu_cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let memory = rustix::system::sysinfo();
     let physical_memory_bytes = memory.totalram.saturating_mul(u64::from(memory.mem_unit));

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use super::ha::HaServices;
 use super::launcher::{Launcher, LauncherServices};
 use super::settings;
-use super::sinks::FileSinks;
+use super::sinks::Sinks;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
 use crate::dispatcher::{Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
@@ -44,6 +44,7 @@ pub(super) struct TermServices {
     pub addresses: BTreeMap<String, String>,
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
+    pub sinks: Sinks,
 }
 
 /// How long the parts of a takeover took.
@@ -143,7 +144,6 @@ fn start_components(
         },
     );
     let resources = Arc::new(resource_manager.handle());
-    let sinks = Arc::new(FileSinks);
     let launcher = Launcher::new(LauncherServices {
         options: settings::job_master(options),
         sender: pb::Sender {
@@ -155,7 +155,7 @@ fn start_components(
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),
-        committer: sinks.clone(),
+        committer: services.sinks.committer.clone(),
         on_higher_epoch,
     });
     let context = DispatcherContext {
@@ -164,7 +164,7 @@ fn start_components(
         launcher: Arc::new(launcher),
         resources: resources.clone(),
         cleaner: Cleaner {
-            sinks,
+            sinks: services.sinks.cleaner.clone(),
             blobs: services.ha.blobs.clone(),
             initial_backoff: options.cleanup.initial_backoff,
             max_backoff: options.cleanup.max_backoff,

@@ -14,10 +14,9 @@ use tokio::sync::watch;
 
 use crate::dispatcher::DispatcherHandle;
 use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    Components, Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     ResourceManagerGateway,
 };
-use crate::rpc::Components;
 
 /// The components of the term that this process leads.
 #[derive(Debug, Clone)]

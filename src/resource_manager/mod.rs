@@ -36,7 +36,7 @@ pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
 use crate::gateway::Connector;
 
-/// Intervals and limits. The defaults are Flink's.
+/// Intervals and limits. The defaults are Flink's, but for `requirement_check_delay`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// `heartbeat.interval`: between two questions to a TaskExecutor.
@@ -47,7 +47,8 @@ pub struct Options {
     pub rpc_failure_threshold: Option<u32>,
     /// `rpc.ask.timeout`: the deadline of every other call.
     pub rpc_timeout: Duration,
-    /// `slotmanager.requirement-check-delay`: how long changes are collected before slots are matched.
+    /// How long changes are collected before slots are matched: as long as a burst lasts (TaskExecutors that follow one
+    /// leader, slots that are reported together), no longer: every start and every takeover waits for it.
     pub requirement_check_delay: Duration,
     /// How long a slot that was refused, or a request without answer, is left alone.
     pub slot_request_retry_delay: Duration,
@@ -62,7 +63,7 @@ impl Default for Options {
             heartbeat_timeout: Duration::from_secs(50),
             rpc_failure_threshold: Some(2),
             rpc_timeout: Duration::from_secs(10),
-            requirement_check_delay: Duration::from_millis(50),
+            requirement_check_delay: Duration::from_millis(2),
             slot_request_retry_delay: Duration::from_millis(500),
             job_timeout: Duration::from_secs(300),
         }

@@ -126,3 +126,20 @@ pub(super) fn position_headers(as_of: Option<ReadPosition>) -> HeaderMap {
     }
     headers
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_did_not_say_its_length_is_limited_all_the_same() {
+        let read = |length: usize| read_body_of(vec![0; length]);
+        assert_eq!(read(10).await.map(|bytes| bytes.len()), Ok(10));
+        let error = read(11).await.expect_err("it is too large");
+        assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    async fn read_body_of(bytes: Vec<u8>) -> Result<Bytes, RestError> {
+        read_body(&HeaderMap::new(), Body::from(bytes), 10).await
+    }
+}

@@ -9,4 +9,4 @@ mod server;
 mod status;
 
 pub use client::{RpcOptions, TonicConnector};
-pub use server::{Components, RpcServer, Services};
+pub use server::{RpcServer, Services};

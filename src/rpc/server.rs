@@ -1,11 +1,9 @@
 //! The RPC server of a process: tonic services that pass each message on to the component that is responsible now.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -17,20 +15,8 @@ use tonic::{Request, Response, Status};
 use super::client::RpcOptions;
 use super::status::to_status;
 use crate::gateway::{
-    DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway,
-    TaskExecutorGateway,
+    Components, GatewayError, GatewayResult, JobMasterGateway, TaskExecutorGateway,
 };
-
-/// Gives the components of this process that are responsible at this moment.
-#[async_trait]
-pub trait Components: Send + Sync + fmt::Debug + 'static {
-    /// The Dispatcher, while this process leads and has recovered.
-    fn dispatcher(&self) -> GatewayResult<Arc<dyn DispatcherGateway>>;
-    /// The ResourceManager, while this process leads.
-    fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>>;
-    /// The JobMaster of a job, while this process leads.
-    async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>>;
-}
 
 /// Which services a process offers.
 #[derive(Debug, Clone)]

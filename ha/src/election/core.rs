@@ -38,7 +38,12 @@ pub enum Event {
     /// The answer to [`Effect::Advance`].
     AdvanceReply(Result<Attempt>),
     /// The answer to [`Effect::Attach`].
-    AttachReply(Result<Attempt>),
+    AttachReply {
+        /// Of which term.
+        token: EpochToken,
+        /// What the store said.
+        reply: Result<Attempt>,
+    },
     /// The answer to [`Effect::Resign`].
     ResignReply(Result<Attempt>),
     /// Somebody has reason to end the term of this epoch and to lead instead.
@@ -231,7 +236,9 @@ impl ElectionCore {
             Event::View(view) => self.see(view, false, &mut effects),
             Event::ReadReply(reply) => self.on_read(now, reply, &mut effects),
             Event::AdvanceReply(reply) => self.on_advance(now, reply, &mut effects),
-            Event::AttachReply(reply) => self.on_attach(now, reply, &mut effects),
+            Event::AttachReply { token, reply } => {
+                self.on_attach(now, token, reply, &mut effects);
+            }
             Event::ResignReply(reply) => self.on_resign(now, reply),
             Event::Depose(epoch) => self.depose = Some(epoch),
             Event::Resign => self.start_resigning(&mut effects),
@@ -574,9 +581,22 @@ impl ElectionCore {
         }
     }
 
-    fn on_attach(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
-        if let Phase::Suspended { attaching, .. } = &mut self.phase {
-            *attaching = false;
+    fn on_attach(
+        &mut self,
+        now: Moment,
+        token: EpochToken,
+        reply: Result<Attempt>,
+        effects: &mut Vec<Effect>,
+    ) {
+        // The answer to an earlier term's request says nothing about this one.
+        match &mut self.phase {
+            Phase::Suspended { term, attaching } if term.token == token => *attaching = false,
+            Phase::Suspended { .. }
+            | Phase::Standby
+            | Phase::Taking(_)
+            | Phase::Leading(_)
+            | Phase::Resigning { .. }
+            | Phase::Refused => return,
         }
         // Applied or unknown: the next read says which, and what to do follows from it.
         match reply {
@@ -584,7 +604,7 @@ impl ElectionCore {
             Ok(Attempt::Refused(view)) => {
                 self.pause(now);
                 self.see(view, false, effects);
-                if !self.doubted && matches!(self.phase, Phase::Suspended { .. }) {
+                if !self.doubted && matches!(&self.phase, Phase::Suspended { .. }) {
                     // Also where the number of the epoch does not show it: the store lets this term attach no more.
                     self.end_term(effects);
                 }

@@ -342,8 +342,10 @@ impl ElectionActor {
             }
             Effect::Attach { token, leader } => {
                 info!(epoch = %leader.epoch, "attaching the term to a new lease or session");
-                self.requests
-                    .spawn(async move { Event::AttachReply(driver.attach(token, &leader).await) });
+                self.requests.spawn(async move {
+                    let reply = driver.attach(token, &leader).await;
+                    Event::AttachReply { token, reply }
+                });
             }
             Effect::Resign { token } => {
                 self.requests

@@ -6,11 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use crate::clock::Clock;
-use crate::election::core::Timing;
+use crate::clock::{Clock, Moment};
+use crate::election::core::{Effect, ElectionCore, Event, Standing, Timing};
 use crate::election::{
-    ElectionOptions, Epoch, LeaderElection, LeaderSession, Leadership, NotLeading, ProcessId,
+    Attempt, ClusterIncarnation, ElectionOptions, ElectionView, Epoch, EpochRecord, EpochToken,
+    LeaderElection, LeaderKey, LeaderSession, Leadership, Nonce, NotLeading, ProcessId,
+    SessionState,
 };
+use crate::error::Error;
 use crate::keys::{Key, Kind, Name};
 use crate::memory::{Faults, MemoryCluster, MemoryElection};
 use crate::store::pipeline::{CommitError, CommitPipeline};
@@ -271,4 +274,140 @@ async fn a_late_copy_of_a_settled_transaction_changes_nothing() {
     let key = Key::new(Kind::States, Name::new("job").expect("a name"));
     let value = store.get(&[key]).await.expect("a read").remove(0);
     assert_eq!(value, Some(Bytes::from_static(b"final")));
+}
+
+/// A core that was told of a session, and of an empty store, and so has sent its request to take.
+fn taking_core(now: Moment) -> (ElectionCore, EpochRecord, LeaderKey) {
+    let fresh = ClusterIncarnation::new("fresh");
+    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    core.handle(now, session(now));
+    let effects = core.handle(now, Event::View(ElectionView::default()));
+    let request = effects.iter().find_map(|effect| match effect {
+        Effect::Advance { next, leader, .. } => Some((next.clone(), leader.clone())),
+        _ => None,
+    });
+    let (next, leader) = request.expect("an empty store is free to take");
+    (core, next, leader)
+}
+
+fn session(now: Moment) -> Event {
+    Event::Session(SessionState::Alive {
+        nonce: Nonce::new("session"),
+        deadline: Some(now.after(LONG)),
+        timeout: LONG,
+    })
+}
+
+fn refuses(effects: &[Effect]) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Publish(Standing::Refused { .. })))
+}
+
+#[test]
+fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
+    let now = Clock::Boottime.now();
+    let (mut core, next, leader) = taking_core(now);
+    let token = EpochToken(1);
+    let view = ElectionView {
+        epoch: Some((next, token)),
+        leader: Some(leader),
+        info: None,
+    };
+    core.handle(now, Event::View(view.clone()));
+    let effects = core.handle(now, Event::View(ElectionView::default()));
+    assert!(!refuses(&effects), "{effects:?}");
+    let effects = core.handle(now, Event::ReadReply(Ok(ElectionView::default())));
+    assert!(!refuses(&effects), "{effects:?}");
+    assert!(
+        effects.contains(&Effect::Read),
+        "the doubt is to be settled"
+    );
+
+    // The read that was begun since then says that all is well; or else that it is not.
+    let mut wiped = core;
+    let effects = wiped.handle(now, Event::ReadReply(Ok(view)));
+    assert!(!refuses(&effects), "{effects:?}");
+    let effects = wiped.handle(now, Event::View(ElectionView::default()));
+    assert!(effects.contains(&Effect::Read), "{effects:?}");
+    let effects = wiped.handle(now, Event::ReadReply(Ok(ElectionView::default())));
+    assert!(refuses(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_wish_to_depose_outlives_an_attempt_that_failed() {
+    let now = Clock::Boottime.now();
+    let mut core = ElectionCore::new(
+        ProcessId::new("a"),
+        ClusterIncarnation::new("fresh"),
+        Timing::default(),
+    );
+    core.handle(now, session(now));
+    let epoch = Epoch::new(1);
+    let led = ElectionView {
+        epoch: Some((
+            EpochRecord {
+                epoch,
+                incarnation: ClusterIncarnation::new("fresh"),
+            },
+            EpochToken(1),
+        )),
+        leader: Some(LeaderKey {
+            epoch,
+            process: ProcessId::new("b"),
+            nonce: Nonce::new("other"),
+        }),
+        info: None,
+    };
+    let advances = |effects: &[Effect]| {
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Advance { .. }))
+    };
+    assert!(!advances(&core.handle(now, Event::View(led.clone()))));
+    assert!(advances(&core.handle(now, Event::Depose(epoch))));
+    let busy = Error::Unavailable {
+        store: "the store",
+        reason: "busy".to_owned(),
+    };
+    core.handle(now, Event::AdvanceReply(Err(busy)));
+    let later = now.after(Timing::default().retry_interval);
+    core.handle(later, Event::Wake);
+    let effects = core.handle(later, Event::ReadReply(Ok(led)));
+    assert!(advances(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_term_that_the_store_refuses_to_attach_is_over() {
+    let now = Clock::Boottime.now();
+    let (mut core, next, leader) = taking_core(now);
+    core.handle(
+        now,
+        Event::AdvanceReply(Ok(Attempt::Applied(EpochToken(1)))),
+    );
+    assert!(core.term().is_some());
+    let without = ElectionView {
+        epoch: Some((next, EpochToken(1))),
+        leader: None,
+        info: None,
+    };
+    core.handle(now, Event::View(without.clone()));
+    let effects = core.handle(now, Event::ReadReply(Ok(without.clone())));
+    let attach = Effect::Attach {
+        token: EpochToken(1),
+        leader,
+    };
+    assert!(effects.contains(&attach), "{effects:?}");
+    let effects = core.handle(
+        now,
+        Event::AttachReply {
+            token: EpochToken(1),
+            reply: Ok(Attempt::Refused(without)),
+        },
+    );
+    assert!(
+        effects.contains(&Effect::Publish(Standing::Over(Epoch::new(1)))),
+        "{effects:?}"
+    );
+    assert_eq!(core.term(), None);
 }

@@ -77,6 +77,11 @@ impl RecordStore {
         &self.store
     }
 
+    /// Where large records are kept, if anywhere.
+    pub fn blobs(&self) -> Option<&Arc<BlobStore>> {
+        self.blobs.as_ref()
+    }
+
     /// Encodes a record, and writes its blob if it needs one.
     pub async fn prepare<T: Record>(
         &self,

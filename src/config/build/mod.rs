@@ -393,13 +393,16 @@ impl Builder<'_> {
         let timeout = self.positive(&CLIENT_TIMEOUT);
         let retry_period = self.positive(&CLIENT_RETRY);
         self.not_above((&CLIENT_RETRY, retry_period), (&CLIENT_TIMEOUT, timeout));
-        let pointed = self.values.is_set(REST_ADDRESS.name) || self.values.is_set(REST_PORT.name);
+        let port = self.values.get(&REST_PORT);
+        // Port 0 is one that nobody knows before it is bound: the store knows it then.
+        let pointed = port != 0
+            && (self.values.is_set(REST_ADDRESS.name) || self.values.is_set(REST_PORT.name));
         let rest = || HostPort {
             host: self
                 .values
                 .find(&REST_ADDRESS)
                 .unwrap_or_else(|| self.facts.advertised(&self.values.get(&REST_BIND_ADDRESS))),
-            port: self.values.get(&REST_PORT),
+            port,
         };
         ClientOptions {
             rest: pointed.then(rest),

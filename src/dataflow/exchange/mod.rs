@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
 pub(super) use channel::Closed;
-pub use epoch::{EpochGate, HighestEpoch, Refused};
+pub use epoch::{EpochGate, Refused};
 pub use gate::InputError;
 pub(super) use gate::{Input, InputGate};
 pub(super) use partition::{Attempt, PartitionId, PartitionWriter};

@@ -149,7 +149,8 @@ fn a_job_has_flinks_fields() {
             "nodes": [node("b", "lines"), sums]
         },
         "pending-operators": 0,
-        "restarts": 2
+        "restarts": 2,
+        "cleaning-up": false
     });
     assert_eq!(to_json(JobBody::new(&job(), 2_000)), expected);
 }

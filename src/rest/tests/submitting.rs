@@ -132,7 +132,8 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     };
     let leader = Arc::new(ScriptedDispatcher::default());
     let served = Served::over(Some(leader.clone()), options).await;
-    let cases: [(&[(&str, &str)], &str, Vec<u8>, u16); 7] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, Vec<u8>, u16);
+    let cases: [Case<'_>; 7] = [
         (&[PROTOBUF], "", vec![0xff; 20], 400),
         (&[PROTOBUF], "", vec![0; 1001], 413),
         (&[("content-type", "text/html")], "", Vec::new(), 415),

@@ -1,6 +1,6 @@
 //! The answer is lost: the process still comes to know what the store knows.
 
-use super::{CaseResult, Process, Subject, key, put};
+use super::{CaseResult, Process, Subject, put, read_item, settled};
 use crate::election::{Epoch, ProcessId};
 use crate::testing::faulty::{Faults, Operation};
 
@@ -65,13 +65,16 @@ pub async fn a_taker_that_is_deposed_before_it_knows_does_not_lead(
     let notes = [a.note_in(&history), b.note_in(&history)];
     for _ in 0..5 {
         a.faults.lose_replies(Operation::Advance, 1);
-        let youngest = b.driver.read().await?.youngest();
+        let youngest = settled(async || b.driver.read().await).await?.youngest();
         let (by_a, by_b) = tokio::join!(
             a.election.depose(youngest),
             b.election.depose(youngest.next())
         );
         assert!(by_a? > youngest);
-        assert!(by_b? > youngest.next() || b.driver.read().await?.youngest() > youngest);
+        assert!(
+            by_b? > youngest.next()
+                || settled(async || b.driver.read().await).await?.youngest() > youngest
+        );
     }
     assert!(first.is_over());
     let view = a.agrees_with_the_store().await?;
@@ -110,9 +113,10 @@ pub async fn a_commit_whose_answers_are_lost_is_applied_once(subject: &dyn Subje
             .commit(vec![put("item", &number.to_string())])
             .await?;
         assert_eq!(change.number, number);
-        assert_eq!(store.guard().await?.change, change);
-        let value = store.get(&[key("item")]).await?;
-        assert_eq!(value, [Some(number.to_string().into())]);
+        let guard = settled(async || store.guard().await).await?;
+        assert_eq!(guard.change, change);
+        let value = read_item(&*store, "item").await?;
+        assert_eq!(value, Some(number.to_string().into()));
     }
     Ok(())
 }
@@ -146,6 +150,6 @@ pub async fn a_commit_of_a_term_that_ends_before_its_answer_is_not_denied(
         matches!(told, Err(crate::store::pipeline::CommitError::Unknown)),
         "it was applied: {told:?}"
     );
-    assert_eq!(store.get(&[key("item")]).await?, [Some("old".into())]);
+    assert_eq!(read_item(&*store, "item").await?, Some("old".into()));
     Ok(())
 }

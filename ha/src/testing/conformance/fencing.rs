@@ -1,6 +1,6 @@
 //! Nothing that a deposed term sends is applied, whichever way it lost its leadership.
 
-use super::{BOUND, CaseResult, Process, Subject, key, put, raw};
+use super::{BOUND, CaseResult, Process, Subject, put, raw, read_item, settled};
 use crate::election::{Attempt, LeaderKey, LeaderSession, Leadership, ProcessId};
 use crate::error::Error;
 use crate::store::pipeline::CommitError;
@@ -32,7 +32,9 @@ pub(super) async fn is_fenced(
     key_of_old: &LeaderKey,
 ) -> CaseResult {
     let store = subject.store(&ProcessId::new("stranger")).await?;
-    let before = (process.driver.read().await?, store.guard().await?);
+    let look =
+        async || settled(async || Ok((process.driver.read().await?, store.guard().await?))).await;
+    let before = look().await?;
     let far = Change {
         number: before.1.change.number + 1000,
         epoch: old.epoch(),
@@ -56,8 +58,8 @@ pub(super) async fn is_fenced(
     ] {
         assert!(is_refused(&attempt), "{attempt:?}");
     }
-    assert_eq!(before, (process.driver.read().await?, store.guard().await?));
-    assert_eq!(store.get(&[key("late")]).await?, [None]);
+    assert_eq!(before, look().await?);
+    assert_eq!(read_item(&*store, "late").await?, None);
     Ok(())
 }
 
@@ -131,7 +133,7 @@ pub async fn a_term_whose_key_a_stranger_deleted_cannot_write_without_it(
         .commit(vec![put("item", "2")])
         .await?;
     assert_eq!(change.number, 2);
-    assert_eq!(store.get(&[key("item")]).await?, [Some("2".into())]);
+    assert_eq!(read_item(&*store, "item").await?, Some("2".into()));
     Ok(())
 }
 
@@ -159,12 +161,12 @@ pub async fn a_process_stopped_past_its_lease_and_deposed_cannot_write(
         tokio::spawn(async move { pipeline.commit(vec![put("item", "late")]).await })
     };
     subject.cont(&a.id).await;
-    let refused = committing.await?;
+    a.is_over(&old).await;
+    let refused = tokio::time::timeout(BOUND, committing).await??;
     assert!(
         matches!(refused, Err(CommitError::NotApplied)),
         "{refused:?}"
     );
-    a.is_over(&old).await;
     is_fenced(subject, &a, &old, &key_of_old).await?;
     a.agrees_with_the_store().await?;
     b.leads_in(&young).await;
@@ -231,7 +233,11 @@ async fn is_fenced_for_ever(
     key_of_old: &LeaderKey,
 ) -> CaseResult {
     let store = subject.store(&ProcessId::new("stranger")).await?;
-    let late = raw(old, store.guard().await?.change, vec![put("late", "x")]);
+    let late = raw(
+        old,
+        settled(async || store.guard().await).await?.change,
+        vec![put("late", "x")],
+    );
     let verdict = refusal(&*store, &late).await;
     assert!(matches!(verdict, Verdict::Fenced(_)), "{verdict:?}");
     let token = old.fence().token;
@@ -275,7 +281,7 @@ pub async fn a_term_that_attaches_while_it_is_deposed_does_not_undo_that(
         assert!(refused.youngest() > old.epoch(), "{refused:?}");
         assert!(deposed > old.epoch());
         leader.is_over(&old).await;
-        let view = other.driver.read().await?;
+        let view = settled(async || other.driver.read().await).await?;
         let leader = view.leader.expect("the deposer leads");
         assert!(leader.epoch > old.epoch(), "{leader:?}");
     }

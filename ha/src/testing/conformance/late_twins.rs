@@ -1,10 +1,9 @@
 //! A request arrives when its caller has long resolved it: it changes nothing.
 
-use super::{BOUND, CaseResult, Process, Subject, key, put};
+use super::{BOUND, CaseResult, Process, Subject, key, put, read_item, settled};
 use crate::election::{Attempt, ElectionView, EpochRecord, LeaderKey, ProcessId};
 use crate::store::Write;
 use crate::testing::faulty::{Answer, Held, Holding, Operation};
-use crate::testing::wait::wait_until;
 
 /// The request, once it is held.
 async fn held(holding: Holding) -> Held {
@@ -47,7 +46,7 @@ pub async fn late_creates_updates_and_deletes_change_nothing(subject: &dyn Subje
         .await?;
     let store = subject.store(&ProcessId::new("checker")).await?;
     let keys = ["created", "updated", "deleted"].map(key);
-    let look = async || Ok::<_, crate::Error>((store.get(&keys).await?, store.guard().await?));
+    let look = async || settled(async || Ok((store.get(&keys).await?, store.guard().await?))).await;
     let before = look().await?;
     assert_eq!(before.0, [None, Some("2".into()), Some("2".into())]);
     for held in late {
@@ -87,7 +86,7 @@ pub async fn a_commit_that_arrives_in_a_younger_term_changes_nothing(
         .await?;
     deliver_in_vain(late).await?;
     let store = subject.store(&ProcessId::new("checker")).await?;
-    assert_eq!(store.get(&[key("item")]).await?, [None]);
+    assert_eq!(read_item(&*store, "item").await?, None);
     Ok(())
 }
 
@@ -159,11 +158,11 @@ pub async fn late_leader_information_changes_nothing(subject: &dyn Subject) -> C
     let b = Process::start(subject, "b").await?;
     b.election.depose(old.epoch()).await?;
     let young = b.leads_after(old.epoch()).await;
-    let unconfirmed = b.driver.read().await?;
+    let unconfirmed = settled(async || b.driver.read().await).await?;
     assert_eq!(unconfirmed.confirmed(), None, "it is an older term's");
     b.confirm(&young).await?;
     deliver_in_vain(late).await?;
-    let view: ElectionView = b.driver.read().await?;
+    let view: ElectionView = settled(async || b.driver.read().await).await?;
     let confirmed = view.confirmed().expect("confirmed");
     assert_eq!(
         (confirmed.epoch, &confirmed.process),
@@ -182,7 +181,7 @@ pub async fn a_taking_that_is_applied_after_it_was_given_up_is_taken_up(
     let a = Process::start(subject, "a").await?;
     let old = a.leads().await;
     let b = Process::start(subject, "b").await?;
-    let seen = wait_until("a view", BOUND, async || b.driver.read().await).await;
+    let seen = settled(async || b.driver.read().await).await?;
     let (record, _) = seen.epoch.clone().expect("somebody leads");
     let next = EpochRecord {
         epoch: record.epoch.next(),

@@ -24,7 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::LocalBoxFuture;
 
-pub use self::process::{Process, key, names, put, put_bytes, raw};
+pub use self::process::{Process, key, names, put, put_bytes, raw, read_item, settled};
 pub use self::subjects::{Backend, Place};
 use crate::election::{ElectionDriver, ProcessId};
 use crate::error::Result;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fencing::refusal;
-use super::{BOUND, CaseResult, Process, Subject, key, put, raw};
+use super::{BOUND, CaseResult, Process, Subject, put, raw, read_item};
 use crate::clock::Clock;
 use crate::election::{Leadership, NotLeading, ProcessId};
 use crate::store::{Change, Verdict};
@@ -64,7 +64,7 @@ pub async fn a_server_that_restarts_with_its_data_changes_no_leader(
     assert_eq!(pipeline.commit(vec![put("item", "2")]).await?.number, 2);
     a.leads_in(&term).await;
     let store = subject.store(&ProcessId::new("checker")).await?;
-    assert_eq!(store.get(&[key("item")]).await?, [Some("2".into())]);
+    assert_eq!(read_item(&*store, "item").await?, Some("2".into()));
     let view = a.agrees_with_the_store().await?;
     assert_eq!(view.youngest(), term.epoch());
     Ok(())
@@ -75,11 +75,15 @@ pub async fn a_server_that_restarts_without_its_data_is_refused_loudly(
     subject: &dyn Subject,
 ) -> CaseResult {
     let a = Process::start(subject, "a").await?;
-    let old = a.leads().await;
+    let first = a.leads().await;
+    // Both have led, so both know the cluster.
+    let b = Process::start(subject, "b").await?;
+    b.election.depose(first.epoch()).await?;
+    let second = b.leads_after(first.epoch()).await;
+    a.election.depose(second.epoch()).await?;
+    let old = a.leads_after(second.epoch()).await;
     let pipeline = a.pipeline(subject, &old).await?;
     pipeline.commit(vec![put("item", "old")]).await?;
-    let b = Process::start(subject, "b").await?;
-    b.agrees_with_the_store().await?;
 
     subject.restart_wiped().await?;
     for process in [&a, &b] {
@@ -105,7 +109,7 @@ pub async fn a_server_that_restarts_without_its_data_is_refused_loudly(
             Verdict::OtherIncarnation(found)
         );
     }
-    assert_eq!(store.get(&[key("item")]).await?, [None]);
+    assert_eq!(read_item(&*store, "item").await?, None);
     let standing = a.election.leadership().borrow().clone();
     assert!(matches!(standing, Leadership::Refused(_)), "{standing:?}");
     Ok(())

@@ -15,11 +15,16 @@ use crate::election::{
     ElectionDriver, ElectionOptions, ElectionView, Epoch, LeaderElection, LeaderSession,
     Leadership, Nonce, NotLeading, ProcessId,
 };
+use crate::error::Outcome;
 use crate::keys::{Key, Kind, Name};
 use crate::store::pipeline::CommitPipeline;
 use crate::store::{Change, CommitRequest, CoordinationStore, Write};
 use crate::testing::faulty::{Faults, Faulty};
 use crate::testing::invariants::History;
+use crate::testing::wait::wait_until;
+
+/// How often the store is asked again.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 static STARTS: AtomicU64 = AtomicU64::new(0);
 
@@ -147,7 +152,15 @@ impl Process {
         let mut last = String::new();
         let deadline = tokio::time::Instant::now() + BOUND;
         while tokio::time::Instant::now() < deadline {
-            let view = self.driver.read().await?;
+            let view = match self.driver.read().await {
+                Ok(view) => view,
+                Err(error) if error.outcome() == Outcome::Fatal => return Err(error.into()),
+                Err(error) => {
+                    last = error.to_string();
+                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    continue;
+                }
+            };
             let nonce = self.driver.session().borrow().nonce().cloned();
             let leadership = self.election.leadership().borrow().clone();
             let leads = match &leadership {
@@ -163,7 +176,7 @@ impl Process {
                 return Ok(view);
             }
             last = format!("{leadership:?}, but the store has {view:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
         panic!("{}: {last}", self.id);
     }
@@ -225,6 +238,24 @@ impl Process {
             }
         })
     }
+}
+
+/// Asks the store until it answers: what fails in passing is asked again.
+pub async fn settled<T>(mut ask: impl AsyncFnMut() -> crate::Result<T>) -> crate::Result<T> {
+    wait_until("an answer of the store", BOUND, async || {
+        match ask().await {
+            Err(error) if error.outcome() != Outcome::Fatal => Err(error),
+            definite => Ok(definite),
+        }
+    })
+    .await
+}
+
+/// The value of an item.
+pub async fn read_item(store: &dyn CoordinationStore, name: &str) -> crate::Result<Option<Bytes>> {
+    let keys = [key(name)];
+    let mut values = settled(async || store.get(&keys).await).await?;
+    Ok(values.pop().flatten())
 }
 
 /// An item.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CaseResult, Process, Subject, key, names, put, put_bytes, raw};
+use super::{CaseResult, Process, Subject, key, names, put, put_bytes, raw, read_item, settled};
 use crate::election::ProcessId;
 use crate::error::{Error, Outcome};
 use crate::store::Write;
@@ -42,7 +42,7 @@ pub async fn ten_thousand_items_are_listed_page_by_page(subject: &dyn Subject) -
         assert_eq!(value, name.as_str(), "each has its own value");
     }
     let keys: Vec<_> = all.iter().step_by(97).map(|name| key(name)).collect();
-    let values = store.get(&keys).await?;
+    let values = settled(async || store.get(&keys).await).await?;
     assert!(
         keys.iter()
             .zip(&values)
@@ -71,24 +71,24 @@ pub async fn values_of_all_sizes_are_kept(subject: &dyn Subject) -> CaseResult {
     let mut written = Vec::new();
     for size in sizes {
         let name = format!("size-{size:07}");
-        let value: Vec<u8> = (0..size)
+        let bytes: Vec<u8> = (0..size)
             .map(|at| u8::try_from(at % 251).unwrap_or(0))
             .collect();
-        let value = Bytes::from(value);
+        let value = Bytes::from(bytes);
         pipeline
             .commit(vec![put_bytes(&name, value.clone())])
             .await?;
         written.push((name, value));
     }
     for (name, value) in &written {
-        let read = store.get(&[key(name)]).await?.remove(0);
+        let read = read_item(&*store, name).await?;
         assert!(
             read.as_ref() == Some(value),
             "{name} is not what was written"
         );
     }
     let keys: Vec<_> = written.iter().map(|(name, _)| key(name)).collect();
-    let together = store.get(&keys).await?;
+    let together = settled(async || store.get(&keys).await).await?;
     assert!(
         together
             .iter()
@@ -141,7 +141,7 @@ pub async fn a_transaction_too_large_harms_nothing(subject: &dyn Subject) -> Cas
         committed?;
     }
     a.leads_in(&term).await;
-    assert_eq!(store.get(&[key("large")]).await?, [None]);
+    assert_eq!(read_item(&*store, "large").await?, None);
 
     // As much as the limits allow, by number and by bytes, is taken.
     let names = (0..limits.writes).map(|number| format!("full-{number:05}"));

@@ -1,6 +1,6 @@
 //! Who follows the store misses nothing, whatever happens to connections and servers.
 
-use super::{BOUND, CaseResult, Process, Subject, put};
+use super::{BOUND, CaseResult, Process, Subject, put, settled};
 use crate::election::ProcessId;
 use crate::keys::CHANGES_RING;
 use crate::store::feed::{ChangeFeed, Fed};
@@ -90,7 +90,7 @@ pub async fn a_feed_tells_of_a_gap_only_when_the_ring_was_passed(
         Fed::Gap(_) => 0,
     });
     assert!(numbers.eq(last + 2 - CHANGES_RING..=last + 1));
-    let touched = store.touched(1, 20).await?;
+    let touched = settled(async || store.touched(1, 20).await).await?;
     let known: Vec<bool> = touched.iter().map(Option::is_some).collect();
     let expected: Vec<bool> = (1..=20).map(|number| number > 11).collect();
     assert_eq!(known, expected, "what the ring has gone past is not there");
@@ -130,5 +130,7 @@ pub async fn an_observer_sees_the_leader_across_reconnects(subject: &dyn Subject
 }
 
 async fn before_epoch(leader: &Process) -> CaseResult<crate::election::Epoch> {
-    Ok(leader.driver.read().await?.youngest())
+    Ok(settled(async || leader.driver.read().await)
+        .await?
+        .youngest())
 }

@@ -1,0 +1,183 @@
+//! A JobManager without servers and without a store's client: contends for leadership, leads one term after another.
+//!
+//! The process around it brings the services; all that is decided between them is here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::election::{LeaderElection, LeaderSession, Leadership, Member, ProcessId};
+use tanist_ha::retrieval::{self, LeaderView};
+use tanist_ha::retry::Backoff;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::ha::HaServices;
+use super::sinks::Sinks;
+use super::term::{self, TermServices};
+use super::view::{CurrentTerm, JobManagerView, ViewInner};
+use crate::config::ClusterOptions;
+use crate::gateway::Connector;
+use crate::telemetry::{ExitCode, version};
+
+/// The newest format of records that this version reads.
+const READS_FORMAT: u16 = 1;
+const FIRST_REST: Duration = Duration::from_millis(200);
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
+/// What a contender is to the cluster, and how it reaches others.
+#[derive(Debug, Clone)]
+pub(super) struct ContenderOptions {
+    pub options: Arc<ClusterOptions>,
+    pub process: ProcessId,
+    /// The store's name, for people.
+    pub store: &'static str,
+    /// Where the process is reached: at least `rpc`.
+    pub addresses: BTreeMap<String, String>,
+    pub connector: Arc<dyn Connector>,
+    pub sinks: Sinks,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Contender {
+    options: ContenderOptions,
+    current: Arc<CurrentTerm>,
+    election: watch::Sender<Option<LeaderElection>>,
+    leaders: watch::Sender<LeaderView>,
+}
+
+impl Contender {
+    pub(super) fn new(options: ContenderOptions) -> Contender {
+        Contender {
+            options,
+            current: Arc::default(),
+            election: watch::Sender::new(None),
+            leaders: watch::Sender::new(LeaderView::default()),
+        }
+    }
+
+    /// The components of the term that it leads, at each moment.
+    pub(super) fn components(&self) -> Arc<CurrentTerm> {
+        self.current.clone()
+    }
+
+    pub(super) fn addresses(&self) -> &BTreeMap<String, String> {
+        &self.options.addresses
+    }
+
+    /// What it knows of the cluster.
+    pub(super) fn view(&self) -> JobManagerView {
+        JobManagerView {
+            inner: Arc::new(ViewInner {
+                process: self.options.process.clone(),
+                store: self.options.store,
+                current: self.current.clone(),
+                connector: self.options.connector.clone(),
+                election: self.election.subscribe(),
+                leaders: self.leaders.subscribe(),
+            }),
+        }
+    }
+
+    /// Contends, leads and stands by until `stop`; then resigns, so that another process leads at once. Dropped, it ends
+    /// without a word.
+    pub(super) async fn run(&self, opened: HaServices, stop: &CancellationToken) -> ExitCode {
+        self.election.send_replace(Some(opened.election.clone()));
+        tokio::spawn(forward(
+            retrieval::follow(opened.election.observed()),
+            self.leaders.clone(),
+        ));
+        let of = &self.options;
+        let member = Member {
+            process: of.process.clone(),
+            incarnation: format!("{:016x}", rand::random::<u64>()),
+            addresses: of.addresses.clone(),
+            reads_format: READS_FORMAT,
+            version: version(),
+        };
+        if let Err(error) = opened.election.announce(&member).await {
+            warn!(%error, "this process is not listed among the members yet");
+        }
+        let terms = TermServices {
+            rpc_address: of.addresses["rpc"].clone(),
+            options: of.options.clone(),
+            ha: opened.clone(),
+            connector: of.connector.clone(),
+            current: self.current.clone(),
+            addresses: of.addresses.clone(),
+            sinks: of.sinks.clone(),
+        };
+        let code = lead_term_after_term(&terms, &opened, stop).await;
+        opened.election.close().await;
+        code
+    }
+}
+
+/// One term after another; a grant that arrives while the last term stops waits for it.
+async fn lead_term_after_term(
+    services: &TermServices,
+    opened: &HaServices,
+    stop: &CancellationToken,
+) -> ExitCode {
+    let mut leadership = opened.election.leadership();
+    let mut rest = Backoff::new(FIRST_REST, LONGEST_REST);
+    loop {
+        let session = tokio::select! {
+            next = next_session(&mut leadership) => match next {
+                Ok(session) => session,
+                Err(refusal) => {
+                    ExitCode::Refused.log_last_words(&refusal);
+                    return ExitCode::Refused;
+                }
+            },
+            () = stop.cancelled() => return ExitCode::Ended,
+        };
+        let ended = tokio::select! {
+            ended = term::lead(services, &session) => ended,
+            () = stop.cancelled() => {
+                info!(epoch = %session.epoch(), "resigning: this process was asked to end");
+                services.current.end();
+                opened.election.resign().await;
+                return ExitCode::Ended;
+            }
+        };
+        match ended {
+            Ok(()) => rest.reset(),
+            Err(error) => {
+                warn!(epoch = %session.epoch(), %error, "the term is given up");
+                opened.election.resign().await;
+                tokio::time::sleep(rest.next_delay()).await;
+            }
+        }
+    }
+}
+
+/// The session of the next term. An error: this process is refused for good.
+async fn next_session(
+    leadership: &mut watch::Receiver<Leadership>,
+) -> Result<LeaderSession, String> {
+    loop {
+        match &*leadership.borrow_and_update() {
+            Leadership::Granted(session) if !session.is_over() => return Ok(session.clone()),
+            Leadership::Refused(reason) => return Err(reason.clone()),
+            Leadership::Granted(_)
+            | Leadership::Standby
+            | Leadership::Suspended(_)
+            | Leadership::Over(_) => {}
+        }
+        if leadership.changed().await.is_err() {
+            return Err("the election of this process has ended".to_owned());
+        }
+    }
+}
+
+async fn forward(mut from: watch::Receiver<LeaderView>, to: watch::Sender<LeaderView>) {
+    loop {
+        to.send_replace(from.borrow_and_update().clone());
+        if from.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A client that follows the leader and repeats what is not definite, as the command line's does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::retrieval::LeaderView;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+use super::history::Event;
+use super::world::World;
+use crate::gateway::{Connector, DispatcherGateway, GatewayError, GatewayResult, LocalConnector};
+
+const PATIENCE: Duration = Duration::from_secs(3600);
+const PAUSE: Duration = Duration::from_millis(50);
+const DEADLINE: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub connector: LocalConnector,
+    pub leaders: watch::Receiver<LeaderView>,
+    pub world: World,
+}
+
+impl Client {
+    /// Submits a job until that is acknowledged or refused.
+    pub async fn submit(
+        &self,
+        graph: &pb::JobGraph,
+        token: &str,
+    ) -> GatewayResult<pb::SubmitJobResponse> {
+        let request = pb::SubmitJobRequest {
+            graph: Some(graph.clone()),
+            submission_token: token.to_owned(),
+            deadline_ms: 0,
+        };
+        let answer = self
+            .repeat("submit", |dispatcher| {
+                let request = request.clone();
+                async move { dispatcher.submit_job(request).await }
+            })
+            .await?;
+        let job = answer.job_id.parse().expect("a job id");
+        self.world.note(Event::Acknowledged(job));
+        Ok(answer)
+    }
+
+    /// Cancels a job until that is acknowledged or refused.
+    pub async fn cancel(&self, job: JobId) -> GatewayResult<()> {
+        let request = pb::CancelJobRequest {
+            job_id: job.to_string(),
+        };
+        self.repeat("cancel", |dispatcher| {
+            let request = request.clone();
+            async move { dispatcher.cancel_job(request).await }
+        })
+        .await?;
+        self.world.note(Event::CancelAcknowledged(job));
+        Ok(())
+    }
+
+    pub async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
+        let request = pb::DescribeJobRequest {
+            job_id: job.to_string(),
+        };
+        self.repeat("describe", |dispatcher| {
+            let request = request.clone();
+            async move { dispatcher.describe_job(request).await }
+        })
+        .await
+    }
+
+    pub async fn list(&self) -> GatewayResult<pb::ListJobsResponse> {
+        self.repeat("list", |dispatcher| {
+            let request = pb::ListJobsRequest::default();
+            async move { dispatcher.list_jobs(request).await }
+        })
+        .await
+    }
+
+    /// Waits until a job has ended; gives its status.
+    pub async fn ended(&self, job: JobId) -> pb::JobStatus {
+        let wait = async {
+            loop {
+                let status = self.describe(job).await.map(|details| details.status());
+                match status {
+                    Ok(
+                        status @ (pb::JobStatus::Finished
+                        | pb::JobStatus::Canceled
+                        | pb::JobStatus::Failed),
+                    ) => return status,
+                    Ok(_) => tokio::time::sleep(PAUSE).await,
+                    Err(error) => panic!("job {job} can't be described: {error}"),
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(status) => status,
+            Err(_) => panic!("job {job} has not ended: {:#?}", self.world.stored()),
+        }
+    }
+
+    async fn repeat<T, F>(
+        &self,
+        what: &str,
+        mut ask: impl FnMut(Arc<dyn DispatcherGateway>) -> F,
+    ) -> GatewayResult<T>
+    where
+        F: Future<Output = GatewayResult<T>>,
+    {
+        let start = tokio::time::Instant::now();
+        loop {
+            let leader = self.leaders.borrow().leader.clone();
+            let address = leader.and_then(|leader| leader.addresses.get("rpc").cloned());
+            let answer = match address {
+                Some(address) => {
+                    let call = ask(self.connector.dispatcher(&address));
+                    let none = || GatewayError::NoAnswer {
+                        target: address.clone(),
+                        reason: "nothing in time".to_owned(),
+                    };
+                    let answer = tokio::time::timeout(DEADLINE, call).await;
+                    answer.unwrap_or_else(|_| Err(none()))
+                }
+                None => Err(GatewayError::NotYet("nobody leads".to_owned())),
+            };
+            match answer {
+                Err(error) if error.is_retryable() => {
+                    assert!(start.elapsed() < PATIENCE, "{what}: {error}");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                definite => return definite,
+            }
+        }
+    }
+}

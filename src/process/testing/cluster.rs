@@ -1,0 +1,430 @@
+//! The cluster: named JobManagers and TaskManagers that are started, killed, stopped, cut off and started again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::clock::Clock;
+use tanist_ha::election::core::Timing;
+use tanist_ha::election::{ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::memory::{MemoryCluster, MemoryElection};
+use tanist_ha::retrieval::{self, LeaderView};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::client::Client;
+use super::history::{AttemptKey, Stored};
+use super::invariants;
+use super::store::ObservedStore;
+use super::tasks::ScriptedTasks;
+use super::world::{Step, World, process_of};
+use crate::config::{ClusterOptions, Configuration, LoadOptions};
+use crate::gateway::LocalConnector;
+use crate::gateway::fencing::HighestEpoch;
+use crate::job::{CompileOptions, JobBuilder};
+use crate::process::contender::{Contender, ContenderOptions};
+use crate::process::ha::HaServices;
+use crate::process::sinks::Sinks;
+use crate::process::taskmanager::{ExecutorServices, describe, start_executor};
+use crate::task_executor::{TaskExecutor, TaskLauncher};
+use crate::telemetry::ExitCode;
+
+/// How long a test waits for anything, in its own time.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+#[derive(Debug)]
+struct JobManagerLife {
+    life: String,
+    stop: CancellationToken,
+    run: JoinHandle<ExitCode>,
+}
+
+#[derive(Debug)]
+struct TaskManagerLife {
+    life: String,
+    executor: TaskExecutor,
+    _observer: MemoryElection,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct TestCluster {
+    pub world: World,
+    pub memory: MemoryCluster,
+    pub client: Client,
+    options: Arc<ClusterOptions>,
+    connector: LocalConnector,
+    sinks: Sinks,
+    lives: u32,
+    job_managers: BTreeMap<String, JobManagerLife>,
+    task_managers: BTreeMap<String, TaskManagerLife>,
+    _observer: MemoryElection,
+}
+
+impl TestCluster {
+    /// JobManagers `jm1`.. and TaskManagers `tm1`.. with so many slots each.
+    pub async fn start(job_managers: u32, task_managers: u32, slots: u32) -> TestCluster {
+        let load = LoadOptions::default()
+            .with("restart-strategy.type", "fixed-delay")
+            .with("restart-strategy.fixed-delay.attempts", "1000000")
+            .with("restart-strategy.fixed-delay.delay", "100 ms");
+        TestCluster::start_with(load, job_managers, task_managers, slots).await
+    }
+
+    pub async fn start_with(
+        load: LoadOptions,
+        job_managers: u32,
+        task_managers: u32,
+        slots: u32,
+    ) -> TestCluster {
+        let load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
+        let configuration = Configuration::load(load).expect("valid");
+        let memory = MemoryCluster::default();
+        let world = World::new(memory.clone());
+        let connector = LocalConnector::default();
+        connector.set_roads(Arc::new(world.clone()));
+        let observer = memory.observer();
+        let client = Client {
+            connector: connector.from_host("client#0"),
+            leaders: retrieval::follow(tanist_ha::election::ElectionDriver::observed(&observer)),
+            world: world.clone(),
+        };
+        let sinks = super::invariants::recorded_sinks(&world);
+        let mut cluster = TestCluster {
+            world,
+            memory,
+            client,
+            options: Arc::new(configuration.options().clone()),
+            connector,
+            sinks,
+            lives: 0,
+            job_managers: BTreeMap::new(),
+            task_managers: BTreeMap::new(),
+            _observer: observer,
+        };
+        for number in 1..=job_managers {
+            cluster.start_job_manager(&format!("jm{number}"));
+        }
+        for number in 1..=task_managers {
+            cluster.start_task_manager(&format!("tm{number}"));
+        }
+        cluster
+    }
+
+    /// What sinks are committed and cleaned by from now on, by JobManagers that are started then.
+    pub fn set_sinks(&mut self, sinks: Sinks) {
+        self.sinks = sinks;
+    }
+
+    fn next_life(&mut self, name: &str) -> String {
+        self.lives += 1;
+        format!("{name}#{}", self.lives)
+    }
+
+    /// Starts a JobManager; it must not run.
+    pub fn start_job_manager(&mut self, name: &str) {
+        let life = self.next_life(name);
+        let process = ProcessId::new(name);
+        let address = format!("{name}:1");
+        let contender = Contender::new(ContenderOptions {
+            options: self.options.clone(),
+            process: process.clone(),
+            store: "memory",
+            addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
+            connector: Arc::new(self.connector.from_host(&life)),
+            sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
+        });
+        self.connector
+            .put_job_manager(&address, contender.components());
+        let clock = Clock::tokio();
+        let driver = Arc::new(self.memory.election(process.clone(), clock));
+        let election = ElectionOptions {
+            process: process.clone(),
+            timing: Timing::default(),
+            clock,
+        };
+        let opened = HaServices {
+            election: LeaderElection::start(driver, election),
+            store: Arc::new(ObservedStore {
+                inner: self.memory.store_of(process),
+                world: self.world.clone(),
+                life: life.clone(),
+            }),
+            blobs: None,
+        };
+        let stop = CancellationToken::new();
+        let asked = stop.clone();
+        let run = tokio::spawn(async move { contender.run(opened, &asked).await });
+        let running = JobManagerLife { life, stop, run };
+        assert!(
+            self.job_managers
+                .insert(name.to_owned(), running)
+                .is_none_or(|earlier| earlier.run.is_finished()),
+            "{name} runs already"
+        );
+    }
+
+    /// Ends a JobManager without a word. Its lease ends at once, as if its time was over.
+    pub async fn kill_job_manager(&mut self, name: &str) {
+        self.kill_job_manager_keeping_its_lease(name).await;
+        self.memory.expire(&ProcessId::new(name));
+    }
+
+    /// Ends a JobManager without a word; its lease goes on until its time is over.
+    pub async fn kill_job_manager_keeping_its_lease(&mut self, name: &str) {
+        let running = self.job_managers.remove(name).expect("it runs");
+        self.world.kill(&running.life);
+        self.connector.remove(&format!("{name}:1"));
+        running.run.abort();
+        // All that it has left ends in no time: what it waits for never comes.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.memory.heal(&ProcessId::new(name));
+    }
+
+    /// Stops a JobManager in order.
+    pub async fn stop_job_manager(&mut self, name: &str) {
+        let running = self.job_managers.remove(name).expect("it runs");
+        running.stop.cancel();
+        let code = running.run.await.expect("it ends in order");
+        assert_eq!(code, ExitCode::Ended);
+        self.connector.remove(&format!("{name}:1"));
+    }
+
+    /// Waits until a JobManager was struck, and removes what is left of it. Gives its name.
+    pub async fn after_strike(&mut self) -> String {
+        let struck = tokio::time::timeout(PATIENCE, self.world.struck()).await;
+        let life =
+            struck.unwrap_or_else(|_| panic!("nobody was struck: {:#?}", self.world.stored()));
+        let name = process_of(&life).to_owned();
+        self.kill_job_manager(&name).await;
+        name
+    }
+
+    /// The next JobManager that takes such a step dies; waits for that and removes what is left of it.
+    pub fn strike_at(&self, strike: impl FnMut(&Step<'_>) -> bool + Send + 'static) {
+        self.world.strike_at(strike);
+    }
+
+    /// Starts a TaskManager with the resource id `name`; it must not run.
+    pub fn start_task_manager(&mut self, name: &str) {
+        let life = self.next_life(name);
+        let launcher = Arc::new(ScriptedTasks {
+            world: self.world.clone(),
+            life: life.clone(),
+        });
+        self.start_task_manager_with(name, &life, launcher, HighestEpoch::default(), "-:0");
+    }
+
+    fn start_task_manager_with(
+        &mut self,
+        name: &str,
+        life: &str,
+        launcher: Arc<dyn TaskLauncher>,
+        highest_epoch: HighestEpoch,
+        data_address: &str,
+    ) {
+        wait_for_another_millisecond();
+        let location = pb::TaskManagerLocation {
+            resource_id: name.to_owned(),
+            incarnation: life.to_owned(),
+            rpc_address: format!("{name}:1"),
+            data_address: data_address.to_owned(),
+        };
+        let observer = self.memory.observer();
+        let leaders = tanist_ha::election::ElectionDriver::observed(&observer);
+        let slots = self.options.taskmanager.slots.get();
+        let executor = start_executor(ExecutorServices {
+            options: &self.options,
+            description: describe(location, slots),
+            highest_epoch,
+            leaders: retrieval::follow(leaders),
+            connector: Arc::new(self.connector.from_host(life)),
+            launcher,
+        });
+        self.connector
+            .put_task_executor(&format!("{name}:1"), Arc::new(executor.handle()));
+        let running = TaskManagerLife {
+            life: life.to_owned(),
+            executor,
+            _observer: observer,
+        };
+        assert!(
+            self.task_managers
+                .insert(name.to_owned(), running)
+                .is_none(),
+            "{name} runs already"
+        );
+    }
+
+    /// Ends a TaskManager without a word, and all its tasks with it.
+    pub async fn kill_task_manager(&mut self, name: &str) {
+        let running = self.task_managers.remove(name).expect("it runs");
+        self.world.kill(&running.life);
+        self.connector.remove(&format!("{name}:1"));
+        drop(running);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    /// Ends a TaskManager in order: it says goodbye.
+    pub async fn stop_task_manager(&mut self, name: &str) {
+        let running = self.task_managers.remove(name).expect("it runs");
+        running.executor.stop("a test stops it").await;
+        self.connector.remove(&format!("{name}:1"));
+    }
+
+    /// The way to everybody, for a test itself.
+    pub fn connector(&self) -> &LocalConnector {
+        &self.client.connector
+    }
+
+    pub fn runs(&self, name: &str) -> bool {
+        self.job_managers.contains_key(name) || self.task_managers.contains_key(name)
+    }
+
+    /// What is known of the leader.
+    pub fn leader_view(&self) -> LeaderView {
+        self.client.leaders.borrow().clone()
+    }
+
+    /// Waits for a confirmed leader above an epoch; gives its name.
+    pub async fn leader_above(&self, epoch: u64) -> String {
+        let mut leaders: watch::Receiver<LeaderView> = self.client.leaders.clone();
+        let is_there = |view: &LeaderView| {
+            let leader = view.leader.as_ref();
+            leader.is_some_and(|leader| leader.epoch.get() > epoch)
+        };
+        let found = tokio::time::timeout(PATIENCE, leaders.wait_for(is_there)).await;
+        let view =
+            found.unwrap_or_else(|_| panic!("no leader above {epoch}: {:?}", self.leader_view()));
+        let view = view.expect("the retrieval lives");
+        let leader = view.leader.as_ref().expect("it is there");
+        leader.process.as_str().to_owned()
+    }
+
+    pub async fn leader(&self) -> String {
+        self.leader_above(0).await
+    }
+
+    /// The epoch of the leader.
+    pub fn epoch(&self) -> u64 {
+        self.leader_view().epoch.get()
+    }
+
+    /// Waits until a claim about what is stored holds.
+    pub async fn until_stored(&self, what: &str, claim: impl Fn(&Stored) -> bool) {
+        self.until(what, || claim(&self.world.stored())).await;
+    }
+
+    /// Waits until a claim holds.
+    pub async fn until(&self, what: &str, claim: impl Fn() -> bool) {
+        let start = tokio::time::Instant::now();
+        while !claim() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "not within {PATIENCE:?}: {what}; leader: {:?}, running: {:#?}, stored: {:#?}",
+                self.leader_view(),
+                self.world.tasks,
+                self.world.stored()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until so many tasks of a job run, as the present leader has deployed them, and no others; gives the highest
+    /// generation.
+    pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
+        let highest = || {
+            let stored = self.world.stored();
+            let regions = &stored.states.get(&job)?.regions;
+            let leader = self.leader_view().leader?.epoch.get();
+            let is_of_leader = regions.iter().all(|region| region.epoch == leader);
+            let highest = regions.iter().map(|region| region.generation).max()?;
+            let running = self.world.tasks.of(job);
+            let is_recorded = |(attempt, _): &(AttemptKey, String)| {
+                regions.iter().any(|region| {
+                    region.generation == attempt.generation
+                        && region.placements.iter().any(|placement| {
+                            placement.vertex_id == attempt.vertex
+                                && placement.subtask == attempt.subtask
+                        })
+                })
+            };
+            let all_run = running.len() == tasks && running.iter().all(is_recorded);
+            (is_of_leader && all_run).then_some(highest)
+        };
+        self.until(&format!("{tasks} tasks run"), || highest().is_some())
+            .await;
+        highest().unwrap_or_default()
+    }
+
+    /// Waits until a job has ended, its result is clean and nothing else of it is stored.
+    pub async fn until_clean(&self, job: JobId) -> pb::JobStatus {
+        let status = self.client.ended(job).await;
+        self.until_stored("a clean result and nothing else", |stored| {
+            let result = stored.results.get(&job);
+            result.is_some_and(|result| !result.dirty)
+                && !stored.graphs.contains_key(&job)
+                && !stored.states.contains_key(&job)
+        })
+        .await;
+        status
+    }
+
+    /// Checks all invariants.
+    pub fn check(&self) {
+        let broken = invariants::broken(&self.world.events());
+        assert!(broken.is_empty(), "{broken:#?}\n{:#?}", self.world.events());
+    }
+}
+
+impl fmt::Display for TestCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#?}", self.world.events())
+    }
+}
+
+/// Two vertices, each of so many subtasks, in one region: four tasks in two slots at parallelism 2.
+pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let stream = JobBuilder::new("stream")
+        .parallelism(parallelism)
+        .datagen("numbers", Some(10), None, 1, 10)
+        .key_by("by-key", ["key"])
+        .count("counts")
+        .discard("out");
+    stream.build().compile(&options).expect("a valid job")
+}
+
+/// Two vertices that have nothing to do with each other: a region each, which share slots.
+pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let stream = JobBuilder::new("regions")
+        .parallelism(parallelism)
+        .datagen("numbers", Some(10), None, 1, 10)
+        .discard("out")
+        .datagen("others", Some(10), None, 1, 10)
+        .discard("there");
+    stream.build().compile(&options).expect("a valid job")
+}
+
+/// Registration numbers of a process begin with the wall clock, which stands nearly still here.
+fn wait_for_another_millisecond() {
+    let millis = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.unwrap_or_default().as_millis()
+    };
+    let before = millis();
+    while millis() == before {
+        std::hint::spin_loop();
+    }
+}

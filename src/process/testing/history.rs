@@ -1,0 +1,118 @@
+//! What happened in a cluster, in the one order in which it did.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use tanist_ha::jobs::record::{self, Payload};
+use tanist_ha::keys::Kind;
+use tanist_ha::store::Write;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+/// One attempt to run a subtask.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttemptKey {
+    pub job: JobId,
+    pub vertex: String,
+    pub subtask: u32,
+    pub generation: u64,
+}
+
+/// What was written about a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    Graph(JobId),
+    State(JobId, Box<pb::JobState>),
+    Result(JobId, Box<pb::JobResult>),
+    Deleted(Kind, JobId),
+    Other,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The store applied a transaction.
+    Committed { epoch: u64, records: Vec<Record> },
+    /// A client was told that its job is accepted.
+    Acknowledged(JobId),
+    /// A client was told that its job will be canceled.
+    CancelAcknowledged(JobId),
+    /// A task was started in a TaskManager.
+    Started {
+        attempt: AttemptKey,
+        task_manager: String,
+        epoch: u64,
+    },
+    /// It ended, in whatever way.
+    Ended(AttemptKey),
+    /// What sinks wrote was made visible.
+    SinksCommitted(Vec<String>),
+    /// What a job left was removed.
+    Cleaned(JobId),
+    /// A TaskManager could not be reached, or an answer of it or to it was lost.
+    Disturbed(String),
+}
+
+impl Record {
+    /// What a write says.
+    pub fn of(write: &Write) -> Record {
+        let key = write.key();
+        let Ok(job) = key.name.as_str().parse::<JobId>() else {
+            return Record::Other;
+        };
+        let value = match write {
+            Write::Delete { .. } => return Record::Deleted(key.kind, job),
+            Write::Put { value, .. } => value,
+        };
+        let Ok(Payload::Inline { bytes, .. }) = record::decode(key, 1, value) else {
+            panic!("{key}: every record of these tests is inline and readable");
+        };
+        match key.kind {
+            Kind::Graphs => Record::Graph(job),
+            Kind::States => {
+                let state = pb::JobState::decode(bytes).expect("a state");
+                Record::State(job, Box::new(state))
+            }
+            Kind::Results => {
+                let result = pb::JobResult::decode(bytes).expect("a result");
+                Record::Result(job, Box::new(result))
+            }
+            Kind::Checkpoints | Kind::Doomed | Kind::History => Record::Other,
+        }
+    }
+}
+
+/// What the store holds of jobs after a part of the history.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stored {
+    pub graphs: BTreeMap<JobId, ()>,
+    pub states: BTreeMap<JobId, pb::JobState>,
+    pub results: BTreeMap<JobId, pb::JobResult>,
+}
+
+impl Stored {
+    /// Takes an event in.
+    pub fn apply(&mut self, event: &Event) {
+        let Event::Committed { records, .. } = event else {
+            return;
+        };
+        for record in records {
+            match record {
+                Record::Graph(job) => drop(self.graphs.insert(*job, ())),
+                Record::State(job, state) => drop(self.states.insert(*job, (**state).clone())),
+                Record::Result(job, result) => drop(self.results.insert(*job, (**result).clone())),
+                Record::Deleted(Kind::Graphs, job) => drop(self.graphs.remove(job)),
+                Record::Deleted(Kind::States, job) => drop(self.states.remove(job)),
+                Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
+                Record::Deleted(Kind::Checkpoints | Kind::Doomed | Kind::History, _)
+                | Record::Other => {}
+            }
+        }
+    }
+
+    /// Whether a job is known at all.
+    pub fn has(&self, job: JobId) -> bool {
+        self.graphs.contains_key(&job) && self.states.contains_key(&job)
+            || self.results.contains_key(&job)
+    }
+}

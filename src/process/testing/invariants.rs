@@ -1,0 +1,380 @@
+//! What must hold of every history, as predicates written once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::history::{AttemptKey, Event, Record, Stored};
+use super::world::{Step, World, process_of};
+use crate::dispatcher::SinkCleaner;
+use crate::job_master::SinkCommitter;
+use crate::process::sinks::Sinks;
+
+/// All that is broken in a history.
+pub fn broken(events: &[Event]) -> Vec<String> {
+    [
+        acknowledged_jobs_are_kept(events),
+        attempts_start_once(events),
+        attempts_start_where_the_record_says(events),
+        generations_overlap_only_behind_a_cut(events),
+        nothing_is_written_after_a_result(events),
+        epochs_and_generations_grow(events),
+        sinks_are_committed_as_recorded(events),
+        ends_are_as_decided(events),
+    ]
+    .concat()
+}
+
+/// Runs through a history with what was stored before each event.
+fn replay(events: &[Event], mut look: impl FnMut(&Stored, &Event)) {
+    let mut stored = Stored::default();
+    for event in events {
+        look(&stored, event);
+        stored.apply(event);
+    }
+}
+
+/// An acknowledged job is there, or its result is, from the acknowledgement on.
+fn acknowledged_jobs_are_kept(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut acknowledged = BTreeSet::new();
+    let mut stored = Stored::default();
+    for event in events {
+        stored.apply(event);
+        if let Event::Acknowledged(job) = event {
+            acknowledged.insert(*job);
+        }
+        for job in acknowledged.iter().filter(|job| !stored.has(**job)) {
+            broken.push(format!("acknowledged job {job} is lost after {event:?}"));
+        }
+    }
+    broken
+}
+
+/// A subtask starts at most once a generation.
+fn attempts_start_once(events: &[Event]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut broken = Vec::new();
+    for event in events {
+        if let Event::Started { attempt, .. } = event
+            && !seen.insert(attempt)
+        {
+            broken.push(format!("{attempt:?} was started twice"));
+        }
+    }
+    broken
+}
+
+/// An attempt starts only after its placement was written, there, and for the term that wrote it.
+fn attempts_start_where_the_record_says(events: &[Event]) -> Vec<String> {
+    let mut placed: BTreeSet<(AttemptKey, String, u64)> = BTreeSet::new();
+    let mut broken = Vec::new();
+    for event in events {
+        match event {
+            Event::Committed { records, .. } => {
+                for record in records {
+                    let Record::State(job, state) = record else {
+                        continue;
+                    };
+                    for (region, placement) in placements(state) {
+                        let attempt = AttemptKey {
+                            job: *job,
+                            vertex: placement.vertex_id.clone(),
+                            subtask: placement.subtask,
+                            generation: region.generation,
+                        };
+                        let location = placement.location.clone().unwrap_or_default();
+                        placed.insert((attempt, location.incarnation, region.epoch));
+                    }
+                }
+            }
+            Event::Started {
+                attempt,
+                task_manager,
+                epoch,
+            } => {
+                let wanted = (attempt.clone(), task_manager.clone(), *epoch);
+                if !placed.contains(&wanted) {
+                    broken.push(format!("{wanted:?} was started and no record says so"));
+                }
+            }
+            _ => {}
+        }
+    }
+    broken
+}
+
+fn placements(state: &pb::JobState) -> impl Iterator<Item = (&pb::RegionState, &pb::Placement)> {
+    let regions = state.regions.iter();
+    regions.flat_map(|region| region.placements.iter().map(move |place| (region, place)))
+}
+
+/// Two generations of a subtask run at the same time only across terms, or if something was wrong with the older one's
+/// TaskManager meanwhile.
+fn generations_overlap_only_behind_a_cut(events: &[Event]) -> Vec<String> {
+    struct Alive {
+        on: String,
+        epoch: u64,
+        disturbed: bool,
+    }
+    let mut alive: BTreeMap<AttemptKey, Alive> = BTreeMap::new();
+    let mut broken = Vec::new();
+    for event in events {
+        match event {
+            Event::Started {
+                attempt,
+                task_manager,
+                epoch,
+            } => {
+                let same = |key: &AttemptKey| {
+                    let of = |key: &AttemptKey| (key.job, key.vertex.clone(), key.subtask);
+                    of(key) == of(attempt)
+                };
+                for (other, running) in alive.iter().filter(|(key, _)| same(key)) {
+                    let is_older = other.generation < attempt.generation;
+                    if !is_older || running.epoch == *epoch && !running.disturbed {
+                        broken.push(format!(
+                            "{attempt:?} was started on {task_manager} in epoch {epoch} while {other:?} \
+                             ran on {} since epoch {}",
+                            running.on, running.epoch
+                        ));
+                    }
+                }
+                alive.insert(
+                    attempt.clone(),
+                    Alive {
+                        on: task_manager.clone(),
+                        epoch: *epoch,
+                        disturbed: false,
+                    },
+                );
+            }
+            Event::Ended(attempt) => drop(alive.remove(attempt)),
+            Event::Disturbed(process) => {
+                for running in alive.values_mut() {
+                    running.disturbed |= process_of(&running.on) == process;
+                }
+            }
+            _ => {}
+        }
+    }
+    broken
+}
+
+/// After a job's result its graph and its state are never written again.
+fn nothing_is_written_after_a_result(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    replay(events, |stored, event| {
+        let Event::Committed { epoch, records } = event else {
+            return;
+        };
+        for record in records {
+            let job = match record {
+                Record::Graph(job) | Record::State(job, _) => job,
+                Record::Result(job, result) => {
+                    let before = stored.results.get(job);
+                    if before.is_some_and(|before| before.status != result.status) {
+                        broken.push(format!("epoch {epoch} changed the end of job {job}"));
+                    }
+                    continue;
+                }
+                Record::Deleted(..) | Record::Other => continue,
+            };
+            if stored.results.contains_key(job) {
+                broken.push(format!("epoch {epoch} wrote {record:?} after its result"));
+            }
+        }
+    });
+    broken
+}
+
+/// Epochs, the incarnations of a job and the generations of its regions only grow.
+fn epochs_and_generations_grow(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut highest = 0;
+    replay(events, |stored, event| {
+        let Event::Committed { epoch, records } = event else {
+            return;
+        };
+        if *epoch < highest {
+            broken.push(format!("epoch {epoch} wrote after epoch {highest}"));
+        }
+        highest = highest.max(*epoch);
+        for record in records {
+            let Record::State(job, state) = record else {
+                continue;
+            };
+            let Some(before) = stored.states.get(job) else {
+                continue;
+            };
+            if state.job_incarnation < before.job_incarnation {
+                broken.push(format!("the incarnation of job {job} went back"));
+            }
+            for (region, before) in state.regions.iter().zip(&before.regions) {
+                if region.generation < before.generation {
+                    broken.push(format!("a generation of job {job} went back"));
+                }
+                if region.generation == before.generation
+                    && !before.placements.is_empty()
+                    && region != before
+                {
+                    broken.push(format!("a generation of job {job} was placed twice"));
+                }
+            }
+        }
+    });
+    broken
+}
+
+/// Sinks are committed only when the record says that all tasks finished and that no cancel was wanted before; what was
+/// recorded, and always the same.
+fn sinks_are_committed_as_recorded(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    replay(events, |stored, event| {
+        let Event::SinksCommitted(paths) = event else {
+            return;
+        };
+        let recorded = |state: &&pb::JobState| {
+            let ends = state.terminal.iter();
+            let recorded = ends.flat_map(|end| end.committables.iter());
+            let recorded: BTreeSet<&str> = recorded
+                .map(|committable| committable.final_path.as_str())
+                .collect();
+            recorded == paths.iter().map(String::as_str).collect()
+        };
+        match stored.states.values().find(recorded) {
+            None => broken.push(format!("{paths:?} were committed and are recorded nowhere")),
+            Some(state) => {
+                let is_finished =
+                    |end: &pb::TerminalExecution| end.state() == pb::ExecutionState::Finished;
+                if state.wanted() == pb::WantedStatus::Canceled
+                    || !state.terminal.iter().all(is_finished)
+                {
+                    broken.push(format!("{paths:?} were committed of {state:?}"));
+                }
+            }
+        }
+    });
+    broken
+}
+
+/// A job whose cancel was acknowledged ends as canceled; one that finished has committed its sinks.
+fn ends_are_as_decided(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut canceled: BTreeSet<JobId> = BTreeSet::new();
+    let mut committed: BTreeSet<String> = BTreeSet::new();
+    replay(events, |stored, event| match event {
+        Event::CancelAcknowledged(job) => {
+            canceled.insert(*job);
+            if let Some(result) = stored.results.get(job)
+                && result.status() != pb::JobStatus::Canceled
+            {
+                broken.push(format!(
+                    "cancel of {job} was acknowledged, its result is {result:?}"
+                ));
+            }
+        }
+        Event::SinksCommitted(paths) => committed.extend(paths.iter().cloned()),
+        Event::Committed { records, .. } => {
+            for record in records {
+                let Record::Result(job, result) = record else {
+                    continue;
+                };
+                if canceled.contains(job) && result.status() != pb::JobStatus::Canceled {
+                    broken.push(format!("job {job} was to be canceled and is {result:?}"));
+                }
+                let of_job = |path: &String| path.contains(&job.to_string());
+                let has_effect = committed.iter().any(of_job);
+                let is_finished = result.status() == pb::JobStatus::Finished;
+                if has_effect != is_finished {
+                    broken.push(format!(
+                        "job {job} ended as {:?}, its sinks were committed: {has_effect}",
+                        result.status()
+                    ));
+                }
+            }
+        }
+        _ => {}
+    });
+    broken
+}
+
+/// Sinks that write down what is committed and cleaned.
+#[derive(Debug, Clone)]
+struct RecordedSinks {
+    world: World,
+}
+
+pub fn recorded_sinks(world: &World) -> Sinks {
+    let recorded = Arc::new(RecordedSinks {
+        world: world.clone(),
+    });
+    Sinks {
+        committer: recorded.clone(),
+        cleaner: recorded,
+    }
+}
+
+#[async_trait]
+impl SinkCommitter for RecordedSinks {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+        let paths = committables.iter().map(|it| it.final_path.clone());
+        self.world.note(Event::SinksCommitted(paths.collect()));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for RecordedSinks {
+    async fn clean(&self, _directory: &str, job: JobId) -> Result<(), String> {
+        self.world.note(Event::Cleaned(job));
+        Ok(())
+    }
+}
+
+/// The sinks as one life of a JobManager uses them: each use may be its last step.
+#[derive(Debug)]
+struct MortalSinks {
+    sinks: Sinks,
+    world: World,
+    life: String,
+}
+
+pub fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
+    let mortal = Arc::new(MortalSinks {
+        sinks: sinks.clone(),
+        world: world.clone(),
+        life: life.to_owned(),
+    });
+    Sinks {
+        committer: mortal.clone(),
+        cleaner: mortal,
+    }
+}
+
+#[async_trait]
+impl SinkCommitter for MortalSinks {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+        if !self.world.takes(&self.life, &Step::CommittingSinks) {
+            return std::future::pending().await;
+        }
+        let committed = self.sinks.committer.commit(committables).await;
+        if !self.world.takes(&self.life, &Step::CommittedSinks) {
+            return std::future::pending().await;
+        }
+        committed
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for MortalSinks {
+    async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
+        if self.world.is_dead(&self.life) {
+            return std::future::pending().await;
+        }
+        self.sinks.cleaner.clean(directory, job).await
+    }
+}

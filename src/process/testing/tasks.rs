@@ -1,0 +1,156 @@
+//! Scripted tasks: they run until the test says otherwise, or finish by themselves after a while.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+use super::history::{AttemptKey, Event};
+use super::world::World;
+use crate::task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
+
+#[derive(Debug, Clone)]
+struct Running {
+    life: String,
+    status: Arc<watch::Sender<TaskStatus>>,
+}
+
+/// All tasks of all TaskManagers.
+#[derive(Debug, Clone, Default)]
+pub struct Tasks {
+    running: Arc<Mutex<BTreeMap<AttemptKey, Running>>>,
+    durations: Arc<Mutex<BTreeMap<JobId, Duration>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tasks {
+    /// What runs of a job, and in which TaskManager's life.
+    pub fn of(&self, job: JobId) -> Vec<(AttemptKey, String)> {
+        let running = lock(&self.running);
+        let of_job = running.iter().filter(|(key, _)| key.job == job);
+        of_job
+            .map(|(key, running)| (key.clone(), running.life.clone()))
+            .collect()
+    }
+
+    /// Tasks of this job that start from now on finish by themselves.
+    pub fn finish_after(&self, job: JobId, time: Duration) {
+        lock(&self.durations).insert(job, time);
+    }
+}
+
+impl World {
+    /// Ends a task in this way.
+    pub fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
+        let removed = lock(&self.tasks.running).remove(attempt);
+        if let Some(running) = removed {
+            self.note(Event::Ended(attempt.clone()));
+            running.status.send_replace(status);
+        }
+    }
+
+    /// All tasks of a job that run finish.
+    pub fn finish_tasks(&self, job: JobId) {
+        for (attempt, _) in self.tasks.of(job) {
+            self.finish_task(&attempt);
+        }
+    }
+
+    pub fn finish_task(&self, attempt: &AttemptKey) {
+        let committables = vec![committable(attempt)];
+        self.end_task(attempt, TaskStatus::Finished { committables });
+    }
+}
+
+/// What a task's sink would have written.
+pub fn committable(attempt: &AttemptKey) -> pb::Committable {
+    let AttemptKey {
+        job,
+        vertex,
+        subtask,
+        generation,
+    } = attempt;
+    pb::Committable {
+        pending_path: format!("/out/.pending/{job}/{vertex}-{subtask}-{generation}"),
+        final_path: format!("/out/{job}/{vertex}-{subtask}"),
+    }
+}
+
+/// Runs the tasks of one life of a TaskManager.
+#[derive(Debug)]
+pub struct ScriptedTasks {
+    pub world: World,
+    pub life: String,
+}
+
+impl TaskLauncher for ScriptedTasks {
+    fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
+        let attempt = AttemptKey {
+            job: task.job,
+            vertex: task.deployment.vertex_id.clone(),
+            subtask: task.deployment.subtask,
+            generation: task.deployment.generation,
+        };
+        let status = Arc::new(watch::Sender::new(TaskStatus::Running));
+        self.world.note(Event::Started {
+            attempt: attempt.clone(),
+            task_manager: self.life.clone(),
+            epoch: task.epoch.get(),
+        });
+        let running = Running {
+            life: self.life.clone(),
+            status: status.clone(),
+        };
+        lock(&self.world.tasks.running).insert(attempt.clone(), running);
+        let duration = lock(&self.world.tasks.durations).get(&task.job).copied();
+        if let Some(duration) = duration {
+            let (world, attempt) = (self.world.clone(), attempt.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(duration).await;
+                world.finish_task(&attempt);
+            });
+        }
+        Box::new(ScriptedTask {
+            world: self.world.clone(),
+            attempt,
+            status,
+        })
+    }
+
+    fn release_task(&self, _job: JobId, _vertex: JobVertexId, _subtask: u32, _up_to: Generation) {}
+
+    fn release_job(&self, _job: JobId, _up_to: Generation) {}
+}
+
+#[derive(Debug)]
+struct ScriptedTask {
+    world: World,
+    attempt: AttemptKey,
+    status: Arc<watch::Sender<TaskStatus>>,
+}
+
+impl RunningTask for ScriptedTask {
+    fn cancel(&self) {
+        self.world.end_task(&self.attempt, TaskStatus::Canceled);
+    }
+
+    fn metrics(&self) -> pb::TaskMetrics {
+        pb::TaskMetrics::default()
+    }
+
+    fn status(&self) -> watch::Receiver<TaskStatus> {
+        self.status.subscribe()
+    }
+}
+
+impl Drop for ScriptedTask {
+    fn drop(&mut self) {
+        self.world.end_task(&self.attempt, TaskStatus::Canceled);
+    }
+}

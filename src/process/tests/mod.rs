@@ -1,0 +1,7 @@
+//! Whole clusters in this process: what jobs go through, and what they survive.
+
+mod crashes;
+mod lifecycle;
+mod partitions;
+
+mod task_managers;

@@ -1,0 +1,183 @@
+//! TaskManagers that are lost, come back, or leave.
+
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1::JobStatus;
+use tokio::time::Instant;
+
+use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::task_executor::TaskStatus;
+
+const JOB: JobId = JobId::from_bits(0xA);
+
+/// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it.
+async fn running() -> (TestCluster, String) {
+    let cluster = TestCluster::start(1, 3, 1).await;
+    cluster
+        .client
+        .submit(&graph(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
+    let used = life.split('#').next().unwrap_or_default().to_owned();
+    (cluster, used)
+}
+
+async fn finishes(cluster: &TestCluster, generation: u64) {
+    cluster
+        .until_stored("the next generation", |stored| {
+            let state = stored.states.get(&JOB);
+            state.is_some_and(|state| state.regions[0].generation == generation)
+        })
+        .await;
+    assert_eq!(cluster.until_running(JOB, 4).await, generation);
+    cluster.world.finish_tasks(JOB);
+    assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_dies_is_lost_by_refused_calls_and_its_tasks_run_elsewhere() {
+    let (mut cluster, used) = running().await;
+    let start = Instant::now();
+    cluster.kill_task_manager(&used).await;
+    finishes(&cluster, 2).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "took {:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_falls_silent_is_lost_and_comes_back_without_effect() {
+    let (cluster, used) = running().await;
+    cluster.world.cut(&used);
+    cluster
+        .until_stored("the next generation", |stored| {
+            stored.states[&JOB].regions[0].generation == 2
+        })
+        .await;
+    cluster
+        .until("the second generation runs", || {
+            let running = cluster.world.tasks.of(JOB);
+            running
+                .iter()
+                .filter(|(attempt, _)| attempt.generation == 2)
+                .count()
+                == 4
+        })
+        .await;
+    assert!(
+        cluster.world.tasks.of(JOB).len() > 4,
+        "what is cut off goes on"
+    );
+    cluster.world.heal(&used);
+    // Back again, it is told to stop what is superseded.
+    finishes(&cluster, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_is_started_anew_with_the_same_id_gets_its_tasks_again() {
+    let (mut cluster, used) = running().await;
+    let start = Instant::now();
+    cluster.kill_task_manager(&used).await;
+    cluster.start_task_manager(&used);
+    finishes(&cluster, 2).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "took {:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_says_goodbye_is_replaced_at_once() {
+    let (mut cluster, used) = running().await;
+    let start = Instant::now();
+    cluster.stop_task_manager(&used).await;
+    finishes(&cluster, 2).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "took {:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_fails_restarts_its_region_alone() {
+    let cluster = TestCluster::start(1, 2, 2).await;
+    cluster
+        .client
+        .submit(&graph_of_regions(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    let (attempt, _) = cluster.world.tasks.of(JOB).remove(1);
+    let cause = "a test says so".to_owned();
+    cluster
+        .world
+        .end_task(&attempt, TaskStatus::Failed { cause });
+    cluster
+        .until_stored("the next generation of a region", |stored| {
+            stored.states[&JOB]
+                .regions
+                .iter()
+                .any(|region| region.generation == 2)
+        })
+        .await;
+    cluster.until_running(JOB, 4).await;
+    let running = cluster.world.tasks.of(JOB);
+    let restarted = running
+        .iter()
+        .filter(|(attempt, _)| attempt.generation == 2);
+    assert_eq!(restarted.count(), 2);
+    cluster.world.finish_tasks(JOB);
+    assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_for_slots_and_runs_as_soon_as_a_task_manager_comes() {
+    let mut cluster = TestCluster::start(1, 1, 1).await;
+    cluster
+        .client
+        .submit(&graph(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(cluster.world.tasks.of(JOB).is_empty());
+    let start = Instant::now();
+    cluster.start_task_manager("tm2");
+    cluster.until_running(JOB, 4).await;
+    assert!(
+        start.elapsed() < Duration::from_millis(100),
+        "took {:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_and_task_manager_die_together() {
+    let mut cluster = TestCluster::start(2, 3, 1).await;
+    cluster
+        .client
+        .submit(&graph(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
+    let used = life.split('#').next().unwrap_or_default().to_owned();
+    let leader = cluster.leader().await;
+    cluster.kill_task_manager(&used).await;
+    cluster.kill_job_manager(&leader).await;
+    let start = Instant::now();
+    finishes(&cluster, 2).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "took {:?}",
+        start.elapsed()
+    );
+}
