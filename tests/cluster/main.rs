@@ -19,6 +19,7 @@ macro_rules! on_stores {
 }
 
 mod bad_days;
+mod demo;
 mod jobmanager_killed;
 mod store_restarted;
 mod support;
