@@ -413,3 +413,35 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     assert!(a.store.recover().await.expect("readable").jobs.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    use crate::gateway::persistence::JobStateStore as _;
+    let state = pb::JobState {
+        job_incarnation: 5,
+        ..super::core::first_state(&submission(JOB, 0), 1)
+    };
+    a.store.put_state(&state).await.expect("written");
+    for broken in 1..=3 {
+        a.end_last(End::Broken);
+        a.wait_for(JOB, pb::JobStatus::Reconciling).await;
+        let denied = a.dispatcher.job_master(JOB).await.expect_err("there is none");
+        assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
+        a.wait_for(JOB, pb::JobStatus::Running).await;
+        let job_masters = lock(&a.world.job_masters);
+        assert_eq!(job_masters.len(), broken + 1);
+        assert_eq!(job_masters[broken].state.job_incarnation, 5);
+        let withdrawn = lock(&a.world.requirements);
+        assert_eq!(withdrawn.len(), broken);
+        assert!(withdrawn.iter().all(|it| it.resources.is_empty()));
+    }
+    a.end_last(End::Broken);
+    a.wait_for(JOB, pb::JobStatus::Suspended).await;
+    let quarantine = a.describe(JOB).await.expect("known").quarantine;
+    assert!(quarantine.contains("broke 4 times"), "{quarantine}");
+    a.cancel(JOB).await.expect("it can be given up");
+    a.wait_for(JOB, pb::JobStatus::Canceled).await;
+}
