@@ -123,6 +123,8 @@ struct Quarantined {
     key: SubmissionKey,
     name: String,
     sink_directories: Vec<String>,
+    /// There is a result, only that it can't be read.
+    has_ended: bool,
     reason: String,
 }
 
@@ -197,6 +199,14 @@ impl DispatcherActor {
                 self.start_cleanup(job);
             }
         }
+        for (job, reason) in recovered.unreadable_results {
+            // It has ended, however: it is never run again.
+            let reason = format!("it has ended, and its result can't be read: {reason}");
+            self.quarantine(job, &pb::JobState::default(), Vec::new(), reason);
+            if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
+                job.has_ended = true;
+            }
+        }
         for (job, recovered) in recovered.jobs {
             if self.jobs.contains_key(&job) {
                 // Its result is there: it is never run again.
@@ -229,6 +239,7 @@ impl DispatcherActor {
             key: state_key(state),
             name: state.name.clone(),
             sink_directories,
+            has_ended: false,
             reason,
         });
         let entry = Entry::Quarantined { job: quarantined };
@@ -393,7 +404,13 @@ impl DispatcherActor {
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
             Event::MarkedClean { job, result } => match (result, self.jobs.get_mut(&job)) {
-                (Ok(()), Some(Entry::Ended { result, .. })) => result.dirty = false,
+                (Ok(()), Some(Entry::Ended { result, .. })) => {
+                    result.dirty = false;
+                    // Blobs are gone for good; see `on_cleaned_up` for what is kept.
+                    if let Some(remove) = &mut result.remove {
+                        remove.blobs.clear();
+                    }
+                }
                 (Ok(()), _) => {}
                 (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),
             },
@@ -560,7 +577,11 @@ impl DispatcherActor {
         };
         let clean = pb::JobResult {
             dirty: false,
-            remove: None,
+            // A TaskExecutor that was cut off may still write there: looked at once more when the result goes.
+            remove: result.remove.as_ref().map(|remove| pb::Cleanup {
+                blobs: Vec::new(),
+                sink_directories: remove.sink_directories.clone(),
+            }),
             ..(**result).clone()
         };
         let store = self.context.store.clone();
@@ -601,6 +622,10 @@ impl DispatcherActor {
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
                 let text = format!("job {job} has already ended: {status}");
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_ended => {
+                let text = format!("job {job}: {}", quarantined.reason);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
             Some(Entry::Quarantined { job: quarantined }) => {
@@ -735,8 +760,25 @@ impl DispatcherActor {
             return;
         }
         self.is_expiring = true;
+        let leftovers: Vec<(JobId, pb::Cleanup)> = jobs
+            .iter()
+            .filter_map(|job| match self.jobs.get(job) {
+                Some(Entry::Ended { result, .. }) => Some((*job, result.remove.clone()?)),
+                Some(
+                    Entry::Persisting { .. }
+                    | Entry::Running { .. }
+                    | Entry::Rebuilding { .. }
+                    | Entry::Quarantined { .. },
+                )
+                | None => None,
+            })
+            .collect();
+        let cleaner = self.context.cleaner.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
+            for (job, remove) in &leftovers {
+                cleaner.run_once(*job, remove).await;
+            }
             let result = store.delete_results(&jobs).await;
             Event::Expired { jobs, result }
         });

@@ -67,6 +67,8 @@ pub struct RecoveredJobs {
     pub jobs: Vec<(JobId, RecoveredJob)>,
     /// Jobs that ended, clean or not.
     pub results: Vec<(JobId, pb::JobResult)>,
+    /// Jobs that ended, with results that can't be read, and why.
+    pub unreadable_results: Vec<(JobId, String)>,
 }
 
 /// A job that is not terminal.
@@ -237,7 +239,10 @@ impl JobStore {
                     self.note_blob(job, Kind::Results, stored.blob);
                     recovered.results.push((job, stored.record.0));
                 }
-                (_, Err(error)) => warn!(%name, %error, "a result can't be read"),
+                (Ok(job), Err(error)) => {
+                    let unreadable = (job, error.to_string());
+                    recovered.unreadable_results.push(unreadable);
+                }
                 (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
             }
         }
