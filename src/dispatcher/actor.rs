@@ -125,6 +125,8 @@ struct Quarantined {
     sink_directories: Vec<String>,
     /// There is a result, only that it can't be read.
     has_ended: bool,
+    /// The result of its cancellation is being written.
+    is_canceling: bool,
     reason: String,
 }
 
@@ -240,6 +242,7 @@ impl DispatcherActor {
             name: state.name.clone(),
             sink_directories,
             has_ended: false,
+            is_canceling: false,
             reason,
         });
         let entry = Entry::Quarantined { job: quarantined };
@@ -272,7 +275,9 @@ impl DispatcherActor {
             Ok(RecoveredJob::Readable { graph, state }) if broken > breakage::TOLERATED => {
                 let reason = format!("its JobMaster broke {broken} times in this term");
                 let directories = sink::directories(&graph);
-                let directories = directories.iter().map(|it| it.to_string_lossy().into_owned());
+                let directories = directories
+                    .iter()
+                    .map(|it| it.to_string_lossy().into_owned());
                 self.quarantine(job, &state, directories.collect(), reason);
             }
             Ok(found) => self.take_up(job, found),
@@ -431,9 +436,7 @@ impl DispatcherActor {
             None => Known::Nothing,
             Some(Entry::Persisting { key, .. }) => Known::Persisting(key),
             Some(
-                Entry::Running { key, .. }
-                | Entry::Rebuilding { key }
-                | Entry::Ended { key, .. },
+                Entry::Running { key, .. } | Entry::Rebuilding { key } | Entry::Ended { key, .. },
             ) => Known::Accepted(key),
             Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
         };
@@ -544,6 +547,9 @@ impl DispatcherActor {
             Ok(result) => result,
             Err(failure) => {
                 error!(%job, %failure, "the result of a job could not be written");
+                if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
+                    job.is_canceling = false;
+                }
                 return;
             }
         };
@@ -603,7 +609,7 @@ impl DispatcherActor {
     }
 
     fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
-        match self.jobs.get(&job) {
+        match self.jobs.get_mut(&job) {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
             }
@@ -628,7 +634,12 @@ impl DispatcherActor {
                 let text = format!("job {job}: {}", quarantined.reason);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_canceling => {
+                let text = format!("job {job} is being cancelled");
+                let _ = reply.send(Err(GatewayError::NotYet(text)));
+            }
             Some(Entry::Quarantined { job: quarantined }) => {
+                quarantined.is_canceling = true;
                 let result = quarantined.canceled_result(job);
                 self.cancel_quarantined(job, result, reply);
             }

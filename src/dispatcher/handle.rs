@@ -73,7 +73,10 @@ impl Command {
 }
 
 impl DispatcherHandle {
-    pub(super) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
+    pub(super) async fn ask<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> GatewayResult<T> {
         let (reply, answer) = oneshot::channel();
         let gone = || GatewayError::gone("the Dispatcher of this term");
         self.commands
@@ -81,7 +84,8 @@ impl DispatcherHandle {
             .await
             .map_err(|_| gone())?;
         // The mailbox had it: what it asked for may have been written before the Dispatcher ended.
-        let unknown = || GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned());
+        let unknown =
+            || GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned());
         answer.await.unwrap_or_else(|_| Err(unknown()))
     }
 

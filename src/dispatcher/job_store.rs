@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message;
-use tanist_ha::{Error, Outcome};
 use tanist_ha::election::Epoch;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{Change, CoordinationStore, Write};
+use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
@@ -130,13 +130,19 @@ impl JobStore {
         let job = job_id(&graph.job_id)?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
         let state = self.prepare(job, StateRecord(state.clone())).await?;
-        let written = vec![(job, Kind::Graphs, graph.blob), (job, Kind::States, state.blob)];
+        let written = vec![
+            (job, Kind::Graphs, graph.blob),
+            (job, Kind::States, state.blob),
+        ];
         self.commit(vec![graph.write, state.write], written).await
     }
 
     /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
     /// written: it names the blobs that have to be removed, too.
-    pub async fn put_result(&self, mut result: pb::JobResult) -> Result<pb::JobResult, JobStoreError> {
+    pub async fn put_result(
+        &self,
+        mut result: pb::JobResult,
+    ) -> Result<pb::JobResult, JobStoreError> {
         let job = job_id(&result.job_id)?;
         let pointed_to = [Kind::Graphs, Kind::States].map(|kind| (job, kind));
         let blobs: Vec<String> = {
@@ -161,8 +167,14 @@ impl JobStore {
         Ok(result)
     }
 
-    async fn try_put_result(&self, job: JobId, result: &pb::JobResult) -> Result<(), JobStoreError> {
-        let prepared = self.prepare_surely(job, ResultRecord(result.clone())).await?;
+    async fn try_put_result(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+    ) -> Result<(), JobStoreError> {
+        let prepared = self
+            .prepare_surely(job, ResultRecord(result.clone()))
+            .await?;
         let delete = |kind| Write::Delete {
             key: Key::new(kind, name_of(job)),
         };
@@ -174,7 +186,9 @@ impl JobStore {
     /// Replaces a result whose cleanup has finished.
     pub async fn put_clean_result(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
         let job = job_id(&result.job_id)?;
-        let prepared = self.prepare_surely(job, ResultRecord(result.clone())).await?;
+        let prepared = self
+            .prepare_surely(job, ResultRecord(result.clone()))
+            .await?;
         let written = vec![(job, Kind::Results, prepared.blob)];
         self.commit(vec![prepared.write], written).await
     }

@@ -158,7 +158,11 @@ impl Leader {
         );
         let mut leadership = election.leadership();
         let granted = leadership.wait_for(|it| matches!(it, Leadership::Granted(_)));
-        let session = granted.await.expect("the election lives").session().cloned();
+        let session = granted
+            .await
+            .expect("the election lives")
+            .session()
+            .cloned();
         let session = session.expect("granted");
         let records = Arc::new(cluster.store_of(process.clone()));
         let coordination = records.clone();
@@ -197,7 +201,11 @@ impl Leader {
         self.submit_by(job, 0).await
     }
 
-    async fn submit_by(&self, job: JobId, deadline_ms: u64) -> GatewayResult<pb::SubmitJobResponse> {
+    async fn submit_by(
+        &self,
+        job: JobId,
+        deadline_ms: u64,
+    ) -> GatewayResult<pb::SubmitJobResponse> {
         let submission = Box::new(submission(job, deadline_ms));
         let command = |reply| Command::Submit { submission, reply };
         self.dispatcher.ask(command).await
@@ -222,7 +230,10 @@ impl Leader {
     }
 
     async fn status(&self, job: JobId) -> Option<pb::JobStatus> {
-        self.describe(job).await.ok().map(|details| details.status())
+        self.describe(job)
+            .await
+            .ok()
+            .map(|details| details.status())
     }
 
     async fn wait_for(&self, job: JobId, status: pb::JobStatus) {
@@ -293,7 +304,10 @@ async fn a_leader_that_does_not_know_that_it_is_deposed_denies_no_job() {
     }
     // In the moment in which it reaches the store again it may learn of its end first.
     a.cluster.heal(&a.process);
-    let denied = a.cancel(JOB).await.expect_err("it knows nothing of the job");
+    let denied = a
+        .cancel(JOB)
+        .await
+        .expect_err("it knows nothing of the job");
     assert!(denied.is_retryable(), "{denied:?}");
 }
 
@@ -307,8 +321,14 @@ async fn a_leader_that_the_store_confirms_says_that_there_is_no_such_job() {
         a.dispatcher.job_master(JOB),
         a.submit_by(JOB, 1),
     );
-    assert!(matches!(described, Err(GatewayError::NotFound(_))), "{described:?}");
-    assert!(matches!(cancelled, Err(GatewayError::NotFound(_))), "{cancelled:?}");
+    assert!(
+        matches!(described, Err(GatewayError::NotFound(_))),
+        "{described:?}"
+    );
+    assert!(
+        matches!(cancelled, Err(GatewayError::NotFound(_))),
+        "{cancelled:?}"
+    );
     assert!(matches!(asked, Err(GatewayError::NotFound(_))));
     assert!(matches!(late, Err(GatewayError::Invalid(_))), "{late:?}");
 }
@@ -324,7 +344,10 @@ async fn a_submission_whose_term_ends_under_it_is_not_said_to_be_unhandled() {
         a.dispatcher.stop().await;
     };
     let (answer, ()) = tokio::join!(a.submit(JOB), stop);
-    assert!(matches!(answer, Err(GatewayError::Unknown(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Err(GatewayError::Unknown(_))),
+        "{answer:?}"
+    );
     assert_eq!(a.store.recover().await.expect("readable").jobs.len(), 1);
 }
 
@@ -363,7 +386,9 @@ async fn blobs() -> (tempfile::TempDir, Arc<BlobStore>) {
 
 /// A name that no compression makes small.
 fn large_name() -> String {
-    (0..200).map(|_| format!("{:016x}", rand::random::<u64>())).collect()
+    (0..200)
+        .map(|_| format!("{:016x}", rand::random::<u64>()))
+        .collect()
 }
 
 #[tokio::test]
@@ -406,7 +431,9 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     a.submit(JOB).await.expect("acknowledged");
     let mut result = result_of(JOB);
     result.details = Some(pb::JobDetails {
-        name: (0..80_000).map(|_| format!("{:016x}", rand::random::<u64>())).collect(),
+        name: (0..80_000)
+            .map(|_| format!("{:016x}", rand::random::<u64>()))
+            .collect(),
         ..pb::JobDetails::default()
     });
     a.end_last(End::Result(Box::new(result)));
@@ -428,7 +455,11 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
     for broken in 1..=3 {
         a.end_last(End::Broken);
         a.wait_for(JOB, pb::JobStatus::Reconciling).await;
-        let denied = a.dispatcher.job_master(JOB).await.expect_err("there is none");
+        let denied = a
+            .dispatcher
+            .job_master(JOB)
+            .await
+            .expect_err("there is none");
         assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
         a.wait_for(JOB, pb::JobStatus::Running).await;
         let job_masters = lock(&a.world.job_masters);
