@@ -121,6 +121,7 @@ pub struct JobMasterCore {
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
     pub(super) turn: u64,
+    pub(super) settled_at_ms: u64,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -185,6 +186,7 @@ impl JobMasterCore {
                 at_ms: now_ms,
             }],
             turn: 0,
+            settled_at_ms: 0,
             effects: Vec::new(),
             options,
         };

@@ -24,6 +24,7 @@ const COMMIT_RETRY_MS: u64 = 100;
 
 impl JobMasterCore {
     pub(super) fn settle(&mut self, now_ms: u64) {
+        self.settled_at_ms = now_ms;
         if self.result.is_none() {
             self.judge_failures(now_ms);
             self.give_up_overdue(now_ms);
@@ -661,7 +662,8 @@ impl JobMasterCore {
         })
     }
 
-    /// When [`super::event::Event::TimePassed`] has something to change, in milliseconds since 1970.
+    /// When [`super::event::Event::TimePassed`] has something to change, in milliseconds since 1970. What was due at the
+    /// last event is done or waits for another one (a write, an end of a task), so time alone does not help it.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         if self.result.is_some() {
             return None;
@@ -706,6 +708,7 @@ impl JobMasterCore {
             let idle = self.pool.idle_since_ms();
             deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
         }
+        deadlines.retain(|at_ms| *at_ms > self.settled_at_ms);
         deadlines.into_iter().min()
     }
 }
