@@ -63,7 +63,9 @@ impl DispatcherHandle {
             .send(command(reply))
             .await
             .map_err(|_| gone())?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        // It was heard, and may have taken effect: a submission may be in the store.
+        let unknown = || GatewayError::Unknown("the Dispatcher's term has ended".to_owned());
+        answer.await.unwrap_or_else(|_| Err(unknown()))
     }
 
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
