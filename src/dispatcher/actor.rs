@@ -479,6 +479,10 @@ impl DispatcherActor {
                     async move { control.cancel().await.map(|()| pb::Ack {}) },
                 );
             }
+            // Repeated because its answer was lost: it has what it wants.
+            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Canceled => {
+                let _ = reply.send(Ok(pb::Ack {}));
+            }
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
                 let text = format!("job {job} has already ended: {status}");
