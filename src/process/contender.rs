@@ -139,7 +139,7 @@ async fn lead_term_after_term(
             () = stop.cancelled() => {
                 info!(epoch = %session.epoch(), "resigning: this process was asked to end");
                 services.current.end();
-                opened.election.resign().await;
+                give_back(services, opened).await;
                 return ExitCode::Ended;
             }
         };
@@ -147,10 +147,32 @@ async fn lead_term_after_term(
             Ok(()) => rest.reset(),
             Err(error) => {
                 warn!(epoch = %session.epoch(), %error, "the term is given up");
-                opened.election.resign().await;
-                tokio::time::sleep(rest.next_delay()).await;
+                tokio::select! {
+                    () = async {
+                        opened.election.resign().await;
+                        tokio::time::sleep(rest.next_delay()).await;
+                    } => {}
+                    () = stop.cancelled() => {
+                        give_back(services, opened).await;
+                        return ExitCode::Ended;
+                    }
+                }
             }
         }
+    }
+}
+
+/// Resigns, unless the store can't be reached for long: then the lease ends by itself, and so does this process.
+async fn give_back(services: &TermServices, opened: &HaServices) {
+    let patience = services.options.process.shutdown_timeout / 2;
+    if tokio::time::timeout(patience, opened.election.resign())
+        .await
+        .is_err()
+    {
+        warn!(
+            ?patience,
+            "the store took no note of the resignation; its lease will end by itself"
+        );
     }
 }
 
