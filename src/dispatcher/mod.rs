@@ -25,6 +25,8 @@ mod cleanup;
 pub mod core;
 mod handle;
 pub mod job_store;
+#[cfg(test)]
+mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
 pub use cleanup::{Cleaner, SinkCleaner};
