@@ -307,8 +307,15 @@ async fn a_job_whose_output_can_never_be_made_visible_fails_with_that_cause() {
     assert_eq!(result.status(), JobStatus::Failed);
     assert!(result.cause.contains("/out/part-0"), "{}", result.cause);
     let failures = &result.details.as_ref().expect("described").failures;
-    assert!(failures.iter().any(|it| it.cause.contains("/out/part-0")), "{failures:?}");
-    assert_eq!(fixture.stored().fatal_cause, result.cause, "decided in the store");
+    assert!(
+        failures.iter().any(|it| it.cause.contains("/out/part-0")),
+        "{failures:?}"
+    );
+    assert_eq!(
+        fixture.stored().fatal_cause,
+        result.cause,
+        "decided in the store"
+    );
 }
 
 /// A recovered job whose record says that its one task has finished.

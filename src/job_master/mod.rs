@@ -51,7 +51,5 @@ mod testing;
 
 pub use actor::JobMaster;
 pub use handle::JobMasterHandle;
-pub use options::{
-    CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter,
-};
+pub use options::{CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter};
 pub use restart::RestartStrategy;

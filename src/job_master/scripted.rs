@@ -12,8 +12,8 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::testing::{graph_of, submitted};
-use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
 use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
+use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::{
     Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
