@@ -43,6 +43,7 @@ pub struct ClusterBuilder {
     taskmanagers: usize,
     slots: usize,
     settings: Vec<(String, String)>,
+    defaults: bool,
     failpoints: Vec<(usize, String)>,
 }
 
@@ -56,6 +57,7 @@ impl ClusterBuilder {
             taskmanagers: 2,
             slots: 2,
             settings: Vec::new(),
+            defaults: false,
             failpoints: Vec::new(),
         }
     }
@@ -88,6 +90,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Leaves leases, heartbeats and pauses at the program's own defaults, as an operator gets them.
+    #[must_use]
+    pub fn with_default_settings(mut self) -> ClusterBuilder {
+        self.defaults = true;
+        self
+    }
+
     /// Arms failpoints, as in `submit.persisted=kill`, in the first start of a JobManager. [`ClusterBuilder::start`] lets the
     /// one with index 0 lead first.
     #[must_use]
@@ -113,7 +122,8 @@ impl ClusterBuilder {
         Ok(cluster)
     }
 
-    async fn prepare(self) -> anyhow::Result<Cluster> {
+    /// Starts nothing yet.
+    pub async fn prepare(self) -> anyhow::Result<Cluster> {
         let permit = CLUSTERS
             .get_or_init(async || Semaphore::new(permits()))
             .await;
@@ -202,9 +212,10 @@ impl ClusterBuilder {
             ("jobmanager.rpc.port", "0".to_owned()),
             ("io.tmp.dirs", directory.to_string_lossy().into_owned()),
         ];
-        let mut settings = self.store.settings(store_directory);
-        let defaults = SETTINGS.map(|(key, value)| (key, value.to_owned()));
-        let all = fixed.into_iter().chain(defaults);
+        let mut settings = self.store.settings(store_directory, self.defaults);
+        let quick: &[(&str, &str)] = if self.defaults { &[] } else { &SETTINGS };
+        let quick = quick.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        let all = fixed.into_iter().chain(quick);
         settings.extend(all.map(|(key, value)| (key.to_owned(), value)));
         // A key is given once.
         settings.retain(|(key, _)| !self.settings.iter().any(|(own, _)| own == key));

@@ -161,6 +161,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Kills all processes and removes everything, without a word about it.
+    pub fn discard(mut self) {
+        self.ended_well = true;
+    }
+
     async fn observer(&self) -> anyhow::Result<Arc<dyn ElectionDriver>> {
         let open = || self.store.observe(&self.store_directory, &self.id);
         Ok(self.observer.get_or_try_init(open).await?.clone())

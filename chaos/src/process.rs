@@ -103,9 +103,14 @@ impl Process {
         }
     }
 
+    /// SIGTERM, and waits for nothing.
+    pub fn ask_to_end(&self) -> anyhow::Result<()> {
+        self.signal(Signal::TERM)
+    }
+
     /// SIGTERM, and waits for the orderly end.
     pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
-        self.signal(Signal::TERM)?;
+        self.ask_to_end()?;
         self.ended(END_BOUND).await
     }
 

@@ -166,8 +166,10 @@ impl Store {
         Ok(())
     }
 
-    /// What tells `tanist` to use it. Leases are as short as the store grants, or the defaults if all is tested.
-    pub(crate) fn settings(&self, directory: &Path) -> Vec<(String, String)> {
+    /// What tells `tanist` to use it. Leases are as short as the store grants, or the defaults if those are wanted or all is
+    /// tested.
+    pub(crate) fn settings(&self, directory: &Path, defaults: bool) -> Vec<(String, String)> {
+        let shortest = !defaults && !test_all();
         let mut settings = vec![("high-availability.type".to_owned(), self.kind.to_string())];
         let mut set = |key: &str, value: &str| {
             settings.push((format!("high-availability.{key}"), value.to_owned()));
@@ -176,13 +178,13 @@ impl Store {
             StoreKind::Embedded => set("embedded.dir", &directory.to_string_lossy()),
             StoreKind::Etcd => {
                 set("etcd.endpoints", &self.endpoint);
-                if !test_all() {
+                if shortest {
                     set("etcd.lease-ttl", "2 s");
                 }
             }
             StoreKind::ZooKeeper => {
                 set("zookeeper.quorum", &self.endpoint);
-                if !test_all() {
+                if shortest {
                     set("zookeeper.client.session-timeout", "1 s");
                 }
             }

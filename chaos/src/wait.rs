@@ -10,6 +10,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(40);
 pub async fn wait_for<T, E: Display>(
     what: &str,
     bound: Duration,
+    look: impl AsyncFnMut() -> Result<T, E>,
+) -> anyhow::Result<T> {
+    wait_for_every(LOOK_INTERVAL, what, bound, look).await
+}
+
+/// The same with another pause between two looks.
+pub async fn wait_for_every<T, E: Display>(
+    interval: Duration,
+    what: &str,
+    bound: Duration,
     mut look: impl AsyncFnMut() -> Result<T, E>,
 ) -> anyhow::Result<T> {
     let deadline = tokio::time::Instant::now() + bound;
@@ -19,7 +29,7 @@ pub async fn wait_for<T, E: Display>(
             Err(last) if tokio::time::Instant::now() >= deadline => {
                 anyhow::bail!("waited {bound:?} for {what}; last seen: {last:#}")
             }
-            Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
+            Err(_) => tokio::time::sleep(interval).await,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The process around it brings the services; all that is decided between them is here.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use crate::telemetry::{ExitCode, version};
 const READS_FORMAT: u16 = 1;
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
+/// How long an orderly end waits for the store to take note.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a contender is to the cluster, and how it reaches others.
 #[derive(Debug, Clone)]
@@ -134,12 +137,16 @@ async fn lead_term_after_term(
             },
             () = stop.cancelled() => return ExitCode::Ended,
         };
+        let mut leading = pin!(term::lead(services, &session));
         let ended = tokio::select! {
-            ended = term::lead(services, &session) => ended,
+            ended = &mut leading => ended,
             () = stop.cancelled() => {
                 info!(epoch = %session.epoch(), "resigning: this process was asked to end");
                 services.current.end();
-                opened.election.resign().await;
+                let in_order = async { tokio::join!(opened.election.resign(), leading) };
+                if tokio::time::timeout(RESIGN_TIMEOUT, in_order).await.is_err() {
+                    warn!("the store did not take note in time: a standby waits for the end of the lease or session");
+                }
                 return ExitCode::Ended;
             }
         };
@@ -147,8 +154,14 @@ async fn lead_term_after_term(
             Ok(()) => rest.reset(),
             Err(error) => {
                 warn!(epoch = %session.epoch(), %error, "the term is given up");
-                opened.election.resign().await;
-                tokio::time::sleep(rest.next_delay()).await;
+                let pause = async {
+                    opened.election.resign().await;
+                    tokio::time::sleep(rest.next_delay()).await;
+                };
+                tokio::select! {
+                    () = pause => {}
+                    () = stop.cancelled() => return ExitCode::Ended,
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The tasks that cargo does: what is called, with which features, in which order.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::bail;
@@ -88,6 +89,24 @@ pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
         "--",
         "demo",
     ]);
+    run(command.args(arguments))
+}
+
+/// Builds the released program and what measures it, each for itself: together, the features that only the harness wants
+/// would get into the program.
+pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
+    for (package, program) in [("tanist", "tanist"), ("tanist-chaos", "tanist-bench")] {
+        let build = ["build", "--release", "--package", package, "--bin", program];
+        run(&mut cargo(&build))?;
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let built = PathBuf::from(target).join("release");
+    let suffix = std::env::consts::EXE_SUFFIX;
+    let mut command = Command::new(built.join(format!("tanist-bench{suffix}")));
+    command.env(
+        "TANIST_BENCH_PROGRAM",
+        built.join(format!("tanist{suffix}")),
+    );
     run(command.args(arguments))
 }
 

@@ -34,6 +34,12 @@ enum Task {
     Lint,
     /// Formats, applies what clippy suggests, and writes generated documentation.
     Fix,
+    /// Measures the released program: start-up, memory, failover, submission, recovery, throughput.
+    Bench {
+        /// `--only NAME..`, `--store STORE..`, `--json FILE`, `--quick`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Builds and runs `tanist demo`: a cluster whose leader is killed in the middle of a job.
     Demo {
         /// What `tanist demo` takes.
@@ -63,6 +69,11 @@ fn main() -> anyhow::Result<()> {
         Task::Fix => {
             setup::protoc()?;
             cargo::fix()
+        }
+        Task::Bench { arguments } => {
+            setup::protoc()?;
+            setup::servers()?;
+            cargo::bench(&arguments)
         }
         Task::Demo { arguments } => {
             setup::protoc()?;

@@ -1,0 +1,188 @@
+//! Where figures come from: the machine, its disk, the versions, and how busy others kept it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::proc;
+use super::samples::{Samples, shown};
+
+/// How often the disk is asked to make something durable.
+const SYNCS: usize = 200;
+/// Where Debian's ZooKeeper says its version.
+const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// The machine and what runs on it.
+#[derive(Debug, Clone, Default)]
+pub struct Host {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// What kind they are.
+    pub processor: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// What `tanist --version` says.
+    pub tanist: String,
+    /// etcd's version.
+    pub etcd: String,
+    /// ZooKeeper's version.
+    pub zookeeper: String,
+    /// Milliseconds for `fdatasync` of 1 KiB where clusters have their directories.
+    pub fdatasync_ms: Samples,
+    /// When the run began: `2026-01-31 12:34 UTC`.
+    pub began: String,
+    /// Load averages at that time.
+    pub load: String,
+}
+
+impl Host {
+    /// Looks at this machine.
+    pub fn look(program: &Path) -> anyhow::Result<Host> {
+        let uname = rustix::system::uname();
+        let unknown = || "not found".to_owned();
+        Ok(Host {
+            cores: std::thread::available_parallelism()?.get(),
+            processor: processor().unwrap_or_else(unknown),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            tanist: first_line(Command::new(program).arg("--version"))
+                .with_context(|| format!("{} does not run", program.display()))?,
+            etcd: first_line(Command::new("etcd").arg("--version")).unwrap_or_else(unknown),
+            zookeeper: zookeeper_version().unwrap_or_else(unknown),
+            fdatasync_ms: time_syncs()?,
+            began: first_line(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]))
+                .unwrap_or_else(unknown),
+            load: load_averages().unwrap_or_else(unknown),
+        })
+    }
+
+    /// What a reader has to know, a line each.
+    pub fn lines(&self) -> Vec<String> {
+        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
+        vec![
+            format!("{}; Linux {}; {} cores, {}", self.began, self.kernel, self.cores, self.processor),
+            format!("{}; {}; ZooKeeper {}; single servers on the same host", self.tanist, self.etcd, self.zookeeper),
+            format!(
+                "`fdatasync` of 1 KiB: {} / {} / {} ms",
+                number(self.fdatasync_ms.min()),
+                number(self.fdatasync_ms.median()),
+                number(self.fdatasync_ms.max())
+            ),
+            format!("load averages at the start: {}", self.load),
+            "load / others: load average (1 min) when the figure was done, and how many cores processes that were not this run's \
+             kept busy meanwhile"
+                .to_owned(),
+        ]
+    }
+
+    /// The same for programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "began": self.began,
+            "cores": self.cores,
+            "processor": self.processor,
+            "kernel": self.kernel,
+            "tanist": self.tanist,
+            "etcd": self.etcd,
+            "zookeeper": self.zookeeper,
+            "fdatasync_ms": self.fdatasync_ms.all(),
+            "load_averages": self.load,
+        })
+    }
+}
+
+fn first_line(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().next()?.trim().to_owned();
+    (output.status.success() && !line.is_empty()).then_some(line)
+}
+
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The jar is a link to one with the version in its name.
+fn zookeeper_version() -> Option<String> {
+    let jar = std::fs::canonicalize(ZOOKEEPER_JAR).ok()?;
+    let name = jar.file_stem()?.to_string_lossy().into_owned();
+    Some(name.trim_start_matches("zookeeper-").to_owned())
+}
+
+fn load_averages() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let three: Vec<&str> = text.split_whitespace().take(3).collect();
+    Some(three.join(", "))
+}
+
+fn time_syncs() -> anyhow::Result<Samples> {
+    let directory = tempfile::tempdir()?;
+    let mut file = File::create(directory.path().join("syncs"))?;
+    let mut samples = Samples::default();
+    for _ in 0..SYNCS {
+        file.write_all(&[7; 1024])?;
+        let start = Instant::now();
+        file.sync_data()?;
+        samples.push(milliseconds(start.elapsed()));
+    }
+    Ok(samples)
+}
+
+/// A duration as a figure.
+pub fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// How busy the machine was during a measurement.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Load {
+    /// The load average of the last minute.
+    pub average: f64,
+    /// How many cores the processes of others kept busy.
+    pub others: f64,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} / {:.1}", self.average, self.others)
+    }
+}
+
+/// Watches how busy others keep the machine.
+#[derive(Debug)]
+pub struct LoadWatch {
+    start: Instant,
+    busy: Duration,
+    ours: Duration,
+}
+
+impl LoadWatch {
+    /// From now on.
+    pub fn start() -> LoadWatch {
+        LoadWatch {
+            start: Instant::now(),
+            busy: proc::machine_cpu().unwrap_or_default(),
+            ours: proc::family_cpu(),
+        }
+    }
+
+    /// Until now.
+    pub fn stop(&self) -> Load {
+        let busy = proc::machine_cpu().unwrap_or_default();
+        let busy = busy.saturating_sub(self.busy);
+        let others = busy.saturating_sub(proc::family_cpu().saturating_sub(self.ours));
+        let average = load_averages().and_then(|text| text.split(',').next()?.parse().ok());
+        Load {
+            average: average.unwrap_or_default(),
+            others: others.as_secs_f64() / self.start.elapsed().as_secs_f64().max(0.001),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A client that keeps its connections: what a benchmark's clients and observers ask with.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use tanist_proto::id::JobId;
+
+/// How long one answer may take: long enough for one that waits for a leader.
+const ANSWER_BOUND: Duration = Duration::from_secs(40);
+
+/// Job files.
+pub const YAML: &str = "application/yaml";
+/// Job graphs.
+pub const PROTOBUF: &str = "application/x-protobuf";
+
+/// A client with connections of its own.
+#[derive(Debug, Clone)]
+pub struct Http {
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Http {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+        }
+    }
+}
+
+impl Http {
+    /// The JSON of a successful answer to `GET http://address/path`.
+    pub async fn get(&self, address: &str, path: &str) -> anyhow::Result<Value> {
+        let request = Request::get(format!("http://{address}{path}")).body(Full::default())?;
+        let (status, body) = self.send(request).await?;
+        if !status.is_success() {
+            bail!("GET {address}{path}: {status}: {}", text(&body));
+        }
+        serde_json::from_slice(&body).with_context(|| format!("GET {address}{path}"))
+    }
+
+    /// Submits what `body` holds; the job's id once it is acknowledged.
+    pub async fn submit(
+        &self,
+        address: &str,
+        query: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> anyhow::Result<JobId> {
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(format!("http://{address}/v1/jobs{query}"))
+            .header("content-type", content_type)
+            .body(Full::new(body))?;
+        let (status, body) = self.send(request).await?;
+        if status != StatusCode::ACCEPTED {
+            bail!("submitting to {address}: {status}: {}", text(&body));
+        }
+        let answer: Value = serde_json::from_slice(&body)?;
+        let id = answer["jobid"].as_str().context("no jobid in the answer")?;
+        Ok(id.parse()?)
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+        let exchange = async {
+            let answer = self.client.request(request).await?;
+            let status = answer.status();
+            anyhow::Ok((status, answer.into_body().collect().await?.to_bytes()))
+        };
+        tokio::time::timeout(ANSWER_BOUND, exchange)
+            .await
+            .with_context(|| format!("no answer within {ANSWER_BOUND:?}"))?
+    }
+}
+
+fn text(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).into_owned()
+}

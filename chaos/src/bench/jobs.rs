@@ -1,0 +1,130 @@
+//! The jobs that benchmarks submit.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use prost::Message as _;
+use tanist_ha::jobs::record::{self, Payload};
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::http::{Http, PROTOBUF, YAML};
+use crate::cluster::Cluster;
+
+/// `examples/wordcount.yaml`.
+pub const WORDCOUNT: &str = include_str!("../../../examples/wordcount.yaml");
+/// `examples/stream.yaml`: two vertices at parallelism 2.
+pub const STREAM: &str = include_str!("../../../examples/stream.yaml");
+/// One vertex at parallelism 1 that does next to nothing.
+pub const TINY: &str = "version: 1
+name: tiny
+steps:
+  - name: numbers
+    datagen: { rate: 1 }
+  - name: out
+    discard: {}
+";
+/// Counts records by key as fast as it can; two vertices.
+pub const KEYED_COUNT: &str = "version: 1
+name: keyed-count
+parameters:
+  count:
+    description: How many records.
+steps:
+  - name: numbers
+    datagen: { count: \"${count}\", keys: 1000 }
+  - name: by-key
+    key-by: { columns: [key] }
+  - name: counts
+    count: { emit: updates }
+  - name: out
+    discard: {}
+";
+
+/// The newest format of graphs that is read here.
+const GRAPH_FORMAT: u16 = 1;
+
+/// Submits a job file with parameters.
+pub async fn submit(
+    http: &Http,
+    address: &str,
+    file: &'static str,
+    parallelism: u32,
+    parameters: &[(&str, &str)],
+) -> anyhow::Result<JobId> {
+    let mut query = format!("?parallelism={parallelism}");
+    for (name, value) in parameters {
+        let _ = write!(query, "&param.{name}={value}");
+    }
+    let body = Bytes::from_static(file.as_bytes());
+    http.submit(address, &query, YAML, body).await
+}
+
+/// A compiled graph, to be submitted under one id after the other.
+#[derive(Debug, Clone)]
+pub struct Template(pb::JobGraph);
+
+impl Template {
+    /// Compiles a job file by submitting it, and reads from the store what came of it: the cluster has that one job then.
+    pub async fn of(
+        file: &'static str,
+        http: &Http,
+        cluster: &mut Cluster,
+    ) -> anyhow::Result<Template> {
+        let leader = cluster.leader().await?;
+        let job = submit(http, &leader.rest, file, 1, &[]).await?;
+        let key = Key::new(Kind::Graphs, Name::new(job.to_string())?);
+        let values = cluster
+            .records()
+            .await?
+            .get(std::slice::from_ref(&key))
+            .await?;
+        let value = values.into_iter().next().flatten();
+        let value = value.with_context(|| format!("{key} is not in the store"))?;
+        match record::decode(&key, GRAPH_FORMAT, &value)? {
+            Payload::Inline { bytes, .. } => Ok(Template(pb::JobGraph::decode(bytes)?)),
+            Payload::Blob { .. } => bail!("{key} is in a blob, which no small graph is"),
+        }
+    }
+
+    /// The body of a submission under a fresh id.
+    pub fn fresh(&self) -> Bytes {
+        let graph = pb::JobGraph {
+            job_id: JobId::random().to_string(),
+            ..self.0.clone()
+        };
+        graph.encode_to_vec().into()
+    }
+
+    /// Submits it under a fresh id.
+    pub async fn submit(&self, http: &Http, address: &str) -> anyhow::Result<JobId> {
+        http.submit(address, "", PROTOBUF, self.fresh()).await
+    }
+
+    /// Submits it `count` times over `clients` connections.
+    pub async fn submit_many(
+        &self,
+        address: &str,
+        count: usize,
+        clients: usize,
+    ) -> anyhow::Result<()> {
+        let mut submitting = tokio::task::JoinSet::new();
+        for client in 0..clients {
+            let (template, address) = (self.clone(), address.to_owned());
+            let share = count / clients + usize::from(client < count % clients);
+            submitting.spawn(async move {
+                let http = Http::default();
+                for _ in 0..share {
+                    template.submit(&http, &address).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(done) = submitting.join_next().await {
+            done??;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! What processes hold when they have nothing to do, and with one small job.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::time::sleep;
+
+use super::BenchOptions;
+use super::http::Http;
+use super::jobs::{self, STREAM};
+use super::proc;
+use super::report::Figure;
+use super::samples::Unit;
+use super::watch::until_running;
+use crate::process::Process;
+use crate::store::{Store, StoreKind};
+
+pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 2 slots, left alone for 10 s. Resident memory (`VmRSS`) includes the pages of \
+the program file that were touched, which all processes share; *anonymous* is without them. Then the streaming job at 2000 \
+records a second for 10 s.";
+
+const REPETITIONS: (usize, usize) = (3, 1);
+const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let idle = options.pick(IDLE.0, IDLE.1);
+    let mut figures = Vec::new();
+    for (who, resident, threads, busy, with_job) in [
+        (
+            "leader",
+            "288 / 290 MiB",
+            "70 / 75",
+            "1.8 / 2.3 %",
+            "313 / 321 MiB",
+        ),
+        (
+            "standby",
+            "254 / 256 MiB",
+            "64",
+            "1.5 / 1.6 %",
+            "254 / 255 MiB",
+        ),
+        (
+            "TaskManager",
+            "347 / 350 MiB",
+            "57 / 60",
+            "1.5 %",
+            "423 / 471 MiB",
+        ),
+    ] {
+        figures.push(Figure::new(
+            format!("{who}, idle: resident"),
+            Unit::Mebibytes,
+            resident,
+        ));
+        figures.push(Figure::new(
+            format!("{who}, idle: anonymous"),
+            Unit::Mebibytes,
+            "",
+        ));
+        figures.push(Figure::new(
+            format!("{who}, idle: threads"),
+            Unit::Count,
+            threads,
+        ));
+        figures.push(Figure::new(
+            format!("{who}, idle: processor"),
+            Unit::PercentOfACore,
+            busy,
+        ));
+        figures.push(Figure::new(
+            format!("{who}, with a job: resident"),
+            Unit::Mebibytes,
+            with_job,
+        ));
+    }
+    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+        let builder = options.cluster(Store::shared(store).await?);
+        let mut cluster = builder.jobmanagers(2).taskmanagers(1).start().await?;
+        let leader = cluster.leader().await?;
+        let pids = [
+            pid(cluster.jobmanager(leader.index))?,
+            pid(cluster.jobmanager(1 - leader.index))?,
+            pid(cluster.taskmanager(0))?,
+        ];
+        let mut before = Vec::new();
+        for pid in pids {
+            before.push(proc::total_cpu(pid)?);
+        }
+        // Not a wait for anything: the time that it is left alone is part of the figure.
+        sleep(idle).await;
+        for (index, pid) in pids.into_iter().enumerate() {
+            let memory = proc::memory(pid)?;
+            let used = proc::total_cpu(pid)?.saturating_sub(before[index]);
+            let of_process = &mut figures[index * 5..];
+            of_process[0].push(mebibytes(memory.resident));
+            of_process[1].push(mebibytes(memory.anonymous));
+            of_process[2].push(memory.threads as f64);
+            of_process[3].push(100.0 * used.as_secs_f64() / idle.as_secs_f64());
+        }
+        let http = Http::default();
+        let job = jobs::submit(&http, &leader.rest, STREAM, 2, &[("rate", "2000")]).await?;
+        until_running(&http, &leader.rest, job).await?;
+        sleep(idle).await;
+        for (index, pid) in pids.into_iter().enumerate() {
+            figures[index * 5 + 4].push(mebibytes(proc::memory(pid)?.resident));
+        }
+        cluster.discard();
+    }
+    Ok(figures)
+}
+
+fn pid(process: &Process) -> anyhow::Result<u32> {
+    process
+        .pid()
+        .with_context(|| format!("{} does not run", process.name()))
+}
+
+/// Bytes as a figure.
+pub(super) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / (1024.0 * 1024.0)
+}

@@ -1,0 +1,175 @@
+//! Benchmarks: figures of the released program, taken from outside as its users see them.
+//!
+//! Every cluster here consists of real processes with the program's default settings (unless a method says otherwise) and
+//! is thrown away after its figure. Not here: judging a figure. Whoever compares two runs looks at minima and medians and
+//! at what else the machine did, which stands next to each figure.
+
+pub mod failover;
+pub mod host;
+pub mod http;
+pub mod jobs;
+pub mod memory;
+pub mod proc;
+pub mod recovery;
+pub mod report;
+pub mod samples;
+pub mod startup;
+pub mod submission;
+pub mod text;
+pub mod throughput;
+pub mod watch;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use self::host::{Host, LoadWatch};
+use self::report::{Figure, Measurement, Report};
+use crate::builder::ClusterBuilder;
+use crate::store::{Store, StoreKind};
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Benchmark {
+    /// Process start to leading.
+    Startup,
+    /// Resident memory of idle processes.
+    Memory,
+    /// The leader's end to the job running again.
+    Failover,
+    /// Submissions acknowledged a second.
+    Submission,
+    /// A start with many persisted jobs.
+    Recovery,
+    /// Words counted a second.
+    Wordcount,
+    /// Records counted by key a second, with nothing read from files.
+    KeyedCount,
+}
+
+impl Benchmark {
+    /// All, in the order in which they are made and shown.
+    pub const ALL: [Benchmark; 7] = [
+        Benchmark::Startup,
+        Benchmark::Memory,
+        Benchmark::Failover,
+        Benchmark::Submission,
+        Benchmark::Recovery,
+        Benchmark::Wordcount,
+        Benchmark::KeyedCount,
+    ];
+
+    /// As the command line has it.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// As a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Benchmark::Startup => "Start-up",
+            Benchmark::Memory => "Memory",
+            Benchmark::Failover => "Failover",
+            Benchmark::Submission => "Submission",
+            Benchmark::Recovery => "Recovery",
+            Benchmark::Wordcount => "Word count",
+            Benchmark::KeyedCount => "Keyed count",
+        }
+    }
+
+    /// How it is measured, in a paragraph.
+    pub fn method(self) -> &'static str {
+        match self {
+            Benchmark::Startup => startup::METHOD,
+            Benchmark::Memory => memory::METHOD,
+            Benchmark::Failover => failover::METHOD,
+            Benchmark::Submission => submission::METHOD,
+            Benchmark::Recovery => recovery::METHOD,
+            Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
+            Benchmark::KeyedCount => throughput::KEYED_COUNT_METHOD,
+        }
+    }
+
+    /// Whether the store makes a difference: what does not touch it is measured on one only.
+    fn depends_on_store(self) -> bool {
+        !matches!(self, Benchmark::Wordcount | Benchmark::KeyedCount)
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// The released program.
+    pub program: PathBuf,
+    /// How this run was called, for the report.
+    pub command: String,
+    /// Which benchmarks.
+    pub benchmarks: Vec<Benchmark>,
+    /// On which stores.
+    pub stores: Vec<StoreKind>,
+    /// Fewer repetitions and smaller inputs: to see that everything works.
+    pub quick: bool,
+}
+
+impl BenchOptions {
+    /// A number for full runs and one for quick ones.
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// A cluster with default settings.
+    fn cluster(&self, store: Store) -> ClusterBuilder {
+        ClusterBuilder::new(&self.program, store).with_default_settings()
+    }
+}
+
+/// Measures one after the other; a benchmark that fails is told as such, and the others go on.
+pub async fn run(options: &BenchOptions) -> anyhow::Result<Report> {
+    let mut report = Report {
+        host: Host::look(&options.program)?,
+        command: options.command.clone(),
+        measurements: Vec::new(),
+        failures: Vec::new(),
+    };
+    for benchmark in &options.benchmarks {
+        let stores = match (benchmark.depends_on_store(), options.stores.first()) {
+            (false, Some(first)) => vec![*first],
+            (true, _) | (false, None) => options.stores.clone(),
+        };
+        for store in stores {
+            eprintln!("{} on {store} ...", benchmark.name());
+            let watch = LoadWatch::start();
+            match measure(*benchmark, store, options).await {
+                Ok(figures) => report.measurements.push(Measurement {
+                    benchmark: *benchmark,
+                    store,
+                    load: watch.stop(),
+                    figures,
+                }),
+                Err(error) => {
+                    let failure = format!("{} on {store}: {error:#}", benchmark.name());
+                    eprintln!("failed: {failure}");
+                    report.failures.push(failure);
+                }
+            }
+        }
+    }
+    Ok(report)
+}
+
+async fn measure(
+    benchmark: Benchmark,
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    match benchmark {
+        Benchmark::Startup => Box::pin(startup::measure(store, options)).await,
+        Benchmark::Memory => Box::pin(memory::measure(store, options)).await,
+        Benchmark::Failover => Box::pin(failover::measure(store, options)).await,
+        Benchmark::Submission => Box::pin(submission::measure(store, options)).await,
+        Benchmark::Recovery => Box::pin(recovery::measure(store, options)).await,
+        Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,
+        Benchmark::KeyedCount => Box::pin(throughput::keyed_count(store, options)).await,
+    }
+}

@@ -1,0 +1,271 @@
+//! A run of benchmarks: where it ran, its figures, as a table for people and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::Benchmark;
+use super::host::{Host, Load};
+use super::samples::{Samples, Unit, shown};
+use crate::store::StoreKind;
+
+/// One measured quantity.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// What was measured, in words.
+    pub what: String,
+    /// What its numbers count.
+    pub unit: Unit,
+    /// A number for each repetition.
+    pub samples: Samples,
+    /// The same of Flink, in words.
+    pub flink: &'static str,
+}
+
+impl Figure {
+    /// Without samples yet.
+    pub fn new(what: impl Into<String>, unit: Unit, flink: &'static str) -> Figure {
+        let (what, samples) = (what.into(), Samples::default());
+        Figure {
+            what,
+            unit,
+            samples,
+            flink,
+        }
+    }
+
+    /// Takes a sample.
+    pub fn push(&mut self, sample: f64) {
+        self.samples.push(sample);
+    }
+}
+
+/// The figures of one benchmark on one store, and how busy the machine was meanwhile.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// Which benchmark.
+    pub benchmark: Benchmark,
+    /// On which store.
+    pub store: StoreKind,
+    /// What else went on.
+    pub load: Load,
+    /// What came out.
+    pub figures: Vec<Figure>,
+}
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Where it ran.
+    pub host: Host,
+    /// What it was called with.
+    pub command: String,
+    /// All measurements, in the order in which they were made.
+    pub measurements: Vec<Measurement>,
+    /// What came to nothing, and why.
+    pub failures: Vec<String>,
+}
+
+impl Report {
+    /// The run as text with Markdown tables.
+    pub fn to_markdown(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "`{}`\n", self.command);
+        for line in self.host.lines() {
+            let _ = writeln!(text, "- {line}");
+        }
+        for benchmark in Benchmark::ALL {
+            let of_it: Vec<&Measurement> = self
+                .measurements
+                .iter()
+                .filter(|measurement| measurement.benchmark == benchmark)
+                .collect();
+            if !of_it.is_empty() {
+                let _ = writeln!(text, "\n## {}\n", benchmark.title());
+                let _ = writeln!(text, "{}\n", benchmark.method());
+                text.push_str(&table(&of_it));
+            }
+        }
+        if !self.failures.is_empty() {
+            text.push_str("\n## Not measured\n\n");
+            for failure in &self.failures {
+                let _ = writeln!(text, "- {failure}");
+            }
+        }
+        text
+    }
+
+    /// The run with every sample.
+    pub fn to_json(&self) -> Value {
+        let measurements: Vec<Value> = self.measurements.iter().map(measurement_json).collect();
+        json!({
+            "command": self.command,
+            "host": self.host.to_json(),
+            "measurements": measurements,
+            "failures": self.failures,
+        })
+    }
+}
+
+fn measurement_json(measurement: &Measurement) -> Value {
+    let figure = |figure: &Figure| {
+        json!({
+            "what": figure.what,
+            "unit": figure.unit.to_string(),
+            "n": figure.samples.all().len(),
+            "min": figure.samples.min(),
+            "median": figure.samples.median(),
+            "max": figure.samples.max(),
+            "samples": figure.samples.all(),
+            "flink": figure.flink,
+        })
+    };
+    let figures: Vec<Value> = measurement.figures.iter().map(figure).collect();
+    json!({
+        "benchmark": measurement.benchmark.name(),
+        "store": measurement.store.to_string(),
+        "load_average": measurement.load.average,
+        "others_cores": measurement.load.others,
+        "figures": figures,
+    })
+}
+
+/// The same figure of all stores stands together.
+fn table(measurements: &[&Measurement]) -> String {
+    let mut rows = vec![
+        [
+            "",
+            "store",
+            "unit",
+            "n",
+            "min",
+            "median",
+            "max",
+            "load / others",
+            "Flink 2.3 (measured elsewhere on 2 cores)",
+        ]
+        .map(str::to_owned),
+    ];
+    let mut names: Vec<&str> = Vec::new();
+    for figure in measurements.iter().flat_map(|m| &m.figures) {
+        if !names.contains(&figure.what.as_str()) {
+            names.push(&figure.what);
+        }
+    }
+    for name in names {
+        for measurement in measurements {
+            for figure in measurement.figures.iter().filter(|f| f.what == name) {
+                rows.push(row(measurement, figure));
+            }
+        }
+    }
+    rendered(&rows)
+}
+
+fn row(measurement: &Measurement, figure: &Figure) -> [String; 9] {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
+    [
+        figure.what.clone(),
+        measurement.store.to_string(),
+        figure.unit.to_string(),
+        figure.samples.all().len().to_string(),
+        number(figure.samples.min()),
+        number(figure.samples.median()),
+        number(figure.samples.max()),
+        measurement.load.to_string(),
+        figure.flink.to_owned(),
+    ]
+}
+
+/// Lines of cells, each column as wide as its widest cell.
+fn rendered<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let mut widths = [3; COLUMNS];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let padded = row.iter().zip(widths);
+        let padded = padded.map(|(cell, width)| format!("{cell:<width$}"));
+        text.push_str(&line(padded.collect()));
+        if index == 0 {
+            text.push_str(&line(widths.map(|width| "-".repeat(width)).into()));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(store: StoreKind, samples: [f64; 3]) -> Measurement {
+        Measurement {
+            benchmark: Benchmark::Startup,
+            store,
+            load: Load {
+                average: 1.25,
+                others: 0.5,
+            },
+            figures: vec![Figure {
+                what: "leads".to_owned(),
+                unit: Unit::Milliseconds,
+                samples: samples.into_iter().collect(),
+                flink: "3 850",
+            }],
+        }
+    }
+
+    fn report() -> Report {
+        Report {
+            host: Host::default(),
+            command: "cargo xtask bench".to_owned(),
+            measurements: vec![
+                measurement(StoreKind::Embedded, [3.0, 1.0, 2.0]),
+                measurement(StoreKind::Etcd, [30.0, 10.0, 20.0]),
+            ],
+            failures: vec!["memory on etcd: it has no server".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_store_with_its_three_numbers() {
+        let text = report().to_markdown();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| line.starts_with("| leads"))
+            .map(|line| line.split('|').map(str::trim).collect())
+            .collect();
+        let embedded = ["", "leads", "embedded", "ms", "3", "1.00", "2.00", "3.00"];
+        assert_eq!(rows[0][..8], embedded);
+        assert_eq!(rows[1][2..8], ["etcd", "ms", "3", "10.0", "20.0", "30.0"]);
+        assert_eq!(rows[0][8..10], ["1.2 / 0.5", "3 850"]);
+        assert!(
+            text.contains("## Not measured\n\n- memory on etcd"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_columns_of_a_table_line_up() {
+        let text = report().to_markdown();
+        let lengths: Vec<usize> = text
+            .lines()
+            .filter(|line| line.starts_with('|'))
+            .map(|line| line.chars().count())
+            .collect();
+        assert!(lengths.iter().all(|length| *length == lengths[0]), "{text}");
+    }
+
+    #[test]
+    fn the_json_has_every_sample() {
+        let json = report().to_json();
+        let figure = &json["measurements"][1]["figures"][0];
+        assert_eq!(figure["samples"], json!([30.0, 10.0, 20.0]));
+        assert_eq!(figure["median"], json!(20.0));
+        assert_eq!(json["measurements"][1]["store"], "etcd");
+    }
+}

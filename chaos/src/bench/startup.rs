@@ -1,0 +1,82 @@
+//! From the start of a process until it does what it is there for.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tokio::time::Instant;
+
+use super::BenchOptions;
+use super::host::milliseconds;
+use super::http::Http;
+use super::proc;
+use super::report::Figure;
+use super::samples::Unit;
+use super::watch::{until, until_led};
+use crate::cluster::Cluster;
+use crate::store::{Store, StoreKind};
+
+pub(super) const METHOD: &str = "A fresh cluster, empty in its store. *Leads*: from starting the process until its `/v1/ha/status` names it as the \
+confirmed leader; the processor time is what it had used by then. *Stands by*: a second JobManager's `/v1/ha/status` names the \
+leader. *TaskManager*: the leader's `/v1/taskmanagers` lists it with its 2 slots.";
+
+const REPETITIONS: (usize, usize) = (10, 2);
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let mut leads = Figure::new(
+        "process start -> leads",
+        Unit::Milliseconds,
+        "3 750 / 3 850 / 5 010 ms (3 calm runs)",
+    );
+    let mut cpu = Figure::new(
+        "processor time to lead",
+        Unit::Milliseconds,
+        "6 200 / 6 400 / 6 900 CPU ms",
+    );
+    let mut stands_by = Figure::new(
+        "process start -> stands by",
+        Unit::Milliseconds,
+        "3 980 / 4 250 / 6 850 ms",
+    );
+    let mut registers = Figure::new(
+        "process start -> TaskManager registered",
+        Unit::Milliseconds,
+        "4 770 / 5 740 / 7 430 ms",
+    );
+    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+        let builder = options.cluster(Store::shared(store).await?);
+        let mut cluster = builder.jobmanagers(2).taskmanagers(1).prepare().await?;
+        let http = Http::default();
+        let addresses = [0, 1].map(|index| cluster.rest_address(index).to_owned());
+
+        let start = Instant::now();
+        cluster.jobmanager(0).start()?;
+        let leader = until_led(&http, &addresses[0], 0).await?;
+        leads.push(milliseconds(start.elapsed()));
+        cpu.push(milliseconds(used(&mut cluster)?));
+        ensure!(leader == addresses[0], "{leader} leads");
+
+        let start = Instant::now();
+        cluster.jobmanager(1).start()?;
+        until_led(&http, &addresses[1], 0).await?;
+        stands_by.push(milliseconds(start.elapsed()));
+
+        let start = Instant::now();
+        cluster.taskmanager(0).start()?;
+        until("the TaskManager to be registered", async || {
+            let body = http.get(&addresses[0], "/v1/taskmanagers").await?;
+            ensure!(body["taskmanagers"][0]["slotsNumber"] == 2, "{body}");
+            Ok(())
+        })
+        .await?;
+        registers.push(milliseconds(start.elapsed()));
+        cluster.discard();
+    }
+    Ok(vec![leads, cpu, stands_by, registers])
+}
+
+fn used(cluster: &mut Cluster) -> anyhow::Result<Duration> {
+    proc::cpu(cluster.jobmanager(0).pid().context("it runs")?)
+}

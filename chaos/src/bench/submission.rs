@@ -1,0 +1,122 @@
+//! How many jobs a leader accepts: each persisted before it is acknowledged.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::BenchOptions;
+use super::host::milliseconds;
+use super::http::Http;
+use super::jobs::{TINY, Template};
+use super::proc;
+use super::report::Figure;
+use super::samples::{Samples, Unit};
+use crate::store::{Store, StoreKind};
+
+pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are accepted, persisted, get their JobMaster and wait for slots. Each client posts a \
+compiled graph of one vertex with a fresh job id to `/v1/jobs` over a connection of its own and waits for the answer before the \
+next one. Counted for 3 s after 0.5 s of warming up, on a fresh cluster each time; the clients share the cores with the \
+JobManager and the store. (Flink's jobs came as a jar that was started in the JobManager, and were deployed too; 8 clients; \
+cold, second and third round.)";
+
+const REPETITIONS: (usize, usize) = (3, 1);
+const WARM_UP: Duration = Duration::from_millis(500);
+const WINDOW: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
+const CLIENTS: [usize; 3] = [1, 16, 64];
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let window = options.pick(WINDOW.0, WINDOW.1);
+    let mut figures = Vec::new();
+    for clients in CLIENTS {
+        // What earlier clusters left in a server would slow down the next one.
+        let (rate, median, slow, cost) = match clients {
+            1 => (
+                "3.1 / 5.4 / 8.1",
+                "262 / 182 / 102 ms",
+                "1 410 / 474 / 281 ms",
+                "331 / 187 / 132 CPU ms",
+            ),
+            _ => (
+                "8.2 / 8.2 / 16.4 (8 clients)",
+                "882 / 904 / 448 ms",
+                "1 875 / 1 370 / 811 ms",
+                "120 / 127 / 63 CPU ms",
+            ),
+        };
+        let name = |what: &str| format!("{clients} clients: {what}");
+        let mut of_clients = [
+            Figure::new(name("acknowledged"), Unit::PerSecond, rate),
+            Figure::new(name("p50 of the answer"), Unit::Milliseconds, median),
+            Figure::new(name("p99 of the answer"), Unit::Milliseconds, slow),
+            Figure::new(
+                name("leader's processor time a job"),
+                Unit::Milliseconds,
+                cost,
+            ),
+        ];
+        for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+            let round = round(store, options, clients, window).await?;
+            let count = round.latencies.all().len() as f64;
+            of_clients[0].push(count / window.as_secs_f64());
+            of_clients[1].push(round.latencies.median().unwrap_or(f64::NAN));
+            of_clients[2].push(round.latencies.quantile(0.99).unwrap_or(f64::NAN));
+            of_clients[3].push(milliseconds(round.cpu) / count);
+        }
+        figures.extend(of_clients);
+    }
+    Ok(figures)
+}
+
+struct Round {
+    latencies: Samples,
+    cpu: Duration,
+}
+
+async fn round(
+    store: StoreKind,
+    options: &BenchOptions,
+    clients: usize,
+    window: Duration,
+) -> anyhow::Result<Round> {
+    let builder = options.cluster(Store::own(store).await?);
+    let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
+    let template = Template::of(TINY, &Http::default(), &mut cluster).await?;
+    let address = cluster.rest_address(0).to_owned();
+    let pid = cluster.jobmanager(0).pid().context("it runs")?;
+    let from = Instant::now() + WARM_UP;
+    let until = from + window;
+    let mut submitting = JoinSet::new();
+    for _ in 0..clients {
+        let (template, address) = (template.clone(), address.clone());
+        submitting.spawn(async move {
+            let http = Http::default();
+            let mut latencies = Vec::new();
+            while Instant::now() < until {
+                let start = Instant::now();
+                template.submit(&http, &address).await?;
+                let end = Instant::now();
+                if (from..until).contains(&end) {
+                    latencies.push(milliseconds(end - start));
+                }
+            }
+            anyhow::Ok(latencies)
+        });
+    }
+    tokio::time::sleep_until(from).await;
+    let before = proc::total_cpu(pid)?;
+    tokio::time::sleep_until(until).await;
+    let cpu = proc::total_cpu(pid)?.saturating_sub(before);
+    let mut latencies = Samples::default();
+    while let Some(done) = submitting.join_next().await {
+        done??
+            .into_iter()
+            .for_each(|latency| latencies.push(latency));
+    }
+    cluster.discard();
+    Ok(Round { latencies, cpu })
+}

@@ -1,0 +1,121 @@
+//! Watches for the moment when something holds, over REST, at intervals far below what is measured.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_proto::id::JobId;
+
+use super::http::Http;
+use crate::wait::wait_for_every;
+
+/// How often is looked: figures are late by at most this, and one answer.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// How long anything may take: a default session, a large recovery, a busy machine.
+const BOUND: Duration = Duration::from_secs(180);
+
+/// Waits until `look` says so.
+pub async fn until<T>(
+    what: &str,
+    look: impl AsyncFnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    wait_for_every(INTERVAL, what, BOUND, look).await
+}
+
+/// Waits until the JobManager at `address` names a confirmed leader of an epoch above `epoch`; its REST address.
+pub async fn until_led(http: &Http, address: &str, epoch: u64) -> anyhow::Result<String> {
+    until("a confirmed leader", async || {
+        let status = http.get(address, "/v1/ha/status").await?;
+        let leader = &status["leader"];
+        let found = leader["epoch"].as_u64().context("nobody is confirmed")?;
+        ensure!(found > epoch, "still epoch {found}");
+        let rest = leader["rest-address"].as_str();
+        Ok(rest.context("the leader has no REST address")?.to_owned())
+    })
+    .await
+}
+
+/// Waits until every subtask of a job runs.
+pub async fn until_running(http: &Http, address: &str, job: JobId) -> anyhow::Result<()> {
+    let path = format!("/v1/jobs/{job}");
+    until("all subtasks to run", async || {
+        let body = http.get(address, &path).await?;
+        ensure!(all_subtasks_run(&body), "{body}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until a job has finished; an error when it ends otherwise.
+pub async fn until_finished(http: &Http, address: &str, job: JobId) -> anyhow::Result<()> {
+    let path = format!("/v1/jobs/{job}");
+    let state = until("the end of the job", async || {
+        let body = http.get(address, &path).await?;
+        let state = body["state"].as_str().unwrap_or_default().to_owned();
+        let over = matches!(state.as_str(), "FINISHED" | "FAILED" | "CANCELED");
+        ensure!(over, "{state}");
+        Ok(state)
+    })
+    .await?;
+    ensure!(state == "FINISHED", "the job is {state}");
+    Ok(())
+}
+
+/// Waits until so many jobs are listed.
+pub async fn until_listed(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
+    until("all jobs to be listed", async || {
+        let body = http.get(address, "/v1/jobs").await?;
+        let found = body["jobs"].as_array().map_or(0, Vec::len);
+        ensure!(found == count, "{found} of {count} jobs");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until so many jobs run with all their subtasks.
+pub async fn until_all_run(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
+    until("all jobs to run", async || {
+        let body = http.get(address, "/v1/jobs/overview").await?;
+        let jobs = body["jobs"].as_array().context("no jobs")?;
+        let running = jobs.iter().filter(|job| {
+            job["state"] == "RUNNING" && job["tasks"]["running"] == job["tasks"]["total"]
+        });
+        let running = running.count();
+        ensure!(running == count, "{running} of {count} run");
+        Ok(())
+    })
+    .await
+}
+
+fn all_subtasks_run(job: &Value) -> bool {
+    let vertices = job["vertices"].as_array();
+    job["state"] == "RUNNING"
+        && vertices.is_some_and(|vertices| {
+            !vertices.is_empty()
+                && vertices
+                    .iter()
+                    .all(|vertex| vertex["tasks"]["RUNNING"] == vertex["parallelism"])
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_job_runs_when_each_vertex_has_all_its_subtasks_running() {
+        let job = |running: u64| {
+            json!({"state": "RUNNING", "vertices": [
+                {"parallelism": 2, "tasks": {"RUNNING": 2}},
+                {"parallelism": 2, "tasks": {"RUNNING": running}},
+            ]})
+        };
+        assert!(all_subtasks_run(&job(2)));
+        assert!(!all_subtasks_run(&job(1)));
+        assert!(!all_subtasks_run(
+            &json!({"state": "RUNNING", "vertices": []})
+        ));
+    }
+}

@@ -1,0 +1,93 @@
+//! Runs benchmarks of the released `tanist` program. `cargo xtask bench` builds that, names it in `TANIST_BENCH_PROGRAM`
+//! and calls this.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use tanist_chaos::StoreKind;
+use tanist_chaos::bench::{self, BenchOptions, Benchmark};
+
+/// Measures the released program and prints a table.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask bench", max_term_width = 100)]
+struct Arguments {
+    /// Only these benchmarks
+    #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
+    only: Vec<Benchmark>,
+    /// Only these stores; else all three
+    #[arg(long, value_parser = store, num_args = 1.., value_name = "STORE")]
+    store: Vec<StoreKind>,
+    /// Writes every sample into this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fewer repetitions and smaller inputs, to see that everything works
+    #[arg(long)]
+    quick: bool,
+}
+
+fn store(text: &str) -> Result<StoreKind, String> {
+    let stores = [StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper];
+    let found = stores.into_iter().find(|store| store.to_string() == text);
+    found.ok_or_else(|| "`embedded`, `etcd` or `zookeeper`".to_owned())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = Arguments::parse();
+    let program = std::env::var_os("TANIST_BENCH_PROGRAM").context(
+        "TANIST_BENCH_PROGRAM does not name the program to measure: run `cargo xtask bench`",
+    )?;
+    let or_all = |stores: Vec<StoreKind>| match stores.is_empty() {
+        true => vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper],
+        false => stores,
+    };
+    let benchmarks = match arguments.only.is_empty() {
+        true => Benchmark::ALL.to_vec(),
+        false => arguments.only,
+    };
+    let options = BenchOptions {
+        program: PathBuf::from(program).canonicalize()?,
+        command: format!("cargo xtask bench {}", words.join(" "))
+            .trim_end()
+            .to_owned(),
+        benchmarks,
+        stores: or_all(arguments.store),
+        quick: arguments.quick,
+    };
+    let report = bench::run(&options).await?;
+    print!("{}", report.to_markdown());
+    if let Some(path) = arguments.json {
+        let text = serde_json::to_string_pretty(&report.to_json())?;
+        std::fs::write(&path, text + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    anyhow::ensure!(
+        report.failures.is_empty(),
+        "{} benchmarks failed",
+        report.failures.len()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn benchmarks_and_stores_are_named() {
+        let parsed =
+            Arguments::parse_from(["x", "--only", "startup", "keyed-count", "--store", "etcd"]);
+        assert_eq!(parsed.only, [Benchmark::Startup, Benchmark::KeyedCount]);
+        assert_eq!(parsed.store, [StoreKind::Etcd]);
+        assert!(Arguments::try_parse_from(["x", "--store", "paper"]).is_err());
+    }
+}
