@@ -346,7 +346,11 @@ async fn a_job_that_ended_is_cleaned_up_after_and_its_end_can_not_be_changed() {
 async fn the_cancel_of_a_canceled_job_is_acknowledged_again() {
     let fixture = Fixture::new().await;
     let canceled = result(pb::JobStatus::Canceled);
-    fixture.store.put_result(canceled.clone()).await.expect("written");
+    fixture
+        .store
+        .put_result(canceled.clone())
+        .await
+        .expect("written");
     let dispatcher = fixture.recover().await;
     dispatcher
         .cancel_job(cancel())
@@ -359,7 +363,11 @@ async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
     let fixture = Fixture::new().await;
     *lock(&fixture.surroundings.failing_cleanups) = 3;
     let finished = result(pb::JobStatus::Finished);
-    fixture.store.put_result(finished.clone()).await.expect("written");
+    fixture
+        .store
+        .put_result(finished.clone())
+        .await
+        .expect("written");
     let dispatcher = fixture.recover().await;
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(details.status(), pb::JobStatus::Finished);
