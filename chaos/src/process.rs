@@ -65,7 +65,7 @@ impl Process {
         &self.directory
     }
 
-    /// What `TANIST_FAILPOINTS` holds at the next start.
+    /// What `TANIST_FAILPOINTS` holds at the next start, and only then.
     pub fn arm(&mut self, failpoints: impl Into<String>) {
         self.failpoints = failpoints.into();
     }
@@ -82,7 +82,7 @@ impl Process {
             .args(&self.arguments)
             .current_dir(&self.directory)
             .env_remove("TANIST_TEST_ALL")
-            .env("TANIST_FAILPOINTS", &self.failpoints)
+            .env("TANIST_FAILPOINTS", std::mem::take(&mut self.failpoints))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(log)

@@ -1,7 +1,7 @@
 //! What the tests of exchange and tasks share: TaskManagers in one process, graphs by hand, and their deployment.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::operator::output_schema;
 use super::record::schema_of;
-use super::{Exchange, HighestEpoch, RunningTask, TaskRuntime, TaskSpec};
+use super::{EpochGate, Exchange, Refused, RunningTask, TaskRuntime, TaskSpec};
 use crate::job::OperatorSpec;
 
 /// The cluster of all tests.
@@ -21,16 +21,45 @@ pub(super) fn cluster() -> ClusterIncarnation {
     ClusterIncarnation::new("test")
 }
 
+/// The gate of a TaskManager. The real one is in a layer above.
+#[derive(Debug, Default)]
+pub(super) struct YoungestHeard(Mutex<Option<(ClusterIncarnation, Epoch)>>);
+
+impl EpochGate for YoungestHeard {
+    fn observe(&self, incarnation: &ClusterIncarnation, epoch: Epoch) -> Result<(), Refused> {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, highest)) = heard.clone() {
+            if known != *incarnation {
+                let offered = incarnation.clone();
+                return Err(Refused::OtherCluster { offered, known });
+            }
+            if epoch < highest {
+                let offered = epoch;
+                return Err(Refused::Stale { offered, highest });
+            }
+        }
+        *heard = Some((incarnation.clone(), epoch));
+        Ok(())
+    }
+
+    fn highest(&self) -> Option<(ClusterIncarnation, Epoch)> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
 /// A TaskManager: what of it runs tasks.
 pub(super) struct TaskManager {
     pub(super) runtime: TaskRuntime,
-    pub(super) gate: Arc<HighestEpoch>,
+    pub(super) gate: Arc<YoungestHeard>,
     pub(super) location: TaskManagerLocation,
 }
 
 impl TaskManager {
     pub(super) async fn start(name: &str) -> TaskManager {
-        let gate = Arc::new(HighestEpoch::default());
+        let gate = Arc::new(YoungestHeard::default());
         let exchange = Exchange::bind(
             "127.0.0.1:0",
             name,

@@ -15,11 +15,13 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
+use super::breakage::{self, Breakages};
 use super::cleanup::Cleaner;
 use super::core::{self, Admission, Known, Submission, SubmissionKey};
 use super::denials::{self, Denials};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
+use crate::dataflow::sink;
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterControl, JobMasterLauncher, ResourceRequirementsGateway,
 };
@@ -87,6 +89,7 @@ impl Dispatcher {
             tasks: JoinSet::new(),
             denials: Denials::default(),
             is_expiring: false,
+            breakages: Breakages::default(),
         };
         actor.recover(recovered);
         tokio::spawn(actor.run(mailbox));
@@ -104,6 +107,8 @@ enum Entry {
         key: SubmissionKey,
         control: Arc<dyn JobMasterControl>,
     },
+    /// Its JobMaster broke; the job is read again for another one.
+    Rebuilding { key: SubmissionKey },
     /// Globally terminal; the result is being written, cleaned up after, or clean.
     Ended {
         key: SubmissionKey,
@@ -117,6 +122,11 @@ enum Entry {
 struct Quarantined {
     key: SubmissionKey,
     name: String,
+    sink_directories: Vec<String>,
+    /// There is a result, only that it can't be read.
+    has_ended: bool,
+    /// The result of its cancellation is being written.
+    is_canceling: bool,
     reason: String,
 }
 
@@ -146,6 +156,12 @@ enum Event {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
     },
+    /// A job whose JobMaster broke was read again.
+    Reread {
+        job: JobId,
+        broken: u32,
+        found: Result<RecoveredJob, JobStoreError>,
+    },
     /// The store was asked whether this term is the youngest.
     TermConfirmed(Result<(), String>),
     Done,
@@ -158,6 +174,7 @@ struct DispatcherActor {
     tasks: JoinSet<Event>,
     denials: Denials,
     is_expiring: bool,
+    breakages: Breakages,
 }
 
 /// Whether the store has confirmed the term since a request came, so that it may be told that there is no such job.
@@ -184,30 +201,86 @@ impl DispatcherActor {
                 self.start_cleanup(job);
             }
         }
+        for (job, reason) in recovered.unreadable_results {
+            // It has ended, however: it is never run again.
+            let reason = format!("it has ended, and its result can't be read: {reason}");
+            self.quarantine(job, &pb::JobState::default(), Vec::new(), reason);
+            if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
+                job.has_ended = true;
+            }
+        }
         for (job, recovered) in recovered.jobs {
             if self.jobs.contains_key(&job) {
                 // Its result is there: it is never run again.
                 continue;
             }
-            match recovered {
-                RecoveredJob::Readable { graph, state } => self.launch(job, *graph, *state, true),
-                RecoveredJob::Unreadable { reason, state } => {
-                    error!(%job, reason, "a job is quarantined: its records can't be read");
-                    let state = state.unwrap_or_default();
-                    let key = state_key(&state);
-                    let quarantined = Quarantined {
-                        key,
-                        name: state.name,
-                        reason,
-                    };
-                    self.jobs.insert(
-                        job,
-                        Entry::Quarantined {
-                            job: Box::new(quarantined),
-                        },
-                    );
-                }
+            self.take_up(job, recovered);
+        }
+    }
+
+    /// Goes on with a job as its records have it.
+    fn take_up(&mut self, job: JobId, recovered: RecoveredJob) {
+        match recovered {
+            RecoveredJob::Readable { graph, state } => self.launch(job, *graph, *state, true),
+            RecoveredJob::Unreadable { reason, state } => {
+                let reason = format!("its records can't be read: {reason}");
+                self.quarantine(job, &state.unwrap_or_default(), Vec::new(), reason);
             }
+        }
+    }
+
+    fn quarantine(
+        &mut self,
+        job: JobId,
+        state: &pb::JobState,
+        sink_directories: Vec<String>,
+        reason: String,
+    ) {
+        error!(%job, reason, "a job is quarantined");
+        let quarantined = Box::new(Quarantined {
+            key: state_key(state),
+            name: state.name.clone(),
+            sink_directories,
+            has_ended: false,
+            is_canceling: false,
+            reason,
+        });
+        let entry = Entry::Quarantined { job: quarantined };
+        self.jobs.insert(job, entry);
+    }
+
+    /// Its JobMaster ended without a result. Where the term ends that is why.
+    fn on_job_broken(&mut self, job: JobId) {
+        let Some(Entry::Running { key, control }) = self.jobs.get(&job) else {
+            return;
+        };
+        if self.context.session.is_over() {
+            return;
+        }
+        let broken = self.breakages.note(job);
+        error!(%job, broken, "a JobMaster broke");
+        let (key, control) = (key.clone(), control.clone());
+        self.jobs.insert(job, Entry::Rebuilding { key });
+        let resources = self.context.resources.clone();
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let found = breakage::clear_away(job, broken, control, resources, store).await;
+            Event::Reread { job, broken, found }
+        });
+    }
+
+    fn on_reread(&mut self, job: JobId, broken: u32, found: Result<RecoveredJob, JobStoreError>) {
+        match found {
+            Err(failure) => warn!(%job, %failure, "the term is ending"),
+            Ok(RecoveredJob::Readable { graph, state }) if broken > breakage::TOLERATED => {
+                let reason = format!("its JobMaster broke {broken} times in this term");
+                let directories = sink::directories(&graph);
+                let directories = directories
+                    .iter()
+                    .map(|it| it.to_string_lossy().into_owned());
+                self.quarantine(job, &state, directories.collect(), reason);
+            }
+            Ok(found) => self.take_up(job, found),
         }
     }
 
@@ -221,7 +294,11 @@ impl DispatcherActor {
                 () = session.over() => break None,
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => match done {
                     Ok(event) => self.on_event(event),
-                    Err(failure) => error!(%failure, "a task of the Dispatcher panicked"),
+                    // Which event was lost is unknown, so nothing can be built on this state any more.
+                    Err(failure) => {
+                        error!(%failure, "a task of the Dispatcher panicked");
+                        break None;
+                    }
                 },
                 command = mailbox.recv() => match command {
                     Some(Command::Stop { reply }) => break Some(reply),
@@ -236,7 +313,10 @@ impl DispatcherActor {
         self.tasks.shutdown().await;
         let controls = self.jobs.values().filter_map(|entry| match entry {
             Entry::Running { control, .. } => Some(control.clone()),
-            Entry::Persisting { .. } | Entry::Ended { .. } | Entry::Quarantined { .. } => None,
+            Entry::Persisting { .. }
+            | Entry::Rebuilding { .. }
+            | Entry::Ended { .. }
+            | Entry::Quarantined { .. } => None,
         });
         join_all(controls.map(|control| async move { control.stop().await })).await;
         if let Some(reply) = stopped {
@@ -324,13 +404,18 @@ impl DispatcherActor {
                 job,
                 result: Some(result),
             } => self.on_job_ended(job, result),
-            Event::JobEnded { job, result: None } => {
-                warn!(%job, "the JobMaster stopped without a result; the term is ending");
-            }
+            Event::JobEnded { job, result: None } => self.on_job_broken(job),
+            Event::Reread { job, broken, found } => self.on_reread(job, broken, found),
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
             Event::MarkedClean { job, result } => match (result, self.jobs.get_mut(&job)) {
-                (Ok(()), Some(Entry::Ended { result, .. })) => result.dirty = false,
+                (Ok(()), Some(Entry::Ended { result, .. })) => {
+                    result.dirty = false;
+                    // Blobs are gone for good; see `on_cleaned_up` for what is kept.
+                    if let Some(remove) = &mut result.remove {
+                        remove.blobs.clear();
+                    }
+                }
                 (Ok(()), _) => {}
                 (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),
             },
@@ -350,7 +435,9 @@ impl DispatcherActor {
         let known = match self.jobs.get(&submission.job) {
             None => Known::Nothing,
             Some(Entry::Persisting { key, .. }) => Known::Persisting(key),
-            Some(Entry::Running { key, .. } | Entry::Ended { key, .. }) => Known::Accepted(key),
+            Some(
+                Entry::Running { key, .. } | Entry::Rebuilding { key } | Entry::Ended { key, .. },
+            ) => Known::Accepted(key),
             Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
         };
         let job = submission.job;
@@ -460,6 +547,9 @@ impl DispatcherActor {
             Ok(result) => result,
             Err(failure) => {
                 error!(%job, %failure, "the result of a job could not be written");
+                if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
+                    job.is_canceling = false;
+                }
                 return;
             }
         };
@@ -493,7 +583,11 @@ impl DispatcherActor {
         };
         let clean = pb::JobResult {
             dirty: false,
-            remove: None,
+            // A TaskExecutor that was cut off may still write there: looked at once more when the result goes.
+            remove: result.remove.as_ref().map(|remove| pb::Cleanup {
+                blobs: Vec::new(),
+                sink_directories: remove.sink_directories.clone(),
+            }),
             ..(**result).clone()
         };
         let store = self.context.store.clone();
@@ -515,13 +609,13 @@ impl DispatcherActor {
     }
 
     fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
-        match self.jobs.get(&job) {
+        match self.jobs.get_mut(&job) {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
             }
-            Some(Entry::Persisting { .. }) => {
+            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
                 let _ = reply.send(Err(GatewayError::NotYet(format!(
-                    "job {job} is being persisted"
+                    "job {job} has no JobMaster at present"
                 ))));
             }
             Some(Entry::Running { control, .. }) => {
@@ -540,7 +634,16 @@ impl DispatcherActor {
                 let text = format!("job {job} has already ended: {status}");
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_ended => {
+                let text = format!("job {job}: {}", quarantined.reason);
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_canceling => {
+                let text = format!("job {job} is being cancelled");
+                let _ = reply.send(Err(GatewayError::NotYet(text)));
+            }
             Some(Entry::Quarantined { job: quarantined }) => {
+                quarantined.is_canceling = true;
                 let result = quarantined.canceled_result(job);
                 self.cancel_quarantined(job, result, reply);
             }
@@ -564,9 +667,12 @@ impl DispatcherActor {
     fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn crate::gateway::JobMasterGateway>> {
         match self.jobs.get(&job) {
             Some(Entry::Running { control, .. }) => Ok(control.gateway()),
-            Some(Entry::Persisting { .. } | Entry::Quarantined { .. }) => Err(
-                GatewayError::NotYet(format!("job {job} has no JobMaster at present")),
-            ),
+            Some(
+                Entry::Persisting { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. },
+            ) => {
+                let text = format!("job {job} has no JobMaster at present");
+                Err(GatewayError::NotYet(text))
+            }
             Some(Entry::Ended { .. }) => {
                 Err(GatewayError::NotFound(format!("job {job} has ended")))
             }
@@ -658,7 +764,10 @@ impl DispatcherActor {
         let now = now_ms();
         let is_expired = |entry: &Entry| match entry {
             Entry::Ended { result, .. } => core::is_expired(result, now, retention_ms),
-            Entry::Persisting { .. } | Entry::Running { .. } | Entry::Quarantined { .. } => false,
+            Entry::Persisting { .. }
+            | Entry::Running { .. }
+            | Entry::Rebuilding { .. }
+            | Entry::Quarantined { .. } => false,
         };
         let expired = self.jobs.iter().filter(|(_, entry)| is_expired(entry));
         let jobs: Vec<JobId> = expired.map(|(job, _)| *job).collect();
@@ -666,8 +775,25 @@ impl DispatcherActor {
             return;
         }
         self.is_expiring = true;
+        let leftovers: Vec<(JobId, pb::Cleanup)> = jobs
+            .iter()
+            .filter_map(|job| match self.jobs.get(job) {
+                Some(Entry::Ended { result, .. }) => Some((*job, result.remove.clone()?)),
+                Some(
+                    Entry::Persisting { .. }
+                    | Entry::Running { .. }
+                    | Entry::Rebuilding { .. }
+                    | Entry::Quarantined { .. },
+                )
+                | None => None,
+            })
+            .collect();
+        let cleaner = self.context.cleaner.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
+            for (job, remove) in &leftovers {
+                cleaner.run_once(*job, remove).await;
+            }
             let result = store.delete_results(&jobs).await;
             Event::Expired { jobs, result }
         });
@@ -683,6 +809,10 @@ impl Quarantined {
             cause: self.reason.clone(),
             ended_at_ms: now_ms(),
             dirty: true,
+            remove: Some(pb::Cleanup {
+                blobs: Vec::new(),
+                sink_directories: self.sink_directories.clone(),
+            }),
             submission_token: self.key.token.clone(),
             graph_digest: self.key.digest.clone(),
             details: Some(self.details(job)),
@@ -708,18 +838,8 @@ fn describe(
 ) -> impl Future<Output = GatewayResult<pb::JobDetails>> + Send + use<> {
     let (known, control) = match entry {
         Entry::Running { control, .. } => (None, Some(control.clone())),
-        Entry::Persisting { .. } => {
-            let status = pb::JobStatus::Initializing.into();
-            let job_id = job.to_string();
-            (
-                Some(pb::JobDetails {
-                    job_id,
-                    status,
-                    ..pb::JobDetails::default()
-                }),
-                None,
-            )
-        }
+        Entry::Persisting { .. } => (Some(bare_details(job, pb::JobStatus::Initializing)), None),
+        Entry::Rebuilding { .. } => (Some(bare_details(job, pb::JobStatus::Reconciling)), None),
         Entry::Ended { result, .. } => (Some(ended_details(result)), None),
         Entry::Quarantined { job: quarantined } => (Some(quarantined.details(job)), None),
     };
@@ -729,6 +849,14 @@ fn describe(
             (Some(details), None) => Ok(details),
             (None, None) => Err(no_such_job(job)),
         }
+    }
+}
+
+fn bare_details(job: JobId, status: pb::JobStatus) -> pb::JobDetails {
+    pb::JobDetails {
+        job_id: job.to_string(),
+        status: status.into(),
+        ..pb::JobDetails::default()
     }
 }
 

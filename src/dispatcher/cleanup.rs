@@ -43,6 +43,13 @@ impl Cleaner {
         }
     }
 
+    /// The same, once: what can't be removed now is only said.
+    pub async fn run_once(&self, job: JobId, remove: &pb::Cleanup) {
+        if let Err(reason) = self.try_once(job, remove).await {
+            warn!(%job, reason, "something of a job that is forgotten may be left behind");
+        }
+    }
+
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
         for directory in &remove.sink_directories {
             self.sinks.clean(directory, job).await?;

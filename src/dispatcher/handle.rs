@@ -94,6 +94,11 @@ impl DispatcherHandle {
         self.ask(|reply| Command::JobMaster { job, reply }).await
     }
 
+    /// Completes when the Dispatcher has ended. A term whose Dispatcher has ended while it still leads must give up.
+    pub async fn ended(&self) {
+        self.commands.closed().await;
+    }
+
     /// The term is over: forgets everything. Returns when all its tasks have ended.
     pub async fn stop(&self) {
         let (reply, stopped) = oneshot::channel();

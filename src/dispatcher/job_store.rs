@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use prost::Message;
 use tanist_ha::election::Epoch;
-use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
+use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
@@ -67,6 +67,8 @@ pub struct RecoveredJobs {
     pub jobs: Vec<(JobId, RecoveredJob)>,
     /// Jobs that ended, clean or not.
     pub results: Vec<(JobId, pb::JobResult)>,
+    /// Jobs that ended, with results that can't be read, and why.
+    pub unreadable_results: Vec<(JobId, String)>,
 }
 
 /// A job that is not terminal.
@@ -251,7 +253,10 @@ impl JobStore {
                     self.note_blob(job, Kind::Results, stored.blob);
                     recovered.results.push((job, stored.record.0));
                 }
-                (_, Err(error)) => warn!(%name, %error, "a result can't be read"),
+                (Ok(job), Err(error)) => {
+                    let unreadable = (job, error.to_string());
+                    recovered.unreadable_results.push(unreadable);
+                }
                 (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
             }
         }
@@ -262,44 +267,73 @@ impl JobStore {
                 warn!(%name, "a graph that is no job's is ignored");
                 continue;
             };
-            let (state, unreadable) = match state {
-                Some(Ok(stored)) => {
-                    self.note_blob(job, Kind::States, stored.blob);
-                    (Some(Box::new(stored.record.0)), None)
-                }
-                Some(Err(error)) => (None, Some(error.to_string())),
-                None => (None, Some(format!("states/{job} is missing"))),
-            };
-            let readable = match (graph, state, unreadable) {
-                (Ok(graph), Some(state), _) => {
-                    self.note_blob(job, Kind::Graphs, graph.blob);
-                    RecoveredJob::Readable {
-                        graph: Box::new(graph.record.0),
-                        state,
-                    }
-                }
-                (Err(error), state, _) => RecoveredJob::Unreadable {
-                    reason: error.to_string(),
-                    state,
-                },
-                (Ok(_), None, reason) => RecoveredJob::Unreadable {
-                    reason: reason.unwrap_or_default(),
-                    state: None,
-                },
-            };
+            let readable = self.recovered_job(job, Some(graph), state);
             recovered.jobs.push((job, readable));
         }
         for (name, state) in states {
             let Ok(job) = name.as_str().parse::<JobId>() else {
                 continue;
             };
-            let reason = format!("graphs/{job} is missing");
-            let state = state.ok().map(|stored| Box::new(stored.record.0));
-            recovered
-                .jobs
-                .push((job, RecoveredJob::Unreadable { reason, state }));
+            let unreadable = self.recovered_job(job, None, Some(state));
+            recovered.jobs.push((job, unreadable));
         }
         Ok(recovered)
+    }
+
+    /// Reads a job of this term again, after all that was to be written before. Waits for the store as long as the term
+    /// lasts.
+    pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
+        let name = name_of(job);
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            // What a JobMaster had under way when it ended is before this, or was never sent.
+            self.pipeline.commit(Vec::new()).await?;
+            let graph = self.records.get::<GraphRecord>(&name).await;
+            let state = self.records.get::<StateRecord>(&name).await;
+            let passes = |error: &Error| error.outcome() != Outcome::Fatal;
+            let failure = graph.as_ref().err().or(state.as_ref().err());
+            match failure.filter(|error| passes(error)) {
+                Some(error) => warn!(%job, %error, "a job can't be read again at present"),
+                None => return Ok(self.recovered_job(job, graph.transpose(), state.transpose())),
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    fn recovered_job(
+        &self,
+        job: JobId,
+        graph: Option<Result<Stored<GraphRecord>, Error>>,
+        state: Option<Result<Stored<StateRecord>, Error>>,
+    ) -> RecoveredJob {
+        let missing = |kind: &str| format!("{kind}/{job} is missing");
+        let state = match state {
+            Some(Ok(stored)) => {
+                self.note_blob(job, Kind::States, stored.blob);
+                Ok(Box::new(stored.record.0))
+            }
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err(missing("states")),
+        };
+        let graph = match graph {
+            Some(Ok(stored)) => {
+                self.note_blob(job, Kind::Graphs, stored.blob);
+                Ok(Box::new(stored.record.0))
+            }
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err(missing("graphs")),
+        };
+        match (graph, state) {
+            (Ok(graph), Ok(state)) => RecoveredJob::Readable { graph, state },
+            (Err(reason), state) => {
+                let state = state.ok();
+                RecoveredJob::Unreadable { reason, state }
+            }
+            (Ok(_), Err(reason)) => {
+                let state = None;
+                RecoveredJob::Unreadable { reason, state }
+            }
+        }
     }
 
     async fn prepare<T: Record>(&self, job: JobId, record: T) -> Result<Prepared, JobStoreError> {

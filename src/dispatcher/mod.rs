@@ -7,6 +7,7 @@
 //!                 |             ^  job is terminal  |  result  ^ cleanup
 //!                 '- refused    |                   |  written | finished
 //!   recovery -------------------+-------------------|----------'
+//!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
 //!                 '---> Quarantined (its records can't be read; touches no other job)
 //! ```
 //!
@@ -21,6 +22,9 @@
 //! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do.
 
 mod actor;
+#[cfg(test)]
+mod admission_tests;
+mod breakage;
 mod cleanup;
 pub mod core;
 mod denials;

@@ -440,3 +440,91 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     assert!(a.store.recover().await.expect("readable").jobs.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    use crate::gateway::persistence::JobStateStore as _;
+    let state = pb::JobState {
+        job_incarnation: 5,
+        ..super::core::first_state(&submission(JOB, 0), 1)
+    };
+    a.store.put_state(&state).await.expect("written");
+    for broken in 1..=3 {
+        a.end_last(End::Broken);
+        a.wait_for(JOB, pb::JobStatus::Reconciling).await;
+        let denied = a
+            .dispatcher
+            .job_master(JOB)
+            .await
+            .expect_err("there is none");
+        assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
+        a.wait_for(JOB, pb::JobStatus::Running).await;
+        let job_masters = lock(&a.world.job_masters);
+        assert_eq!(job_masters.len(), broken + 1);
+        assert_eq!(job_masters[broken].state.job_incarnation, 5);
+        let withdrawn = lock(&a.world.requirements);
+        assert_eq!(withdrawn.len(), broken);
+        assert!(withdrawn.iter().all(|it| it.resources.is_empty()));
+    }
+    a.end_last(End::Broken);
+    a.wait_for(JOB, pb::JobStatus::Suspended).await;
+    let quarantine = a.describe(JOB).await.expect("known").quarantine;
+    assert!(quarantine.contains("broke 4 times"), "{quarantine}");
+    a.cancel(JOB).await.expect("it can be given up");
+    a.wait_for(JOB, pb::JobStatus::Canceled).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_late_task_left_behind_goes_with_the_result() {
+    let cluster = MemoryCluster::default();
+    let options = DispatcherOptions {
+        result_retention: Duration::ZERO,
+        expiration_interval: Duration::from_secs(60),
+        ..DispatcherOptions::default()
+    };
+    let a = Leader::with(&cluster, "a", None, options).await;
+    // The first look-out is over.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    a.submit(JOB).await.expect("acknowledged");
+    let mut result = result_of(JOB);
+    result.ended_at_ms = 1;
+    result.remove = Some(pb::Cleanup {
+        blobs: Vec::new(),
+        sink_directories: vec!["/out".to_owned()],
+    });
+    a.end_last(End::Result(Box::new(result)));
+    a.wait_for(JOB, pb::JobStatus::Finished).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(lock(&a.world.cleaned).len(), 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(lock(&a.world.cleaned).len(), 2);
+    let gone = a.describe(JOB).await.expect_err("forgotten");
+    assert!(matches!(gone, GatewayError::NotFound(_)), "{gone:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_result_cannot_be_read_is_not_run_again() {
+    use tanist_ha::keys::{Key, Kind, Name};
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    let pipeline = CommitPipeline::start(a.records.clone(), a.session.clone());
+    let name = Name::new(JOB.to_string()).expect("a name");
+    let write = tanist_ha::store::Write::Put {
+        key: Key::new(Kind::Results, name),
+        value: bytes::Bytes::from_static(b"what is this"),
+    };
+    let written = pipeline.await.expect("leads").commit(vec![write]).await;
+    written.expect("committed");
+    a.dispatcher.stop().await;
+    cluster.partition(&a.process);
+    cluster.expire(&a.process);
+    let b = Leader::of(&cluster, "b").await;
+    let refused = b.submit(JOB).await.expect_err("it has ended");
+    assert!(matches!(refused, GatewayError::Conflict(_)), "{refused:?}");
+    let refused = b.cancel(JOB).await.expect_err("it has ended");
+    assert!(matches!(refused, GatewayError::Conflict(_)), "{refused:?}");
+    assert!(lock(&b.world.job_masters).is_empty());
+}

@@ -121,7 +121,19 @@ impl World {
         let Some(core) = &mut self.core else {
             return;
         };
-        let effects = core.handle(self.now_ms, event).unwrap_or_default();
+        if let Ok(effects) = core.handle(self.now_ms, event) {
+            // What is due is done, or waits for something else than time: else the actor would turn without end.
+            let next = core.next_deadline_ms();
+            assert!(
+                next.is_none_or(|at_ms| at_ms > self.now_ms),
+                "{next:?} at {}",
+                self.now_ms
+            );
+            self.run_all(effects);
+        }
+    }
+
+    fn run_all(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             self.run(effect);
         }

@@ -3,6 +3,7 @@
 //! The process around it brings the services; all that is decided between them is here.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,12 +135,13 @@ async fn lead_term_after_term(
             },
             () = stop.cancelled() => return ExitCode::Ended,
         };
+        let mut leading = pin!(term::lead(services, &session));
         let ended = tokio::select! {
-            ended = term::lead(services, &session) => ended,
+            ended = &mut leading => ended,
             () = stop.cancelled() => {
                 info!(epoch = %session.epoch(), "resigning: this process was asked to end");
                 services.current.end();
-                opened.election.resign().await;
+                give_back(services, opened, leading).await;
                 return ExitCode::Ended;
             }
         };
@@ -147,10 +149,31 @@ async fn lead_term_after_term(
             Ok(()) => rest.reset(),
             Err(error) => {
                 warn!(epoch = %session.epoch(), %error, "the term is given up");
-                opened.election.resign().await;
-                tokio::time::sleep(rest.next_delay()).await;
+                tokio::select! {
+                    () = async {
+                        opened.election.resign().await;
+                        tokio::time::sleep(rest.next_delay()).await;
+                    } => {}
+                    () = stop.cancelled() => {
+                        give_back(services, opened, std::future::ready(())).await;
+                        return ExitCode::Ended;
+                    }
+                }
             }
         }
+    }
+}
+
+/// Resigns and lets the term's components end, unless the store can't be reached for long: then the lease ends by itself,
+/// and so does this process.
+async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
+    let patience = services.options.process.shutdown_timeout / 2;
+    let in_order = async { tokio::join!(opened.election.resign(), term) };
+    if tokio::time::timeout(patience, in_order).await.is_err() {
+        warn!(
+            ?patience,
+            "the store took no note of the resignation; its lease will end by itself"
+        );
     }
 }
 

@@ -65,8 +65,14 @@ struct HistoryRecord<'a> {
     phases: &'a Phases,
 }
 
-/// Leads until the term is over. An error: this process can't lead at present, and its term should be given up.
+/// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
+/// be given up.
 pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Result<()> {
+    let ended = lead_on(services, session).await;
+    if session.is_over() { Ok(()) } else { ended }
+}
+
+async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()> {
     let started = tokio::time::Instant::now();
     let mut phases = Phases::default();
     let pipeline = CommitPipeline::start(services.ha.store.clone(), session.clone()).await?;
@@ -106,6 +112,9 @@ pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Re
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),
+                () = term.components.dispatcher.ended() => {
+                    Err(Error::Misconfigured("its Dispatcher broke".into()))
+                }
             }
         }
         Err(error) => Err(error),
@@ -113,7 +122,7 @@ pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Re
     services.current.end();
     term.components.dispatcher.stop().await;
     term.resource_manager.stop().await;
-    if session.is_over() { Ok(()) } else { ended }
+    ended
 }
 
 struct StartedTerm {

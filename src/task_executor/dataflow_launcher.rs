@@ -51,7 +51,8 @@ mod tests {
 
     use super::super::testing::World;
     use super::*;
-    use crate::dataflow::{Exchange, HighestEpoch};
+    use crate::dataflow::Exchange;
+    use crate::gateway::fencing::HighestEpoch;
 
     #[tokio::test]
     async fn a_deployed_task_runs_in_the_dataflow_and_its_end_is_reported() {

@@ -19,6 +19,10 @@ on_stores! {
         a_word_count_survives_its_leader,
         a_cancelled_job_stays_cancelled_and_shows_no_output,
         an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
+        a_leader_killed_when_it_has_placed_tasks_costs_nothing,
+        a_leader_killed_when_all_tasks_have_finished_costs_nothing,
+        a_leader_killed_when_it_has_committed_sinks_costs_nothing,
+        a_leader_killed_in_its_recovery_costs_nothing,
     }
     etcd(Etcd) {
         a_submission_that_was_persisted_and_not_acknowledged_runs_once,
@@ -27,6 +31,10 @@ on_stores! {
         a_word_count_survives_its_leader,
         a_cancelled_job_stays_cancelled_and_shows_no_output,
         an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
+        a_leader_killed_when_it_has_placed_tasks_costs_nothing,
+        a_leader_killed_when_all_tasks_have_finished_costs_nothing,
+        a_leader_killed_when_it_has_committed_sinks_costs_nothing,
+        a_leader_killed_in_its_recovery_costs_nothing,
     }
     zookeeper(ZooKeeper) {
         a_submission_that_was_persisted_and_not_acknowledged_runs_once,
@@ -35,6 +43,10 @@ on_stores! {
         a_word_count_survives_its_leader,
         a_cancelled_job_stays_cancelled_and_shows_no_output,
         an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
+        a_leader_killed_when_it_has_placed_tasks_costs_nothing,
+        a_leader_killed_when_all_tasks_have_finished_costs_nothing,
+        a_leader_killed_when_it_has_committed_sinks_costs_nothing,
+        a_leader_killed_in_its_recovery_costs_nothing,
     }
 }
 
@@ -193,4 +205,60 @@ async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_ag
         "it ended twice: {ended_at}, {result:?}"
     );
     Ok(())
+}
+
+async fn a_leader_killed_when_it_has_placed_tasks_costs_nothing(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    a_leader_killed_at("job.generation-persisted", kind).await
+}
+
+async fn a_leader_killed_when_all_tasks_have_finished_costs_nothing(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    a_leader_killed_at("job.all-finished-persisted", kind).await
+}
+
+async fn a_leader_killed_when_it_has_committed_sinks_costs_nothing(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    a_leader_killed_at("job.sinks-committed", kind).await
+}
+
+async fn a_leader_killed_at(failpoint: &str, kind: StoreKind) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind)
+        .await?
+        .failpoints(0, &format!("{failpoint}=kill"));
+    let mut cluster = builder.start().await?;
+    let former = cluster.leader().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 1)?;
+    cluster.submit(&workload.submission).await?;
+    cluster
+        .jobmanager(0)
+        .reached(failpoint, REACH_BOUND)
+        .await?;
+    cluster.successor_of(&former).await?;
+    workload.check_finished(&mut cluster).await
+}
+
+async fn a_leader_killed_in_its_recovery_costs_nothing(kind: StoreKind) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind).await?.failpoints(1, "term.recovered=kill");
+    let mut cluster = builder.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 2)?;
+    cluster.submit(&workload.submission).await?;
+    let first = cluster.kill_leader().await?;
+    cluster.jobmanager(1).ended(REACH_BOUND).await?;
+    cluster
+        .jobmanager(1)
+        .reached("term.recovered", REACH_BOUND)
+        .await?;
+    cluster.jobmanager(0).start()?;
+    let third = cluster.successor_of(&first).await?;
+    ensure!(
+        third.epoch > first.epoch + 1,
+        "the second one never led: {first:?}, {third:?}"
+    );
+    workload.check_finished(&mut cluster).await
 }

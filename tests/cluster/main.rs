@@ -19,7 +19,9 @@ macro_rules! on_stores {
 }
 
 mod bad_days;
+mod demo;
 mod jobmanager_killed;
+mod jobmanager_stopped;
 mod store_restarted;
 mod support;
 mod taskmanager_killed;

@@ -120,6 +120,20 @@ impl RecordStore {
         }
     }
 
+    /// One record, as the store has it now; `None`: it is not there.
+    pub async fn get<T: Record>(&self, name: &Name) -> Result<Option<Stored<T>>> {
+        let key = Key::new(T::KIND, name.clone());
+        let Some(value) = self.store.get(&[key]).await?.into_iter().next().flatten() else {
+            return Ok(None);
+        };
+        let of = name.clone();
+        let (name, found) = off_control(move || Ok(decode_inline::<T>(of, &value))).await?;
+        match found? {
+            Found::Inline(record) => Ok(Some(Stored { record, blob: None })),
+            Found::Blob(pointer) => self.fetch(&name, &pointer).await.map(Some),
+        }
+    }
+
     /// All records of a type, each readable or not: one that is not never hides the others.
     pub async fn list<T: Record>(&self) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let mut all = Vec::new();

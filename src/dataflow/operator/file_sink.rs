@@ -107,10 +107,17 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.writer.is_some()
-            && let Err(error) = fs::remove_file(&self.path)
-        {
+        if self.writer.is_none() {
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "can't remove a pending file");
+        }
+        // The job's directory and ours: the cleanup may have come before this task. Others may still use them.
+        for directory in self.path.ancestors().skip(1).take(2) {
+            if fs::remove_dir(directory).is_err() {
+                break;
+            }
         }
     }
 }
@@ -159,6 +166,8 @@ mod tests {
         assert!(pending.exists());
         drop(sink);
         assert!(!pending.exists());
+        let left = fs::read_dir(directory.path()).expect("directory").count();
+        assert_eq!(left, 0, "not even a directory");
     }
 
     #[test]

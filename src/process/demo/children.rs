@@ -101,6 +101,8 @@ impl Playground {
         }
         let process = process
             .current_dir(&self.directory)
+            // Ctrl-C in a terminal is the demo's alone, which then ends its children.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)

@@ -101,13 +101,16 @@ impl DemoError {
 
 /// Runs the demo with `program` as the `tanist` of all processes. Everything is cleaned up when it returns.
 pub async fn run(program: PathBuf, options: DemoOptions) -> Result<(), DemoError> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(DemoError::io("signals"))?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(DemoError::io("signals"))?;
+    let listen = |kind| signal(kind).map_err(DemoError::io("signals can't be listened to"));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
     let mut playground = Playground::create(program, options.keep)?;
     let played = tokio::select! {
         played = play(&mut playground, &options) => played,
         _ = interrupt.recv() => Err(DemoError::Interrupted),
         _ = terminate.recv() => Err(DemoError::Interrupted),
+        _ = hangup.recv() => Err(DemoError::Interrupted),
     };
     let directory = playground.directory().display().to_string();
     let stopped = playground.stop().await;
@@ -187,7 +190,7 @@ async fn play(playground: &mut Playground, options: &DemoOptions) -> Result<(), 
         DemoError::Unexpected(format!("the leader {} is none of ours", first.process))
     })?;
     tell(&format!(
-        "{percent} % of the words are read: kill -9 {} ({}, the leader)",
+        "{percent} % of the words are read: $ kill -9 {}   (that is {}, the leader)",
         playground.pid(victim),
         first.process
     ));
@@ -244,7 +247,9 @@ async fn submit(
 ) -> Result<(), DemoError> {
     let file = playground.directory().join("wordcount.yaml");
     std::fs::write(&file, JOB_FILE).map_err(DemoError::io(file.display().to_string()))?;
-    tell("tanist run wordcount.yaml --detached --parallelism 2");
+    tell(&format!(
+        "$ tanist run wordcount.yaml --detached --parallelism {PARALLELISM}"
+    ));
     let arguments = [
         "run".to_owned(),
         file.display().to_string(),

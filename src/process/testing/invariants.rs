@@ -10,7 +10,7 @@ use tanist_proto::v1 as pb;
 use super::history::{AttemptKey, Event, Record, Stored};
 use super::world::{Step, World, process_of};
 use crate::dispatcher::SinkCleaner;
-use crate::job_master::SinkCommitter;
+use crate::job_master::{CommitError, SinkCommitter};
 use crate::process::sinks::Sinks;
 
 /// All that is broken in a history.
@@ -320,7 +320,7 @@ pub fn recorded_sinks(world: &World) -> Sinks {
 
 #[async_trait]
 impl SinkCommitter for RecordedSinks {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
         let paths = committables.iter().map(|it| it.final_path.clone());
         self.world.note(Event::SinksCommitted(paths.collect()));
         Ok(())
@@ -357,7 +357,7 @@ pub fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
 
 #[async_trait]
 impl SinkCommitter for MortalSinks {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), String> {
+    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
         if !self.world.takes(&self.life, &Step::CommittingSinks) {
             return std::future::pending().await;
         }

@@ -1,0 +1,56 @@
+//! What a Dispatcher does about JobMasters that broke: they ended without a result while the term goes on.
+//!
+//! The job's record says how far it is, as for the next term: another JobMaster is started from it, as another incarnation
+//! of the job. A job that breaks one after the other is set aside; no other job and not the term suffers from it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tracing::warn;
+
+use super::job_store::{JobStore, JobStoreError, RecoveredJob};
+use crate::gateway::{JobMasterControl, ResourceRequirements, ResourceRequirementsGateway};
+
+/// So many JobMasters of a job may break in a term.
+pub(super) const TOLERATED: u32 = 3;
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+
+/// How often the JobMaster of a job broke in this term.
+#[derive(Debug, Default)]
+pub(super) struct Breakages {
+    count: BTreeMap<JobId, u32>,
+}
+
+impl Breakages {
+    /// Another one broke: how many it are.
+    pub(super) fn note(&mut self, job: JobId) -> u32 {
+        let count = self.count.entry(job).or_default();
+        *count = count.saturating_add(1);
+        *count
+    }
+}
+
+/// Ends what is left of a broken JobMaster, withdraws what it had stated, and reads the job again.
+pub(super) async fn clear_away(
+    job: JobId,
+    broken: u32,
+    control: Arc<dyn JobMasterControl>,
+    resources: Arc<dyn ResourceRequirementsGateway>,
+    store: Arc<JobStore>,
+) -> Result<RecoveredJob, JobStoreError> {
+    control.stop().await;
+    let nothing = ResourceRequirements {
+        job,
+        job_master_address: String::new(),
+        resources: Vec::new(),
+    };
+    if let Err(error) = resources.declare_required_resources(nothing).await {
+        warn!(%job, %error, "the requirements of a broken JobMaster could not be withdrawn");
+    }
+    if broken <= TOLERATED {
+        tokio::time::sleep(FIRST_DELAY * 2u32.pow(broken)).await;
+    }
+    store.reread(job).await
+}

@@ -1,0 +1,115 @@
+//! `tanist demo`: it shows what it says, and leaves nothing behind, also when it is interrupted.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tanist_chaos::wait_for;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::support::PROGRAM;
+
+/// How long a whole demo may take on a busy machine.
+const DEMO_BOUND: Duration = Duration::from_secs(90);
+
+fn start_demo(temporary: &Path) -> anyhow::Result<Child> {
+    let demo = Command::new(PROGRAM)
+        .arg("demo")
+        .env("TMPDIR", temporary)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok(demo)
+}
+
+/// Processes whose working directory is in `directory`.
+fn processes_in(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Ok(working_directory) = std::fs::read_link(entry.path().join("cwd")) else {
+            // No process, or one that is gone by now.
+            continue;
+        };
+        if working_directory.starts_with(directory) {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(found)
+}
+
+fn check_nothing_left(temporary: &Path) -> anyhow::Result<()> {
+    let processes = processes_in(temporary)?;
+    ensure!(processes.is_empty(), "processes are left: {processes:?}");
+    let files: Vec<_> = std::fs::read_dir(temporary)?.collect::<Result<_, _>>()?;
+    ensure!(files.is_empty(), "files are left: {files:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_demo_shows_a_takeover_with_the_right_result_and_leaves_nothing() -> anyhow::Result<()>
+{
+    let temporary = tempfile::tempdir()?;
+    let demo = start_demo(temporary.path())?;
+    let output = tokio::time::timeout(DEMO_BOUND, demo.wait_with_output()).await??;
+    let story = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{output:?}");
+    for part in [
+        "kill -9",
+        "TOOK OVER",
+        "ms after the kill",
+        "THE RESULT IS RIGHT",
+    ] {
+        ensure!(story.contains(part), "{part:?} is not told:\n{story}");
+    }
+    ensure!(
+        story.lines().count() <= 15,
+        "a short story is wanted:\n{story}"
+    );
+    check_nothing_left(temporary.path())
+}
+
+#[tokio::test]
+async fn an_interrupted_demo_fails_and_leaves_nothing() -> anyhow::Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let mut demo = start_demo(temporary.path())?;
+    let stdout = demo.stdout.take().context("it is a pipe")?;
+    let mut story = BufReader::new(stdout).lines();
+    let told = async {
+        while let Some(line) = story.next_line().await? {
+            if line.contains(" leads ") {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the story ended before anybody led")
+    };
+    tokio::time::timeout(DEMO_BOUND, told).await??;
+    ensure!(
+        !processes_in(temporary.path())?.is_empty(),
+        "a cluster runs in {temporary:?}"
+    );
+    let pid = demo
+        .id()
+        .and_then(|id| i32::try_from(id).ok())
+        .and_then(Pid::from_raw);
+    kill_process(pid.context("it runs")?, Signal::INT)?;
+    let status = tokio::time::timeout(DEMO_BOUND, demo.wait()).await??;
+    ensure!(status.code() == Some(1), "{status}");
+    let mut said = String::new();
+    demo.stderr
+        .take()
+        .context("it is a pipe")?
+        .read_to_string(&mut said)
+        .await?;
+    ensure!(said.contains("interrupted"), "{said:?}");
+    let bound = Duration::from_secs(10);
+    wait_for("all processes and files to be gone", bound, async || {
+        check_nothing_left(temporary.path())
+    })
+    .await
+}
