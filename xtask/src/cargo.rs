@@ -103,11 +103,8 @@ pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
     let built = PathBuf::from(target).join("release");
     let suffix = std::env::consts::EXE_SUFFIX;
     let mut command = Command::new(built.join(format!("tanist-bench{suffix}")));
-    command.env(
-        "TANIST_BENCH_PROGRAM",
-        built.join(format!("tanist{suffix}")),
-    );
-    run(command.args(arguments))
+    let program = built.join(format!("tanist{suffix}"));
+    run(command.arg("--program").arg(program).args(arguments))
 }
 
 fn cargo(arguments: &[&str]) -> Command {
