@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::get;
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +66,12 @@ pub async fn serve(
         options: Arc::new(options),
         stop: stop.clone(),
     };
+    // Else an answer may wait for the client's delayed acknowledgement.
+    let listener = listener.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "a REST connection stays without TCP_NODELAY");
+        }
+    });
     let serving = axum::serve(listener, router(context))
         .with_graceful_shutdown(stop.clone().cancelled_owned())
         .into_future();
