@@ -179,7 +179,7 @@ impl DispatcherActor {
                 RecoveredJob::Readable { graph, state } => self.launch(job, *graph, *state, true),
                 RecoveredJob::Unreadable { reason, state } => {
                     error!(%job, reason, "a job is quarantined: its records can't be read");
-                    let state = state.unwrap_or_default();
+                    let state = *state.unwrap_or_default();
                     let key = state_key(&state);
                     let quarantined = Quarantined {
                         key,

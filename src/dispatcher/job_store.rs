@@ -79,7 +79,7 @@ pub enum RecoveredJob {
         /// Why.
         reason: String,
         /// The state, if at least that can be read.
-        state: Option<pb::JobState>,
+        state: Option<Box<pb::JobState>>,
     },
 }
 
@@ -206,7 +206,7 @@ impl JobStore {
                 }
                 (Err(error), state, _) => RecoveredJob::Unreadable {
                     reason: error.to_string(),
-                    state,
+                    state: state.map(Box::new),
                 },
                 (Ok(_), None, reason) => RecoveredJob::Unreadable {
                     reason: reason.unwrap_or_default(),
@@ -220,7 +220,7 @@ impl JobStore {
                 continue;
             };
             let reason = format!("graphs/{job} is missing");
-            let state = state.ok().map(|stored| stored.record.0);
+            let state = state.ok().map(|stored| Box::new(stored.record.0));
             recovered
                 .jobs
                 .push((job, RecoveredJob::Unreadable { reason, state }));

@@ -420,7 +420,7 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
     };
     let unreadable = RecoveredJob::Unreadable {
         reason: "bit rot".to_owned(),
-        state: Some(state),
+        state: Some(Box::new(state)),
     };
     let recovered = RecoveredJobs {
         jobs: vec![(JOB, unreadable)],

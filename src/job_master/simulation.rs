@@ -769,7 +769,10 @@ fn strategies() -> impl Strategy<Value = RestartStrategy> {
     ]
 }
 
-fn shapes() -> impl Strategy<Value = (Vec<(&'static str, u32)>, Vec<(usize, usize)>)> {
+/// Vertices with their parallelism, and edges between their indices.
+type Shape = (Vec<(&'static str, u32)>, Vec<(usize, usize)>);
+
+fn shapes() -> impl Strategy<Value = Shape> {
     prop_oneof![
         Just((vec![("a", 2), ("b", 2)], vec![(0, 1)])),
         Just((

@@ -129,10 +129,10 @@ fn vertex_of<'g>(graph: &'g JobGraph, id: &str) -> Result<&'g JobVertex, PlanErr
 }
 
 /// The edges that match, with their indices in the graph.
-fn edges<'g>(
-    graph: &'g JobGraph,
+fn edges(
+    graph: &JobGraph,
     matches: impl Fn(&JobEdge) -> bool,
-) -> impl Iterator<Item = (u32, &'g JobEdge)> {
+) -> impl Iterator<Item = (u32, &JobEdge)> {
     (0..)
         .zip(&graph.edges)
         .filter(move |(_, edge)| matches(edge))
