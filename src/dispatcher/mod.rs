@@ -22,6 +22,8 @@
 //! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do.
 
 mod actor;
+#[cfg(test)]
+mod admission_tests;
 mod breakage;
 mod cleanup;
 pub mod core;

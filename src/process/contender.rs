@@ -26,8 +26,6 @@ use crate::telemetry::{ExitCode, version};
 const READS_FORMAT: u16 = 1;
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
-/// How long an orderly end waits for the store to take note.
-const RESIGN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a contender is to the cluster, and how it reaches others.
 #[derive(Debug, Clone)]
@@ -143,10 +141,7 @@ async fn lead_term_after_term(
             () = stop.cancelled() => {
                 info!(epoch = %session.epoch(), "resigning: this process was asked to end");
                 services.current.end();
-                let in_order = async { tokio::join!(opened.election.resign(), leading) };
-                if tokio::time::timeout(RESIGN_TIMEOUT, in_order).await.is_err() {
-                    warn!("the store did not take note in time: a standby waits for the end of the lease or session");
-                }
+                give_back(services, opened, leading).await;
                 return ExitCode::Ended;
             }
         };
@@ -154,16 +149,31 @@ async fn lead_term_after_term(
             Ok(()) => rest.reset(),
             Err(error) => {
                 warn!(epoch = %session.epoch(), %error, "the term is given up");
-                let pause = async {
-                    opened.election.resign().await;
-                    tokio::time::sleep(rest.next_delay()).await;
-                };
                 tokio::select! {
-                    () = pause => {}
-                    () = stop.cancelled() => return ExitCode::Ended,
+                    () = async {
+                        opened.election.resign().await;
+                        tokio::time::sleep(rest.next_delay()).await;
+                    } => {}
+                    () = stop.cancelled() => {
+                        give_back(services, opened, std::future::ready(())).await;
+                        return ExitCode::Ended;
+                    }
                 }
             }
         }
+    }
+}
+
+/// Resigns and lets the term's components end, unless the store can't be reached for long: then the lease ends by itself,
+/// and so does this process.
+async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
+    let patience = services.options.process.shutdown_timeout / 2;
+    let in_order = async { tokio::join!(opened.election.resign(), term) };
+    if tokio::time::timeout(patience, in_order).await.is_err() {
+        warn!(
+            ?patience,
+            "the store took no note of the resignation; its lease will end by itself"
+        );
     }
 }
 

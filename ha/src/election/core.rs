@@ -521,7 +521,11 @@ impl ElectionCore {
     }
 
     fn resolve_taking(&mut self, view: &ElectionView, taking: &Taking, effects: &mut Vec<Effect>) {
-        if view.leader.as_ref() == Some(&taking.leader)
+        if self.highest > taking.leader.epoch {
+            // Events have overtaken the read: it grants nothing, however it names this process.
+            self.phase = Phase::Standby;
+            self.view = None;
+        } else if view.leader.as_ref() == Some(&taking.leader)
             && let Some((record, token)) = &view.epoch
             && record.epoch == taking.leader.epoch
         {

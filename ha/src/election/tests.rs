@@ -411,3 +411,40 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
     );
     assert_eq!(core.term(), None);
 }
+
+#[test]
+fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
+    let now = Clock::Boottime.now();
+    let (mut core, next, leader) = taking_core(now);
+    let lost = Error::NoAnswer {
+        store: "the store",
+        reason: "lost".to_owned(),
+    };
+    // It was applied, and another process has deposed it since: the watch tells that before the read is answered.
+    core.handle(now, Event::AdvanceReply(Err(lost)));
+    let younger = ElectionView {
+        epoch: Some((
+            EpochRecord {
+                epoch: next.epoch.next(),
+                ..next.clone()
+            },
+            EpochToken(2),
+        )),
+        leader: Some(LeaderKey {
+            epoch: next.epoch.next(),
+            process: ProcessId::new("b"),
+            nonce: Nonce::new("other"),
+        }),
+        info: None,
+    };
+    core.handle(now, Event::View(younger));
+    let overtaken = ElectionView {
+        epoch: Some((next, EpochToken(1))),
+        leader: Some(leader),
+        info: None,
+    };
+    let effects = core.handle(now, Event::ReadReply(Ok(overtaken)));
+    let granted = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));
+    assert!(!effects.iter().any(granted), "{effects:?}");
+    assert_eq!(core.term(), None);
+}

@@ -115,11 +115,6 @@ impl TestCluster {
         cluster
     }
 
-    /// What sinks are committed and cleaned by from now on, by JobManagers that are started then.
-    pub fn set_sinks(&mut self, sinks: Sinks) {
-        self.sinks = sinks;
-    }
-
     fn next_life(&mut self, name: &str) -> String {
         self.lives += 1;
         format!("{name}#{}", self.lives)

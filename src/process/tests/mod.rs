@@ -3,5 +3,5 @@
 mod crashes;
 mod lifecycle;
 mod partitions;
-
+mod random;
 mod task_managers;

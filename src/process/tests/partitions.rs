@@ -125,3 +125,15 @@ async fn a_task_manager_that_knows_a_younger_term_obeys_only_that() {
     }
     finishes(&cluster).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_store_that_is_asked_to_end_ends_in_time() {
+    let (mut cluster, old) = running().await;
+    cluster.memory.partition(&ProcessId::new(old.as_str()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stop = cluster.stop_job_manager(&old);
+    let ended = tokio::time::timeout(Duration::from_secs(30), stop).await;
+    ended.expect("it does not wait for the store");
+    cluster.leader_above(1).await;
+    finishes(&cluster).await;
+}

@@ -1,0 +1,482 @@
+//! The Dispatcher on paused time over the memory store, with JobMasters that do what the test says.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::clock::Clock;
+use tanist_ha::election::core::Timing;
+use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::memory::{Faults, MemoryCluster};
+use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+use super::{
+    Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
+    RecoveredJob, RecoveredJobs, SinkCleaner,
+};
+use crate::gateway::{
+    DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
+    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+};
+use crate::job::{CompileOptions, JobBuilder};
+
+const JOB: JobId = JobId::from_bits(0xA);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A JobMaster that ends when the test says so.
+#[derive(Debug, Clone)]
+struct Scripted {
+    result: watch::Sender<Option<pb::JobResult>>,
+    heard: Arc<Mutex<Vec<&'static str>>>,
+}
+
+#[async_trait]
+impl JobMasterControl for Scripted {
+    fn gateway(&self) -> Arc<dyn JobMasterGateway> {
+        unreachable!("nobody asks for it here")
+    }
+
+    async fn cancel(&self) -> GatewayResult<()> {
+        lock(&self.heard).push("cancel");
+        Ok(())
+    }
+
+    async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+        let status = pb::JobStatus::Running.into();
+        Ok(pb::JobDetails {
+            status,
+            ..pb::JobDetails::default()
+        })
+    }
+
+    async fn ended(&self) -> Option<pb::JobResult> {
+        let mut result = self.result.subscribe();
+        let ended = result.wait_for(Option::is_some).await;
+        ended.ok().and_then(|result| result.clone())
+    }
+
+    async fn result_written(&self) {
+        lock(&self.heard).push("result written");
+    }
+
+    async fn stop(&self) {
+        lock(&self.heard).push("stop");
+    }
+}
+
+/// All that surrounds a Dispatcher.
+#[derive(Debug, Default)]
+struct Surroundings {
+    started: Mutex<BTreeMap<String, Scripted>>,
+    launches: Mutex<Vec<(String, bool)>>,
+    cleaned: Mutex<Vec<String>>,
+    failing_cleanups: Mutex<u32>,
+}
+
+impl JobMasterLauncher for Surroundings {
+    fn launch(
+        &self,
+        graph: pb::JobGraph,
+        _state: pb::JobState,
+        recovered: bool,
+    ) -> Arc<dyn JobMasterControl> {
+        let scripted = Scripted {
+            result: watch::Sender::new(None),
+            heard: Arc::default(),
+        };
+        lock(&self.launches).push((graph.job_id.clone(), recovered));
+        lock(&self.started).insert(graph.job_id, scripted.clone());
+        Arc::new(scripted)
+    }
+}
+
+#[async_trait]
+impl ResourceRequirementsGateway for Surroundings {
+    async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {
+        Ok(ResourceOverview::default())
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for Surroundings {
+    async fn clean(&self, directory: &str, _job: JobId) -> Result<(), String> {
+        let mut failing = lock(&self.failing_cleanups);
+        if *failing > 0 {
+            *failing -= 1;
+            return Err("no permission".to_owned());
+        }
+        lock(&self.cleaned).push(directory.to_owned());
+        Ok(())
+    }
+}
+
+struct Fixture {
+    surroundings: Arc<Surroundings>,
+    store: Arc<JobStore>,
+    faults: Faults,
+    session: LeaderSession,
+    _election: LeaderElection,
+}
+
+impl Fixture {
+    async fn new() -> Fixture {
+        let cluster = MemoryCluster::default();
+        let process = ProcessId::new("jm");
+        let clock = Clock::tokio();
+        let driver = Arc::new(cluster.election(process.clone(), clock));
+        let timing = Timing::default();
+        let options = ElectionOptions {
+            process,
+            timing,
+            clock,
+        };
+        let election = LeaderElection::start(driver, options);
+        let mut leadership = election.leadership();
+        let is_granted = |it: &Leadership| matches!(it, Leadership::Granted(_));
+        let granted = leadership.wait_for(is_granted).await.expect("it runs");
+        let session = granted.session().expect("granted").clone();
+        drop(granted);
+        let records = cluster.store();
+        let faults = records.faults();
+        let records: Arc<dyn tanist_ha::store::CoordinationStore> = Arc::new(records);
+        let pipeline = CommitPipeline::start(records.clone(), session.clone())
+            .await
+            .expect("it leads");
+        let records = RecordStore::new(records, None, 100_000);
+        Fixture {
+            surroundings: Arc::default(),
+            store: Arc::new(JobStore::new(records, pipeline, session.epoch())),
+            faults,
+            session,
+            _election: election,
+        }
+    }
+
+    fn start(&self, recovered: RecoveredJobs) -> DispatcherHandle {
+        let context = DispatcherContext {
+            session: self.session.clone(),
+            store: self.store.clone(),
+            launcher: self.surroundings.clone(),
+            resources: self.surroundings.clone(),
+            cleaner: Cleaner {
+                sinks: self.surroundings.clone(),
+                blobs: None,
+                initial_backoff: Duration::from_secs(1),
+                max_backoff: Duration::from_secs(60),
+            },
+        };
+        Dispatcher::start(DispatcherOptions::default(), context, recovered)
+    }
+
+    /// Started with what is stored, as the next term would be.
+    async fn recover(&self) -> DispatcherHandle {
+        self.start(self.store.recover().await.expect("readable"))
+    }
+
+    fn job_master(&self) -> Scripted {
+        lock(&self.surroundings.started)[&JOB.to_string()].clone()
+    }
+
+    fn launches(&self) -> usize {
+        lock(&self.surroundings.launches).len()
+    }
+
+    async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
+        for _ in 0..10_000 {
+            if claim(&self.store.recover().await.expect("readable")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!(
+            "not within 1000 s: {what}: {:?}",
+            self.store.recover().await
+        );
+    }
+}
+
+fn submission(token: &str) -> pb::SubmitJobRequest {
+    let options = CompileOptions {
+        job_id: JOB,
+        ..CompileOptions::default()
+    };
+    let job = JobBuilder::new("stream")
+        .datagen("numbers", Some(1), None, 1, 1)
+        .discard("out")
+        .build();
+    pb::SubmitJobRequest {
+        graph: Some(job.compile(&options).expect("valid")),
+        submission_token: token.to_owned(),
+        deadline_ms: 0,
+    }
+}
+
+fn result(status: pb::JobStatus) -> pb::JobResult {
+    pb::JobResult {
+        job_id: JOB.to_string(),
+        name: "stream".to_owned(),
+        status: status.into(),
+        ended_at_ms: u64::MAX / 2,
+        dirty: true,
+        submission_token: "token".to_owned(),
+        remove: Some(pb::Cleanup {
+            sink_directories: vec!["/out".to_owned()],
+            ..pb::Cleanup::default()
+        }),
+        ..pb::JobResult::default()
+    }
+}
+
+fn cancel() -> pb::CancelJobRequest {
+    pb::CancelJobRequest {
+        job_id: JOB.to_string(),
+    }
+}
+
+fn describe() -> pb::DescribeJobRequest {
+    pb::DescribeJobRequest {
+        job_id: JOB.to_string(),
+    }
+}
+
+fn is_clean(stored: &RecoveredJobs) -> bool {
+    stored.jobs.is_empty() && stored.results.iter().all(|(_, result)| !result.dirty)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_submission_that_comes_again_while_it_is_persisted_gets_the_same_answer() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    fixture.faults.delay(Duration::from_secs(3));
+    let (first, second, other) = tokio::join!(
+        dispatcher.submit_job(submission("token")),
+        dispatcher.submit_job(submission("token")),
+        dispatcher.submit_job(submission("another")),
+    );
+    assert!(!first.expect("accepted").repeated);
+    assert!(second.expect("accepted").repeated);
+    assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
+    assert_eq!(fixture.launches(), 1);
+    let again = dispatcher.submit_job(submission("token")).await;
+    assert!(again.expect("accepted").repeated);
+    let other = dispatcher.submit_job(submission("another")).await;
+    assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
+    assert_eq!(fixture.launches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_being_persisted_can_not_be_canceled_yet() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    fixture.faults.delay(Duration::from_secs(3));
+    let (accepted, canceled) = tokio::join!(
+        dispatcher.submit_job(submission("token")),
+        dispatcher.cancel_job(cancel()),
+    );
+    accepted.expect("accepted");
+    assert!(
+        matches!(canceled, Err(GatewayError::NotYet(_))),
+        "{canceled:?}"
+    );
+    dispatcher.cancel_job(cancel()).await.expect("passed on");
+    assert_eq!(*lock(&fixture.job_master().heard), ["cancel"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_submission_whose_term_ends_meanwhile_is_not_known_to_have_failed() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    fixture.faults.delay(Duration::from_secs(3));
+    let stopping = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        dispatcher.stop().await;
+    };
+    let (answer, ()) = tokio::join!(dispatcher.submit_job(submission("token")), stopping);
+    assert!(
+        matches!(answer, Err(GatewayError::Unknown(_))),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_ended_is_cleaned_up_after_and_its_end_can_not_be_changed() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    dispatcher
+        .submit_job(submission("token"))
+        .await
+        .expect("accepted");
+    let finished = result(pb::JobStatus::Finished);
+    fixture.job_master().result.send_replace(Some(finished));
+    fixture
+        .until_stored("a clean result", |it| {
+            is_clean(it) && !it.results.is_empty()
+        })
+        .await;
+    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/out"]);
+    assert_eq!(*lock(&fixture.job_master().heard), ["result written"]);
+    let answer = dispatcher.cancel_job(cancel()).await;
+    assert!(
+        matches!(answer, Err(GatewayError::Conflict(_))),
+        "{answer:?}"
+    );
+    let unknown = pb::CancelJobRequest {
+        job_id: JobId::from_bits(0xB).to_string(),
+    };
+    let answer = dispatcher.cancel_job(unknown).await;
+    assert!(
+        matches!(answer, Err(GatewayError::NotFound(_))),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cancel_of_a_canceled_job_is_acknowledged_again() {
+    let fixture = Fixture::new().await;
+    let canceled = result(pb::JobStatus::Canceled);
+    fixture
+        .store
+        .put_result(canceled.clone())
+        .await
+        .expect("written");
+    let dispatcher = fixture.recover().await;
+    dispatcher
+        .cancel_job(cancel())
+        .await
+        .expect("it has what it wants");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dirty_result_resumes_the_cleanup_and_the_job_is_not_run() {
+    let fixture = Fixture::new().await;
+    *lock(&fixture.surroundings.failing_cleanups) = 3;
+    let finished = result(pb::JobStatus::Finished);
+    fixture
+        .store
+        .put_result(finished.clone())
+        .await
+        .expect("written");
+    let dispatcher = fixture.recover().await;
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(details.status(), pb::JobStatus::Finished);
+    fixture.until_stored("a clean result", is_clean).await;
+    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/out"]);
+    assert_eq!(fixture.launches(), 0);
+    dispatcher.stop().await;
+    let _next = fixture.recover().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        lock(&fixture.surroundings.cleaned).len(),
+        1,
+        "once is enough"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
+    let fixture = Fixture::new().await;
+    *lock(&fixture.surroundings.failing_cleanups) = 1000;
+    let old = |dirty, job: u128| pb::JobResult {
+        job_id: JobId::from_bits(job).to_string(),
+        ended_at_ms: 1,
+        dirty,
+        ..result(pb::JobStatus::Finished)
+    };
+    fixture
+        .store
+        .put_clean_result(&old(false, 0xA))
+        .await
+        .expect("written");
+    fixture
+        .store
+        .put_result(old(true, 0xB))
+        .await
+        .expect("written");
+    let dispatcher = fixture.recover().await;
+    fixture
+        .until_stored("one result", |stored| stored.results.len() == 1)
+        .await;
+    let answer = dispatcher.describe_job(describe()).await;
+    assert!(
+        matches!(answer, Err(GatewayError::NotFound(_))),
+        "{answer:?}"
+    );
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let listed = dispatcher.list_jobs(pb::ListJobsRequest::default()).await;
+    assert_eq!(listed.expect("listed").jobs.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
+    let fixture = Fixture::new().await;
+    let state = pb::JobState {
+        name: "stream".to_owned(),
+        submission_token: "token".to_owned(),
+        ..pb::JobState::default()
+    };
+    let unreadable = RecoveredJob::Unreadable {
+        reason: "bit rot".to_owned(),
+        state: Some(Box::new(state)),
+    };
+    let recovered = RecoveredJobs {
+        jobs: vec![(JOB, unreadable)],
+        ..RecoveredJobs::default()
+    };
+    let dispatcher = fixture.start(recovered);
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(
+        (details.quarantine.as_str(), details.name.as_str()),
+        ("bit rot", "stream")
+    );
+    let other = dispatcher.submit_job(submission("token")).await;
+    assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
+    fixture.faults.delay(Duration::from_millis(100));
+    let (one, two) = tokio::join!(
+        dispatcher.cancel_job(cancel()),
+        dispatcher.cancel_job(cancel())
+    );
+    one.expect("canceled");
+    two.expect("canceled");
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(details.status(), pb::JobStatus::Canceled);
+    assert_eq!(fixture.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_term_stops_all_job_masters_and_writes_nothing() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    dispatcher
+        .submit_job(submission("token"))
+        .await
+        .expect("accepted");
+    let before = fixture.store.last_change();
+    dispatcher.stop().await;
+    assert_eq!(*lock(&fixture.job_master().heard), ["stop"]);
+    assert_eq!(fixture.store.last_change(), before);
+    let next = fixture.recover().await;
+    assert_eq!(
+        lock(&fixture.surroundings.launches)[1],
+        (JOB.to_string(), true)
+    );
+    let again = next.submit_job(submission("token")).await;
+    assert!(
+        again.expect("accepted").repeated,
+        "the key is in the record"
+    );
+}
