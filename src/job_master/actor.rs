@@ -50,7 +50,7 @@ impl JobMaster {
 async fn run(
     options: JobMasterOptions,
     context: JobMasterContext,
-    messages: mpsc::Receiver<Message>,
+    messages: mpsc::Receiver<Box<Message>>,
     outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
     stop: CancellationToken,
 ) {
@@ -154,7 +154,7 @@ enum Next {
 }
 
 impl JobMasterActor {
-    async fn run(mut self, mut messages: mpsc::Receiver<Message>, stop: CancellationToken) {
+    async fn run(mut self, mut messages: mpsc::Receiver<Box<Message>>, stop: CancellationToken) {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event is never refused");
         }
@@ -172,7 +172,7 @@ impl JobMasterActor {
                     }
                 },
                 message = messages.recv() => match message {
-                    Some(message) => self.answer(message),
+                    Some(message) => self.answer(*message),
                     None => Next::Forget,
                 },
                 () = tokio::time::sleep_until(wakeup) => {

@@ -10,14 +10,14 @@ use crate::gateway::GatewayError;
 /// Answers for a job that could not be initialized, until its result is written.
 pub(super) async fn serve_failed(
     result: &pb::JobResult,
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::Receiver<Box<Message>>,
     stop: CancellationToken,
 ) {
     let over = || GatewayError::Conflict(result.cause.clone());
     loop {
         let message = tokio::select! {
             () = stop.cancelled() => return,
-            message = messages.recv() => message,
+            message = messages.recv() => message.map(|message| *message),
         };
         // Whoever asked and has gone does not need the answer.
         match message {

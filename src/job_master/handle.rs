@@ -36,7 +36,8 @@ pub(super) enum Message {
 #[derive(Debug, Clone)]
 pub struct JobMasterHandle {
     pub(super) name: Arc<str>,
-    pub(super) mailbox: mpsc::Sender<Message>,
+    /// Boxed: a channel sets memory aside for 32 messages, and there may be thousands of JobMasters.
+    pub(super) mailbox: mpsc::Sender<Box<Message>>,
     pub(super) outcome: watch::Receiver<Option<Arc<pb::JobResult>>>,
     pub(super) stop: CancellationToken,
 }
@@ -78,7 +79,7 @@ impl JobMasterHandle {
     async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
         let (reply, answer) = oneshot::channel();
         self.mailbox
-            .send(message(reply))
+            .send(Box::new(message(reply)))
             .await
             .map_err(|_| GatewayError::gone(&self.name))?;
         let unknown = || GatewayError::Unknown(format!("{} has stopped", self.name));

@@ -192,13 +192,9 @@ impl Actor {
                 Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
             }
         }
-        self.shortages.send_if_modified(|shortages| {
-            let is_changed = shortages != self.core.shortages();
-            if is_changed {
-                shortages.clone_from(self.core.shortages());
-            }
-            is_changed
-        });
+        if let Some(shortages) = self.core.take_changed_shortages() {
+            self.shortages.send_replace(shortages.clone());
+        }
     }
 
     fn heartbeat(&mut self, to: Connection, asked_at: Turn) {

@@ -5,6 +5,7 @@
 //! - A message of a younger term ends this one; a message of an older term is refused.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
@@ -16,6 +17,9 @@ use super::report::{parse_report, slot_outcome};
 use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
 use crate::gateway::registration::Answer;
 use crate::gateway::{GatewayError, GatewayResult, ResourceRequirements};
+
+/// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
+const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
 
 /// The term that a ResourceManager belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +107,8 @@ pub struct Core {
     /// Jobs that hold slots without stating requirements, and since when.
     unclaimed: BTreeMap<JobId, Instant>,
     shortages: BTreeMap<JobId, Shortage>,
+    /// Whether `shortages` were taken since they last changed.
+    shortages_are_taken: bool,
     effects: Vec<Effect>,
 }
 
@@ -120,6 +126,7 @@ impl Core {
             retry_at: None,
             unclaimed: BTreeMap::new(),
             shortages: BTreeMap::new(),
+            shortages_are_taken: true,
             effects: Vec::new(),
         }
     }
@@ -134,9 +141,10 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// The jobs that lack slots, as of the last match.
-    pub fn shortages(&self) -> &BTreeMap<JobId, Shortage> {
-        &self.shortages
+    /// The jobs that lack slots, as of the last match, if they changed since this was last asked.
+    pub fn take_changed_shortages(&mut self) -> Option<&BTreeMap<JobId, Shortage>> {
+        let are_taken = std::mem::replace(&mut self.shortages_are_taken, true);
+        (!are_taken).then_some(&self.shortages)
     }
 
     /// Registers a TaskExecutor.
@@ -433,8 +441,10 @@ impl Core {
 
     /// Something that matching looks at may have changed. Coalesced: a burst of changes is looked at once.
     fn changed(&mut self, now: Instant) {
-        self.check_at
-            .get_or_insert(now + self.options.requirement_check_delay);
+        // A check looks at every job: with very many of them it must not be all that is done.
+        let jobs = u32::try_from(self.slots.job_count()).unwrap_or(u32::MAX);
+        let delay = self.options.requirement_check_delay + CHECK_DELAY_OF_A_JOB * jobs;
+        self.check_at.get_or_insert(now + delay);
     }
 
     fn note_shortages(&mut self) {
@@ -452,6 +462,7 @@ impl Core {
         {
             tracing::info!(%job, "the job no longer lacks slots");
         }
+        self.shortages_are_taken &= self.shortages == shortages;
         self.shortages = shortages;
     }
 

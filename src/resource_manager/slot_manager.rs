@@ -299,6 +299,11 @@ impl SlotManager {
 
     /// Gives free slots to the jobs that lack some; each is pending until answered.
     pub fn match_slots(&mut self) -> Vec<SlotRequest> {
+        let is_free = |slot: &Slot| slot.state == SlotState::Free;
+        let mut workers = self.workers.values();
+        if !workers.any(|worker| worker.slots.values().any(is_free)) {
+            return Vec::new();
+        }
         let mut order: Vec<(u64, JobId)> =
             self.jobs.iter().map(|(&id, job)| (job.order, id)).collect();
         order.sort_unstable();
@@ -330,6 +335,11 @@ impl SlotManager {
             (missing > 0).then_some((job, Shortage { acquired, missing }))
         };
         self.jobs.keys().filter_map(shortage).collect()
+    }
+
+    /// How many jobs have stated requirements.
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
     }
 
     /// Allocations of jobs that state no requirements, by TaskExecutor.

@@ -17,7 +17,7 @@ use super::samples::{Samples, shown};
 /// How often the disk is asked to make something durable.
 const SYNCS: usize = 200;
 /// Where Debian's ZooKeeper says its version.
-const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+const JARS: &str = "/usr/share/java";
 
 /// The machine and what runs on it.
 #[derive(Debug, Clone, Default)]
@@ -53,7 +53,8 @@ impl Host {
             kernel: uname.release().to_string_lossy().into_owned(),
             tanist: first_line(Command::new(program).arg("--version"))
                 .with_context(|| format!("{} does not run", program.display()))?,
-            etcd: first_line(Command::new("etcd").arg("--version")).unwrap_or_else(unknown),
+            etcd: first_line(Command::new("etcd").arg("--version"))
+                .map_or_else(unknown, |line| line.replace("etcd Version: ", "")),
             zookeeper: zookeeper_version().unwrap_or_else(unknown),
             fdatasync_ms: time_syncs()?,
             began: first_line(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]))
@@ -67,7 +68,7 @@ impl Host {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
         vec![
             format!("{}; Linux {}; {} cores, {}", self.began, self.kernel, self.cores, self.processor),
-            format!("{}; {}; ZooKeeper {}; single servers on the same host", self.tanist, self.etcd, self.zookeeper),
+            format!("{}; etcd {}; ZooKeeper {}; single servers on the same host", self.tanist, self.etcd, self.zookeeper),
             format!(
                 "`fdatasync` of 1 KiB: {} / {} / {} ms",
                 number(self.fdatasync_ms.min()),
@@ -110,11 +111,18 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The jar is a link to one with the version in its name.
+/// Beside the jar is a link to it with the version in its name.
 fn zookeeper_version() -> Option<String> {
-    let jar = std::fs::canonicalize(ZOOKEEPER_JAR).ok()?;
-    let name = jar.file_stem()?.to_string_lossy().into_owned();
-    Some(name.trim_start_matches("zookeeper-").to_owned())
+    let names = std::fs::read_dir(JARS).ok()?.flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter_map(|name| {
+            let version = name.strip_prefix("zookeeper-")?.strip_suffix(".jar")?;
+            version
+                .starts_with(|c: char| c.is_ascii_digit())
+                .then(|| version.to_owned())
+        })
+        .max()
 }
 
 fn load_averages() -> Option<String> {

@@ -88,13 +88,13 @@ pub(super) async fn measure(
         ];
         let mut before = Vec::new();
         for pid in pids {
-            before.push(proc::total_cpu(pid)?);
+            before.push(proc::cpu(pid)?);
         }
         // Not a wait for anything: the time that it is left alone is part of the figure.
         sleep(idle).await;
         for (index, pid) in pids.into_iter().enumerate() {
             let memory = proc::memory(pid)?;
-            let used = proc::total_cpu(pid)?.saturating_sub(before[index]);
+            let used = proc::cpu(pid)?.saturating_sub(before[index]);
             let of_process = &mut figures[index * 5..];
             of_process[0].push(mebibytes(memory.resident));
             of_process[1].push(mebibytes(memory.anonymous));

@@ -33,7 +33,6 @@ pub(super) async fn measure(
     let window = options.pick(WINDOW.0, WINDOW.1);
     let mut figures = Vec::new();
     for clients in CLIENTS {
-        // What earlier clusters left in a server would slow down the next one.
         let (rate, median, slow, cost) = match clients {
             1 => (
                 "3.1 / 5.4 / 8.1",
@@ -48,7 +47,8 @@ pub(super) async fn measure(
                 "120 / 127 / 63 CPU ms",
             ),
         };
-        let name = |what: &str| format!("{clients} clients: {what}");
+        let plural = if clients == 1 { "" } else { "s" };
+        let name = |what: &str| format!("{clients} client{plural}: {what}");
         let mut of_clients = [
             Figure::new(name("acknowledged"), Unit::PerSecond, rate),
             Figure::new(name("p50 of the answer"), Unit::Milliseconds, median),
@@ -83,6 +83,7 @@ async fn round(
     clients: usize,
     window: Duration,
 ) -> anyhow::Result<Round> {
+    // What earlier clusters left in a server would slow down the next one.
     let builder = options.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
     let template = Template::of(TINY, &Http::default(), &mut cluster).await?;

@@ -1,5 +1,4 @@
-//! Runs benchmarks of the released `tanist` program. `cargo xtask bench` builds that, names it in `TANIST_BENCH_PROGRAM`
-//! and calls this.
+//! Runs benchmarks of the released `tanist` program. `cargo xtask bench` builds that and calls this.
 
 use std::path::PathBuf;
 
@@ -12,6 +11,10 @@ use tanist_chaos::bench::{self, BenchOptions, Benchmark};
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask bench", max_term_width = 100)]
 struct Arguments {
+    /// The program to measure
+    // No environment variable: the program takes `TANIST_...` for options.
+    #[arg(long, hide = true)]
+    program: PathBuf,
     /// Only these benchmarks
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Benchmark>,
@@ -34,11 +37,9 @@ fn store(text: &str) -> Result<StoreKind, String> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    // Without `--program` and its value, which nobody wrote.
+    let words: Vec<String> = std::env::args().skip(3).collect();
     let arguments = Arguments::parse();
-    let program = std::env::var_os("TANIST_BENCH_PROGRAM").context(
-        "TANIST_BENCH_PROGRAM does not name the program to measure: run `cargo xtask bench`",
-    )?;
     let or_all = |stores: Vec<StoreKind>| match stores.is_empty() {
         true => vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper],
         false => stores,
@@ -48,7 +49,7 @@ async fn main() -> anyhow::Result<()> {
         false => arguments.only,
     };
     let options = BenchOptions {
-        program: PathBuf::from(program).canonicalize()?,
+        program: arguments.program.canonicalize()?,
         command: format!("cargo xtask bench {}", words.join(" "))
             .trim_end()
             .to_owned(),
@@ -84,10 +85,18 @@ mod tests {
 
     #[test]
     fn benchmarks_and_stores_are_named() {
-        let parsed =
-            Arguments::parse_from(["x", "--only", "startup", "keyed-count", "--store", "etcd"]);
+        let parsed = Arguments::parse_from([
+            "x",
+            "--program",
+            "p",
+            "--only",
+            "startup",
+            "keyed-count",
+            "--store",
+            "etcd",
+        ]);
         assert_eq!(parsed.only, [Benchmark::Startup, Benchmark::KeyedCount]);
         assert_eq!(parsed.store, [StoreKind::Etcd]);
-        assert!(Arguments::try_parse_from(["x", "--store", "paper"]).is_err());
+        assert!(Arguments::try_parse_from(["x", "--program", "p", "--store", "paper"]).is_err());
     }
 }
