@@ -438,7 +438,7 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(
         (details.quarantine.as_str(), details.name.as_str()),
-        ("bit rot", "stream")
+        ("its records can't be read: bit rot", "stream")
     );
     let other = dispatcher.submit_job(submission("token")).await;
     assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
