@@ -45,6 +45,7 @@ pub struct ClusterBuilder {
     settings: Vec<(String, String)>,
     defaults: bool,
     failpoints: Vec<(usize, String)>,
+    stores_elsewhere: Vec<(usize, String)>,
 }
 
 impl ClusterBuilder {
@@ -59,6 +60,7 @@ impl ClusterBuilder {
             settings: Vec::new(),
             defaults: false,
             failpoints: Vec::new(),
+            stores_elsewhere: Vec::new(),
         }
     }
 
@@ -102,6 +104,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn failpoints(mut self, jobmanager: usize, failpoints: &str) -> ClusterBuilder {
         self.failpoints.push((jobmanager, failpoints.to_owned()));
+        self
+    }
+
+    /// Lets one JobManager reach the store's server at another `host:port` than all others: through a proxy.
+    #[must_use]
+    pub fn store_at(mut self, jobmanager: usize, endpoint: String) -> ClusterBuilder {
+        self.stores_elsewhere.push((jobmanager, endpoint));
         self
     }
 
@@ -160,10 +169,15 @@ impl ClusterBuilder {
             // Known beforehand, and the same after a restart.
             let rest_port = free_port();
             let name = format!("jm-{index}");
-            let own = [
+            let mut own = vec![
                 ("jobmanager.id", name.clone()),
                 ("rest.port", rest_port.to_string()),
             ];
+            let elsewhere = self.stores_elsewhere.iter().find(|(of, _)| *of == index);
+            if let Some((_, endpoint)) = elsewhere {
+                let key = self.store.endpoint_key();
+                own.push((key.context("this store has no server")?, endpoint.clone()));
+            }
             let mut process = process(name, "jobmanager", &own)?;
             if let Some((_, armed)) = self.failpoints.iter().find(|(of, _)| *of == index) {
                 process.arm(armed);

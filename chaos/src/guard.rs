@@ -99,4 +99,13 @@ mod tests {
         spared.kill().expect("killed");
         spared.wait().expect("waited");
     }
+
+    #[test]
+    fn a_directory_that_is_to_be_kept_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut guard = Guard::start(directory.path()).expect("sh runs");
+        guard.keep_directory();
+        drop(guard);
+        assert!(directory.path().exists());
+    }
 }

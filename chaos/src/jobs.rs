@@ -56,15 +56,23 @@ impl Submission {
         cli.run(&arguments).await
     }
 
-    fn arguments(&self, address: &str) -> Vec<String> {
-        let mut arguments: Vec<String> =
-            ["run", "--detached", "--job-id"].map(str::to_owned).into();
-        arguments.push(self.job.to_string());
-        arguments.extend(["--address".to_owned(), address.to_owned()]);
+    /// The arguments of a client that waits for the job, and finds the cluster by whatever is added to them.
+    pub fn attached_arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            "run".to_owned(),
+            "--job-id".to_owned(),
+            self.job.to_string(),
+        ];
         for (name, value) in &self.parameters {
             arguments.extend(["--param".to_owned(), format!("{name}={value}")]);
         }
         arguments.push(self.file.to_string_lossy().into_owned());
+        arguments
+    }
+
+    fn arguments(&self, address: &str) -> Vec<String> {
+        let mut arguments = self.attached_arguments();
+        arguments.extend(["--detached", "--address", address].map(str::to_owned));
         arguments
     }
 }

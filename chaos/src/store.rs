@@ -146,6 +146,15 @@ impl Store {
         &self.endpoint
     }
 
+    /// The setting that names the server.
+    pub(crate) fn endpoint_key(&self) -> Option<&'static str> {
+        match self.kind {
+            StoreKind::Embedded => None,
+            StoreKind::Etcd => Some("high-availability.etcd.endpoints"),
+            StoreKind::ZooKeeper => Some("high-availability.zookeeper.quorum"),
+        }
+    }
+
     /// SIGKILL to the server; its data stay.
     pub fn kill_server(&mut self) -> anyhow::Result<()> {
         match &mut self.server {

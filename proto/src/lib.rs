@@ -11,6 +11,6 @@ pub mod v1 {
         missing_docs,
         reason = "generated; the .proto files are the documentation"
     )]
-    #![allow(clippy::all, reason = "generated")]
+    #![allow(clippy::all, rustdoc::all, reason = "generated")]
     tonic::include_proto!("tanist.v1");
 }

@@ -1,6 +1,6 @@
 //! `tanist local`: a cluster in this process, for one job, on free ports and an embedded store that ends with it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::tell;
 use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
 use crate::config::{Configuration, LoadOptions};
 use crate::job::slots_needed;
-use crate::process::{JobManager, TaskManager};
+use crate::process::{JobManager, TaskManager, WorkingDir};
 use crate::telemetry::ExitCode;
 
 /// How often is asked whether the job is cleaned up after.
@@ -44,14 +44,14 @@ pub(super) async fn local(
             return ExitCode::InvalidJob;
         }
     };
-    let directory = match Directory::create(&configuration.process().working_dir) {
+    let directory = match WorkingDir::create(configuration.process(), "local") {
         Ok(directory) => directory,
         Err(error) => {
             say(error);
             return ExitCode::Directory;
         }
     };
-    let code = match LocalCluster::start(load, &directory.path, slots_needed(&graph)).await {
+    match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(cluster) => {
             let code = attend(&cluster.client, &graph).await;
             cluster.stop().await;
@@ -61,9 +61,7 @@ pub(super) async fn local(
             say(error);
             code
         }
-    };
-    directory.remove();
-    code
+    }
 }
 
 /// Submits the job and waits for its end. A signal ends this command, and with it the cluster and the job.
@@ -100,33 +98,6 @@ async fn attend(client: &JobClient, graph: &JobGraph) -> ExitCode {
         None => {
             say("interrupted: the job ends with its cluster");
             ExitCode::JobCanceled
-        }
-    }
-}
-
-/// A directory that is there for as long as the cluster is.
-struct Directory {
-    path: PathBuf,
-}
-
-impl Directory {
-    fn create(parent: &Path) -> Result<Directory, String> {
-        let path = parent.join(format!("local-{:016x}", rand::random::<u64>()));
-        match std::fs::create_dir_all(&path) {
-            Ok(()) => Ok(Directory { path }),
-            Err(error) => Err(format!(
-                "the directory {} can't be created: {error}; process.working-dir says where it is",
-                path.display()
-            )),
-        }
-    }
-
-    fn remove(self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            say(format_args!(
-                "{} is left behind: {error}",
-                self.path.display()
-            ));
         }
     }
 }

@@ -7,7 +7,7 @@ use super::output::say;
 use crate::config::{Configuration, mask_arguments};
 use crate::process::demo::{self, DemoOptions};
 use crate::process::shutdown::watch_signals;
-use crate::process::{JobManager, StartError, TaskManager};
+use crate::process::{JobManager, StartError, TaskManager, WorkingDir};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
@@ -16,6 +16,10 @@ pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
     let stop = match watch_signals(configuration.process().shutdown_timeout) {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
+    };
+    let _directory = match WorkingDir::create(configuration.process(), "jobmanager") {
+        Ok(directory) => directory,
+        Err(error) => return last_words(ExitCode::Directory, &error),
     };
     let manager = match JobManager::bind(&configuration).await {
         Ok(manager) => manager,
@@ -71,6 +75,10 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
     let stop = match watch_signals(configuration.process().shutdown_timeout) {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
+    };
+    let _directory = match WorkingDir::create(configuration.process(), "taskmanager") {
+        Ok(directory) => directory,
+        Err(error) => return last_words(ExitCode::Directory, &error),
     };
     let manager = match TaskManager::bind(&configuration).await {
         Ok(manager) => manager,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tanist_ha::election::LeaderSession;
@@ -17,14 +17,13 @@ use tracing::{error, info, warn};
 
 use super::breakage::{self, Breakages};
 use super::cleanup::Cleaner;
-use super::core::{self, Admission, Known, Submission, SubmissionKey};
+use super::core::{self, Admission, Known, Submission};
 use super::denials::{self, Denials};
+use super::entry::{Entry, Quarantined, accepted, now_ms, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
 use crate::dataflow::sink;
-use crate::gateway::{
-    GatewayError, GatewayResult, JobMasterControl, JobMasterLauncher, ResourceRequirementsGateway,
-};
+use crate::gateway::{GatewayError, GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
 /// How a Dispatcher behaves.
 #[derive(Debug, Clone)]
@@ -97,40 +96,7 @@ impl Dispatcher {
     }
 }
 
-#[derive(Debug)]
-enum Entry {
-    Persisting {
-        key: SubmissionKey,
-        waiting: Vec<Reply<pb::SubmitJobResponse>>,
-    },
-    Running {
-        key: SubmissionKey,
-        control: Arc<dyn JobMasterControl>,
-    },
-    /// Its JobMaster broke; the job is read again for another one.
-    Rebuilding { key: SubmissionKey },
-    /// Globally terminal; the result is being written, cleaned up after, or clean.
-    Ended {
-        key: SubmissionKey,
-        result: Box<pb::JobResult>,
-    },
-    /// Its records can't be read.
-    Quarantined { job: Box<Quarantined> },
-}
-
-#[derive(Debug, Clone)]
-struct Quarantined {
-    key: SubmissionKey,
-    name: String,
-    sink_directories: Vec<String>,
-    /// There is a result, only that it can't be read.
-    has_ended: bool,
-    /// The result of its cancellation is being written.
-    is_canceling: bool,
-    reason: String,
-}
-
-enum Event {
+pub(super) enum Event {
     Persisted {
         submission: Box<Submission>,
         state: Box<pb::JobState>,
@@ -167,11 +133,11 @@ enum Event {
     Done,
 }
 
-struct DispatcherActor {
+pub(super) struct DispatcherActor {
     options: DispatcherOptions,
-    context: DispatcherContext,
-    jobs: BTreeMap<JobId, Entry>,
-    tasks: JoinSet<Event>,
+    pub(super) context: DispatcherContext,
+    pub(super) jobs: BTreeMap<JobId, Entry>,
+    pub(super) tasks: JoinSet<Event>,
     denials: Denials,
     is_expiring: bool,
     breakages: Breakages,
@@ -597,7 +563,7 @@ impl DispatcherActor {
         });
     }
 
-    fn spawn_reply<T: Send + 'static>(
+    pub(super) fn spawn_reply<T: Send + 'static>(
         &mut self,
         reply: Reply<T>,
         answer: impl Future<Output = GatewayResult<T>> + Send + 'static,
@@ -606,144 +572,6 @@ impl DispatcherActor {
             let _ = reply.send(answer.await);
             Event::Done
         });
-    }
-
-    fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
-        match self.jobs.get_mut(&job) {
-            None => {
-                let _ = reply.send(Err(no_such_job(job)));
-            }
-            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
-                let _ = reply.send(Err(GatewayError::NotYet(format!(
-                    "job {job} has no JobMaster at present"
-                ))));
-            }
-            Some(Entry::Running { control, .. }) => {
-                let control = control.clone();
-                self.spawn_reply(
-                    reply,
-                    async move { control.cancel().await.map(|()| pb::Ack {}) },
-                );
-            }
-            // What was asked for came about: mostly the same request, repeated over a takeover.
-            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Canceled => {
-                let _ = reply.send(Ok(pb::Ack {}));
-            }
-            Some(Entry::Ended { result, .. }) => {
-                let status = status_name(result.status());
-                let text = format!("job {job} has already ended: {status}");
-                let _ = reply.send(Err(GatewayError::Conflict(text)));
-            }
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_ended => {
-                let text = format!("job {job}: {}", quarantined.reason);
-                let _ = reply.send(Err(GatewayError::Conflict(text)));
-            }
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_canceling => {
-                let text = format!("job {job} is being cancelled");
-                let _ = reply.send(Err(GatewayError::NotYet(text)));
-            }
-            Some(Entry::Quarantined { job: quarantined }) => {
-                quarantined.is_canceling = true;
-                let result = quarantined.canceled_result(job);
-                self.cancel_quarantined(job, result, reply);
-            }
-        }
-    }
-
-    /// Nothing of a quarantined job runs: its result takes the place of its records.
-    fn cancel_quarantined(&mut self, job: JobId, result: pb::JobResult, reply: Reply<pb::Ack>) {
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            let written = store.put_result(result).await.map(Box::new);
-            let answer = match &written {
-                Ok(_) => Ok(pb::Ack {}),
-                Err(failure) => Err(GatewayError::from(failure.clone())),
-            };
-            let _ = reply.send(answer);
-            Event::ResultWritten { job, written }
-        });
-    }
-
-    fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn crate::gateway::JobMasterGateway>> {
-        match self.jobs.get(&job) {
-            Some(Entry::Running { control, .. }) => Ok(control.gateway()),
-            Some(
-                Entry::Persisting { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. },
-            ) => {
-                let text = format!("job {job} has no JobMaster at present");
-                Err(GatewayError::NotYet(text))
-            }
-            Some(Entry::Ended { .. }) => {
-                Err(GatewayError::NotFound(format!("job {job} has ended")))
-            }
-            None => Err(no_such_job(job)),
-        }
-    }
-
-    fn describe(&mut self, job: JobId, reply: Reply<pb::JobDetails>) {
-        match self.jobs.get(&job) {
-            None => {
-                let _ = reply.send(Err(no_such_job(job)));
-            }
-            Some(entry) => {
-                let described = describe(job, entry);
-                self.spawn_reply(reply, described);
-            }
-        }
-    }
-
-    fn list(&mut self, reply: Reply<pb::ListJobsResponse>) {
-        let described: Vec<_> = self
-            .jobs
-            .iter()
-            .map(|(job, entry)| describe(*job, entry))
-            .collect();
-        let as_of = self.position();
-        self.spawn_reply(reply, async move {
-            let jobs = join_all(described)
-                .await
-                .into_iter()
-                .filter_map(Result::ok)
-                .collect();
-            Ok(pb::ListJobsResponse {
-                jobs,
-                as_of: Some(as_of),
-            })
-        });
-    }
-
-    fn overview(&mut self, reply: Reply<pb::ClusterOverview>) {
-        let ended = |wanted: pb::JobStatus| {
-            let matches = |entry: &&Entry| matches!(entry, Entry::Ended { result, .. } if result.status() == wanted);
-            u32::try_from(self.jobs.values().filter(matches).count()).unwrap_or(u32::MAX)
-        };
-        let running = self
-            .jobs
-            .values()
-            .filter(|entry| matches!(entry, Entry::Running { .. }));
-        let mut overview = pb::ClusterOverview {
-            jobs_running: u32::try_from(running.count()).unwrap_or(u32::MAX),
-            jobs_finished: ended(pb::JobStatus::Finished),
-            jobs_cancelled: ended(pb::JobStatus::Canceled),
-            jobs_failed: ended(pb::JobStatus::Failed),
-            as_of: Some(self.position()),
-            ..pb::ClusterOverview::default()
-        };
-        let resources = self.context.resources.clone();
-        self.spawn_reply(reply, async move {
-            let task_managers = resources.resource_overview().await?.task_managers;
-            overview.task_managers = u32::try_from(task_managers.len()).unwrap_or(u32::MAX);
-            overview.slots_total = task_managers.iter().map(|worker| worker.slots_number).sum();
-            overview.slots_available = task_managers.iter().map(|worker| worker.free_slots).sum();
-            Ok(overview)
-        });
-    }
-
-    fn position(&self) -> pb::ReadPosition {
-        pb::ReadPosition {
-            epoch: self.context.session.epoch().get(),
-            change: self.context.store.last_change().number,
-        }
     }
 
     /// The results of these jobs are gone.
@@ -798,112 +626,4 @@ impl DispatcherActor {
             Event::Expired { jobs, result }
         });
     }
-}
-
-impl Quarantined {
-    fn canceled_result(&self, job: JobId) -> pb::JobResult {
-        pb::JobResult {
-            job_id: job.to_string(),
-            name: self.name.clone(),
-            status: pb::JobStatus::Canceled.into(),
-            cause: self.reason.clone(),
-            ended_at_ms: now_ms(),
-            dirty: true,
-            remove: Some(pb::Cleanup {
-                blobs: Vec::new(),
-                sink_directories: self.sink_directories.clone(),
-            }),
-            submission_token: self.key.token.clone(),
-            graph_digest: self.key.digest.clone(),
-            details: Some(self.details(job)),
-            ..pb::JobResult::default()
-        }
-    }
-
-    fn details(&self, job: JobId) -> pb::JobDetails {
-        pb::JobDetails {
-            job_id: job.to_string(),
-            name: self.name.clone(),
-            status: pb::JobStatus::Suspended.into(),
-            quarantine: self.reason.clone(),
-            ..pb::JobDetails::default()
-        }
-    }
-}
-
-/// The description of a job, whatever its entry.
-fn describe(
-    job: JobId,
-    entry: &Entry,
-) -> impl Future<Output = GatewayResult<pb::JobDetails>> + Send + use<> {
-    let (known, control) = match entry {
-        Entry::Running { control, .. } => (None, Some(control.clone())),
-        Entry::Persisting { .. } => (Some(bare_details(job, pb::JobStatus::Initializing)), None),
-        Entry::Rebuilding { .. } => (Some(bare_details(job, pb::JobStatus::Reconciling)), None),
-        Entry::Ended { result, .. } => (Some(ended_details(result)), None),
-        Entry::Quarantined { job: quarantined } => (Some(quarantined.details(job)), None),
-    };
-    async move {
-        match (known, control) {
-            (_, Some(control)) => control.describe().await,
-            (Some(details), None) => Ok(details),
-            (None, None) => Err(no_such_job(job)),
-        }
-    }
-}
-
-fn bare_details(job: JobId, status: pb::JobStatus) -> pb::JobDetails {
-    pb::JobDetails {
-        job_id: job.to_string(),
-        status: status.into(),
-        ..pb::JobDetails::default()
-    }
-}
-
-fn ended_details(result: &pb::JobResult) -> pb::JobDetails {
-    let mut details = result.details.clone().unwrap_or_default();
-    details.job_id = result.job_id.clone();
-    details.name = result.name.clone();
-    details.status = result.status;
-    details.ended_at_ms = result.ended_at_ms;
-    details.cleaning_up = result.dirty;
-    details
-}
-
-fn no_such_job(job: JobId) -> GatewayError {
-    GatewayError::NotFound(format!("there is no job {job}"))
-}
-
-fn accepted(job: JobId, repeated: bool) -> pb::SubmitJobResponse {
-    pb::SubmitJobResponse {
-        job_id: job.to_string(),
-        repeated,
-    }
-}
-
-fn state_key(state: &pb::JobState) -> SubmissionKey {
-    SubmissionKey {
-        token: state.submission_token.clone(),
-        digest: state.graph_digest.clone(),
-    }
-}
-
-fn result_key(result: &pb::JobResult) -> SubmissionKey {
-    SubmissionKey {
-        token: result.submission_token.clone(),
-        digest: result.graph_digest.clone(),
-    }
-}
-
-/// A status as REST and people write it.
-fn status_name(status: pb::JobStatus) -> &'static str {
-    status.as_str_name().trim_start_matches("JOB_STATUS_")
-}
-
-/// Milliseconds since 1970, by the wall clock: for people and retention, never for safety.
-pub(super) fn now_ms() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -24,10 +24,12 @@
 mod actor;
 #[cfg(test)]
 mod admission_tests;
+mod answers;
 mod breakage;
 mod cleanup;
 pub mod core;
 mod denials;
+mod entry;
 mod handle;
 pub mod job_store;
 #[cfg(test)]

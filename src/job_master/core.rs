@@ -2,7 +2,7 @@
 //!
 //! There are two copies of the job's record: `record`, as it should be, and `written`, as it is durable. Events change
 //! `record` and the ExecutionGraph; what *acts* (deploy, cancel, acknowledge, commit, answer) is derived from `written`
-//! alone, after each event ([`super::settle`]). So nothing acts on a decision that the store does not have, and a
+//! alone, after each event (`settle.rs`). So nothing acts on a decision that the store does not have, and a
 //! record that was read again has the same effects as one that was just written.
 //!
 //! Giving up a generation is a write of the next one without placements; placing it is another write. Invariants:

@@ -6,7 +6,6 @@ pub mod ha;
 mod jobmanager;
 mod launcher;
 mod listen;
-pub mod local;
 mod settings;
 pub mod shutdown;
 mod sinks;

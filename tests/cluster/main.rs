@@ -19,7 +19,9 @@ macro_rules! on_stores {
 }
 
 mod bad_days;
+mod client;
 mod demo;
+mod jobmanager_cut_off;
 mod jobmanager_killed;
 mod jobmanager_stopped;
 mod store_restarted;

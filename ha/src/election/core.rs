@@ -182,6 +182,8 @@ pub struct ElectionCore {
     /// The last request got no answer that helps: nothing is sent before this moment.
     paused_until: Option<Moment>,
     hold_off_until: Option<Moment>,
+    /// This start of the process has led before.
+    has_led: bool,
 }
 
 impl ElectionCore {
@@ -202,6 +204,7 @@ impl ElectionCore {
             settles_doubt: false,
             paused_until: None,
             hold_off_until: None,
+            has_led: false,
         }
     }
 
@@ -354,8 +357,9 @@ impl ElectionCore {
                 }
                 return;
             }
-            // Left by an earlier start of this very process, or by a session of it that is gone.
-            Some(leader) if leader.process == self.process => true,
+            // Left by an earlier start of this very process, or by a session of it that is gone. Once it has led it may
+            // as well be another living process that was given the same id: two of them would depose each other for ever.
+            Some(leader) if leader.process == self.process => !self.has_led,
             Some(leader) => self.depose == Some(leader.epoch),
         };
         // Until the term is over the wish stays, as this attempt may fail in passing.
@@ -443,6 +447,7 @@ impl ElectionCore {
     }
 
     fn grant(&mut self, term: Term, effects: &mut Vec<Effect>) {
+        self.has_led = true;
         self.highest = self.highest.max(term.epoch);
         effects.push(Effect::Publish(Standing::Leading(term.clone())));
         self.phase = Phase::Leading(term);

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use crate::clock::{Clock, Moment};
 use crate::election::core::{Effect, ElectionCore, Event, Standing, Timing};
 use crate::election::{
-    Attempt, ClusterIncarnation, ElectionOptions, ElectionView, Epoch, EpochRecord, EpochToken,
-    LeaderElection, LeaderKey, LeaderSession, Leadership, Nonce, NotLeading, ProcessId,
-    SessionState,
+    Attempt, ClusterIncarnation, ElectionDriver as _, ElectionOptions, ElectionView, Epoch,
+    EpochRecord, EpochToken, LeaderElection, LeaderKey, LeaderSession, Leadership, Nonce,
+    NotLeading, ProcessId, SessionState,
 };
 use crate::error::Error;
 use crate::keys::{Key, Kind, Name};
@@ -447,4 +447,19 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
     let granted = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));
     assert!(!effects.iter().any(granted), "{effects:?}");
     assert_eq!(core.term(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_that_were_given_one_id_do_not_depose_each_other_for_ever() {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "same");
+    a.until_granted(1).await;
+    let b = start(&cluster, "same");
+    b.until_granted(2).await;
+    a.until("over", |now| matches!(now, Leadership::Over(_)))
+        .await;
+
+    tokio::time::sleep(LONG).await;
+    let view = cluster.observer().read().await.expect("a view");
+    assert_eq!(view.youngest(), Epoch::new(2));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::JobId;
@@ -41,6 +41,7 @@ struct JobManagerLife {
     life: String,
     stop: CancellationToken,
     run: JoinHandle<ExitCode>,
+    driver: Arc<MemoryElection>,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl TestCluster {
         let observer = memory.observer();
         let client = Client {
             connector: connector.from_host("client#0"),
-            leaders: retrieval::follow(tanist_ha::election::ElectionDriver::observed(&observer)),
+            leaders: retrieval::follow(ElectionDriver::observed(&observer)),
             world: world.clone(),
         };
         let sinks = super::invariants::recorded_sinks(&world);
@@ -143,7 +144,7 @@ impl TestCluster {
             clock,
         };
         let opened = HaServices {
-            election: LeaderElection::start(driver, election),
+            election: LeaderElection::start(driver.clone(), election),
             store: Arc::new(ObservedStore {
                 inner: self.memory.store_of(process),
                 world: self.world.clone(),
@@ -154,7 +155,12 @@ impl TestCluster {
         let stop = CancellationToken::new();
         let asked = stop.clone();
         let run = tokio::spawn(async move { contender.run(opened, &asked).await });
-        let running = JobManagerLife { life, stop, run };
+        let running = JobManagerLife {
+            life,
+            stop,
+            run,
+            driver,
+        };
         assert!(
             self.job_managers
                 .insert(name.to_owned(), running)
@@ -175,7 +181,9 @@ impl TestCluster {
         self.world.kill(&running.life);
         self.connector.remove(&format!("{name}:1"));
         running.run.abort();
-        // All that it has left ends in no time: what it waits for never comes.
+        // Its election may outlive it for as long as somebody still waits for an answer of the dead: without a session it
+        // takes nothing, and cut off it gives nothing back.
+        ElectionDriver::close(&*running.driver).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.memory.heal(&ProcessId::new(name));
     }
@@ -230,7 +238,7 @@ impl TestCluster {
             data_address: data_address.to_owned(),
         };
         let observer = self.memory.observer();
-        let leaders = tanist_ha::election::ElectionDriver::observed(&observer);
+        let leaders = ElectionDriver::observed(&observer);
         let slots = self.options.taskmanager.slots.get();
         let executor = start_executor(ExecutorServices {
             options: &self.options,

@@ -1,0 +1,157 @@
+//! What the Dispatcher's loop answers about jobs that it has: cancellations and descriptions.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::actor::{DispatcherActor, Event};
+use super::entry::{Entry, describe, no_such_job, status_name};
+use super::handle::Reply;
+use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway};
+
+impl DispatcherActor {
+    pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        match self.jobs.get_mut(&job) {
+            None => {
+                let _ = reply.send(Err(no_such_job(job)));
+            }
+            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
+                let _ = reply.send(Err(GatewayError::NotYet(format!(
+                    "job {job} has no JobMaster at present"
+                ))));
+            }
+            Some(Entry::Running { control, .. }) => {
+                let control = control.clone();
+                self.spawn_reply(
+                    reply,
+                    async move { control.cancel().await.map(|()| pb::Ack {}) },
+                );
+            }
+            // What was asked for came about: mostly the same request, repeated over a takeover.
+            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Canceled => {
+                let _ = reply.send(Ok(pb::Ack {}));
+            }
+            Some(Entry::Ended { result, .. }) => {
+                let status = status_name(result.status());
+                let text = format!("job {job} has already ended: {status}");
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_ended => {
+                let text = format!("job {job}: {}", quarantined.reason);
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_canceling => {
+                let text = format!("job {job} is being cancelled");
+                let _ = reply.send(Err(GatewayError::NotYet(text)));
+            }
+            Some(Entry::Quarantined { job: quarantined }) => {
+                quarantined.is_canceling = true;
+                let result = quarantined.canceled_result(job);
+                self.cancel_quarantined(job, result, reply);
+            }
+        }
+    }
+
+    /// Nothing of a quarantined job runs: its result takes the place of its records.
+    pub(super) fn cancel_quarantined(
+        &mut self,
+        job: JobId,
+        result: pb::JobResult,
+        reply: Reply<pb::Ack>,
+    ) {
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let written = store.put_result(result).await.map(Box::new);
+            let answer = match &written {
+                Ok(_) => Ok(pb::Ack {}),
+                Err(failure) => Err(GatewayError::from(failure.clone())),
+            };
+            let _ = reply.send(answer);
+            Event::ResultWritten { job, written }
+        });
+    }
+
+    pub(super) fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
+        match self.jobs.get(&job) {
+            Some(Entry::Running { control, .. }) => Ok(control.gateway()),
+            Some(
+                Entry::Persisting { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. },
+            ) => {
+                let text = format!("job {job} has no JobMaster at present");
+                Err(GatewayError::NotYet(text))
+            }
+            Some(Entry::Ended { .. }) => {
+                Err(GatewayError::NotFound(format!("job {job} has ended")))
+            }
+            None => Err(no_such_job(job)),
+        }
+    }
+
+    pub(super) fn describe(&mut self, job: JobId, reply: Reply<pb::JobDetails>) {
+        match self.jobs.get(&job) {
+            None => {
+                let _ = reply.send(Err(no_such_job(job)));
+            }
+            Some(entry) => {
+                let described = describe(job, entry);
+                self.spawn_reply(reply, described);
+            }
+        }
+    }
+
+    pub(super) fn list(&mut self, reply: Reply<pb::ListJobsResponse>) {
+        let described: Vec<_> = self
+            .jobs
+            .iter()
+            .map(|(job, entry)| describe(*job, entry))
+            .collect();
+        let as_of = self.position();
+        self.spawn_reply(reply, async move {
+            let jobs = join_all(described)
+                .await
+                .into_iter()
+                .filter_map(Result::ok)
+                .collect();
+            Ok(pb::ListJobsResponse {
+                jobs,
+                as_of: Some(as_of),
+            })
+        });
+    }
+
+    pub(super) fn overview(&mut self, reply: Reply<pb::ClusterOverview>) {
+        let ended = |wanted: pb::JobStatus| {
+            let matches = |entry: &&Entry| matches!(entry, Entry::Ended { result, .. } if result.status() == wanted);
+            u32::try_from(self.jobs.values().filter(matches).count()).unwrap_or(u32::MAX)
+        };
+        let running = self
+            .jobs
+            .values()
+            .filter(|entry| matches!(entry, Entry::Running { .. }));
+        let mut overview = pb::ClusterOverview {
+            jobs_running: u32::try_from(running.count()).unwrap_or(u32::MAX),
+            jobs_finished: ended(pb::JobStatus::Finished),
+            jobs_cancelled: ended(pb::JobStatus::Canceled),
+            jobs_failed: ended(pb::JobStatus::Failed),
+            as_of: Some(self.position()),
+            ..pb::ClusterOverview::default()
+        };
+        let resources = self.context.resources.clone();
+        self.spawn_reply(reply, async move {
+            let task_managers = resources.resource_overview().await?.task_managers;
+            overview.task_managers = u32::try_from(task_managers.len()).unwrap_or(u32::MAX);
+            overview.slots_total = task_managers.iter().map(|worker| worker.slots_number).sum();
+            overview.slots_available = task_managers.iter().map(|worker| worker.free_slots).sum();
+            Ok(overview)
+        });
+    }
+
+    pub(super) fn position(&self) -> pb::ReadPosition {
+        pb::ReadPosition {
+            epoch: self.context.session.epoch().get(),
+            change: self.context.store.last_change().number,
+        }
+    }
+}
