@@ -17,8 +17,6 @@
 //!   session (its request was applied) or a moved epoch (it never will be).
 //! - Views are compared by epoch: one of an older epoch than this process knows says nothing.
 
-use std::time::Duration;
-
 use crate::clock::Moment;
 use crate::election::driver::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey,
@@ -26,114 +24,7 @@ use crate::election::driver::{
 };
 use crate::error::{Outcome, Result};
 
-/// What an election is told.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// The lease or session changed or was renewed.
-    Session(SessionState),
-    /// The keys, as watched or as read.
-    View(ElectionView),
-    /// The answer to [`Effect::Read`].
-    ReadReply(Result<ElectionView>),
-    /// The answer to [`Effect::Advance`].
-    AdvanceReply(Result<Attempt>),
-    /// The answer to [`Effect::Attach`].
-    AttachReply {
-        /// Of which term.
-        token: EpochToken,
-        /// What the store said.
-        reply: Result<Attempt>,
-    },
-    /// The answer to [`Effect::Resign`].
-    ResignReply(Result<Attempt>),
-    /// Somebody has reason to end the term of this epoch and to lead instead.
-    Depose(Epoch),
-    /// End the own term and let another process lead.
-    Resign,
-    /// A message of this epoch arrived.
-    Heard(Epoch),
-    /// The moment of [`Effect::WakeAt`] has come.
-    Wake,
-}
-
-/// What an election does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Read the keys.
-    Read,
-    /// Take or depose.
-    Advance {
-        /// The guard.
-        seen: ElectionView,
-        /// The new value of `epoch`.
-        next: EpochRecord,
-        /// The new value of `leader`.
-        leader: LeaderKey,
-    },
-    /// Put `leader` again in the same term.
-    Attach {
-        /// The guard.
-        token: EpochToken,
-        /// The value of `leader`.
-        leader: LeaderKey,
-    },
-    /// Give the term up.
-    Resign {
-        /// The guard.
-        token: EpochToken,
-    },
-    /// Tell the process of its standing.
-    Publish(Standing),
-    /// Feed [`Event::Wake`] at this moment; replaces an earlier one.
-    WakeAt(Moment),
-}
-
-/// A term of this process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Term {
-    /// Its epoch.
-    pub epoch: Epoch,
-    /// The guard of its writes.
-    pub token: EpochToken,
-}
-
-/// How this process stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// It does not lead.
-    Standby,
-    /// It leads.
-    Leading(Term),
-    /// It may still lead, but the store has not said so for too long: it decides nothing.
-    Suspended(Term),
-    /// Its term of this epoch has ended; it stands by.
-    Over(Epoch),
-    /// The store is another incarnation of the cluster: this process must not go on.
-    Refused {
-        /// The incarnation that this process belongs to.
-        expected: ClusterIncarnation,
-        /// The incarnation of the store; `None`: it is empty.
-        found: Option<ClusterIncarnation>,
-    },
-}
-
-/// How the core waits.
-#[derive(Debug, Clone, Copy)]
-pub struct Timing {
-    /// Between tries at a store that gives no answer.
-    pub retry_interval: Duration,
-    /// After resigning, before this process takes free leadership again.
-    pub resign_holdoff: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
-            retry_interval: Duration::from_millis(200),
-            resign_holdoff: Duration::from_secs(2),
-        }
-    }
-}
+pub use crate::election::event::{Effect, Event, Standing, Term, Timing};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {

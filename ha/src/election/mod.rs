@@ -1,12 +1,13 @@
 //! Leader election with fencing: who leads, in which epoch, and how another process ends that.
 //!
 //! - [`driver`]: what an election needs from a store; each backend implements it.
-//! - [`core`]: the decisions, pure.
+//! - [`core`]: the decisions, pure; [`event`]: what goes into it and comes out.
 //! - [`service`]: the actor that runs the core on a driver: [`LeaderElection`].
 //! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
 
 pub mod core;
 pub mod driver;
+pub mod event;
 pub mod service;
 pub mod session;
 #[cfg(test)]

@@ -314,6 +314,13 @@ impl ElectionActor {
 
     fn take_command(&mut self, command: Command) -> Event {
         match command {
+            Command::Depose { epoch, reply }
+                if self.core.term().is_some_and(|term| term.epoch == epoch) =>
+            {
+                let text = "a process does not depose itself: it resigns";
+                let _ = reply.send(Err(Error::Misconfigured(text.into())));
+                Event::Wake
+            }
             Command::Depose { epoch, reply } => {
                 info!(%epoch, "deposing the leader");
                 self.deposing.push((epoch, reply));

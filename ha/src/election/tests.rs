@@ -463,3 +463,15 @@ async fn two_processes_that_were_given_one_id_do_not_depose_each_other_for_ever(
     let view = cluster.observer().read().await.expect("a view");
     assert_eq!(view.youngest(), Epoch::new(2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_told_to_depose_itself_refuses_and_goes_on() {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "a");
+    let session = a.until_granted(1).await;
+    a.election
+        .depose(Epoch::new(1))
+        .await
+        .expect_err("it leads itself");
+    assert_eq!(session.check(), Ok(()));
+}
