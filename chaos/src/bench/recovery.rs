@@ -18,7 +18,8 @@ pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager wit
 term at once, so no lease is waited for): from the start of the process until `/v1/ha/status` names it confirmed, until `/v1/jobs` \
 lists all jobs, and what it holds then. *Running jobs*: two JobManagers and a TaskManager of 100 slots with 100 jobs of \
 one task; the leader gets SIGKILL, and the clock starts when the standby has been confirmed, so that it says nothing about leases \
-(Flink's 1.8 s of waiting for its session are taken off).";
+(Flink's \
+numbers are all RUNNING less leadership granted, 1.8 s; that still holds reading its jobs back, which comes before confirmation here.)";
 
 const REPETITIONS: (usize, usize) = (5, 1);
 const PERSISTED: ([usize; 2], [usize; 2]) = ([1_000, 10_000], [100, 1_000]);
