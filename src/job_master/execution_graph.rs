@@ -11,6 +11,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::slot_pool::SlotKey;
+use crate::job;
 
 /// Why a graph can't be executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -266,15 +267,20 @@ impl ExecutionGraph {
     pub fn build(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
         let (vertices, by_id) = build_vertices(graph)?;
         let edges = build_edges(graph, &vertices, &by_id)?;
-        let region_of = pipelined_regions(vertices.len(), &edges);
-        let region_count = region_of.iter().max().map_or(0, |last| last + 1);
+        let members = job::regions(graph);
+        let mut region_of = vec![0; vertices.len()];
+        for (region, ids) in members.iter().enumerate() {
+            for id in ids {
+                region_of[by_id[id]] = region;
+            }
+        }
         let phase = RegionPhase::Waiting { since_ms: 0 };
         let mut regions = vec![
             Region {
                 tasks: Vec::new(),
                 phase
             };
-            region_count
+            members.len()
         ];
         let mut tasks = Vec::new();
         for (index, vertex) in vertices.iter().enumerate() {
@@ -445,28 +451,6 @@ fn build_edges(
         });
     }
     Ok(edges)
-}
-
-/// The region of each vertex: what pipelined edges connect. Every edge is pipelined.
-fn pipelined_regions(vertices: usize, edges: &[Edge]) -> Vec<usize> {
-    let mut lowest: Vec<usize> = (0..vertices).collect();
-    let mut changed = true;
-    while changed {
-        changed = false;
-        for edge in edges {
-            let low = lowest[edge.source].min(lowest[edge.target]);
-            changed |= lowest[edge.source] != low || lowest[edge.target] != low;
-            lowest[edge.source] = low;
-            lowest[edge.target] = low;
-        }
-    }
-    let firsts: BTreeSet<usize> = lowest.iter().copied().collect();
-    let number: BTreeMap<usize, usize> = firsts
-        .into_iter()
-        .enumerate()
-        .map(|(number, first)| (first, number))
-        .collect();
-    lowest.iter().map(|first| number[first]).collect()
 }
 
 /// A subtask's number as an index.
