@@ -3,7 +3,15 @@
 //! Nothing here is a safety argument; safety comes from the epoch alone. The real clock is `CLOCK_BOOTTIME`, which goes
 //! on while the host is suspended; tests on paused time use tokio's.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since 1970, by the wall clock: for people and for retention, never for safety.
+pub fn wall_clock_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// A point in time on a [`Clock`]: time since an arbitrary start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

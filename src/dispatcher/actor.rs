@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
@@ -19,7 +20,7 @@ use super::breakage::{self, Breakages};
 use super::cleanup::Cleaner;
 use super::core::{self, Admission, Known, Submission};
 use super::denials::{self, Denials};
-use super::entry::{Entry, Quarantined, accepted, now_ms, result_key, state_key};
+use super::entry::{Entry, Quarantined, accepted, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
 use crate::dataflow::sink;
@@ -329,7 +330,7 @@ impl DispatcherActor {
             | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
             Command::Submit { submission, .. } => {
                 !self.jobs.contains_key(&submission.job)
-                    && core::admit(submission, Known::Nothing, now_ms()).is_err()
+                    && core::admit(submission, Known::Nothing, wall_clock_ms()).is_err()
             }
             Command::List { .. }
             | Command::Overview { .. }
@@ -407,7 +408,7 @@ impl DispatcherActor {
             Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
         };
         let job = submission.job;
-        match core::admit(&submission, known, now_ms()) {
+        match core::admit(&submission, known, wall_clock_ms()) {
             Err(refusal) => {
                 let _ = reply.send(Err(refusal));
             }
@@ -435,7 +436,7 @@ impl DispatcherActor {
 
     fn persist(&mut self, submission: Submission) {
         let store = self.context.store.clone();
-        let state = core::first_state(&submission, now_ms());
+        let state = core::first_state(&submission, wall_clock_ms());
         self.tasks.spawn(async move {
             let result = store.put_submission(&submission.graph, &state).await;
             if result.is_ok() {
@@ -589,7 +590,7 @@ impl DispatcherActor {
         }
         let retention_ms =
             u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
-        let now = now_ms();
+        let now = wall_clock_ms();
         let is_expired = |entry: &Entry| match entry {
             Entry::Ended { result, .. } => core::is_expired(result, now, retention_ms),
             Entry::Persisting { .. }

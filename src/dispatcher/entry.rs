@@ -1,8 +1,8 @@
 //! What a Dispatcher knows of one job, and how it is described to people.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -52,7 +52,7 @@ impl Quarantined {
             name: self.name.clone(),
             status: pb::JobStatus::Canceled.into(),
             cause: self.reason.clone(),
-            ended_at_ms: now_ms(),
+            ended_at_ms: wall_clock_ms(),
             dirty: true,
             remove: Some(pb::Cleanup {
                 blobs: Vec::new(),
@@ -143,12 +143,4 @@ pub(super) fn result_key(result: &pb::JobResult) -> SubmissionKey {
 /// A status as REST and people write it.
 pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
     status.as_str_name().trim_start_matches("JOB_STATUS_")
-}
-
-/// Milliseconds since 1970, by the wall clock: for people and retention, never for safety.
-pub(super) fn now_ms() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

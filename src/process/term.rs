@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
@@ -214,11 +215,10 @@ async fn write_history(
     jobs: usize,
     phases: &Phases,
 ) {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let record = HistoryRecord {
         epoch: session.epoch().get(),
         process: session.process().as_str(),
-        since_ms: u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+        since_ms: wall_clock_ms(),
         jobs,
         phases,
     };

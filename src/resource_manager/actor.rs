@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -289,11 +290,4 @@ fn registration_response(answer: Answer<pb::RegistrationSuccess>) -> pb::Registr
 /// Who asked may have gone: then nobody wants the answer.
 fn answer_to<T>(reply: Reply<T>, answer: GatewayResult<T>) {
     let _nobody_waits = reply.send(answer);
-}
-
-fn wall_clock_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

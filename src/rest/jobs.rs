@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
@@ -15,7 +16,6 @@ use super::json::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
 use super::json::plan::{Plan, PlanBody};
 use super::json::result::ExecutionResult;
 use super::json::vertex::VertexBody;
-use super::server::now_ms;
 
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
@@ -49,7 +49,10 @@ pub(super) async fn job_ids(State(context): State<Context>) -> PositionedAnswer<
 pub(super) async fn overview(State(context): State<Context>) -> PositionedAnswer<JobsOverview> {
     let answer = list(&context).await?;
     let headers = position_headers(answer.as_of);
-    Ok((headers, Json(JobsOverview::new(&answer.jobs, now_ms()))))
+    Ok((
+        headers,
+        Json(JobsOverview::new(&answer.jobs, wall_clock_ms())),
+    ))
 }
 
 pub(super) async fn job(
@@ -57,7 +60,7 @@ pub(super) async fn job(
     PathParts(job): PathParts<String>,
 ) -> Answer<JobBody> {
     let details = describe(&context, &job).await?;
-    Ok(Json(JobBody::new(&details, now_ms())))
+    Ok(Json(JobBody::new(&details, wall_clock_ms())))
 }
 
 pub(super) async fn status(
@@ -77,7 +80,10 @@ pub(super) async fn vertex(
     let is_wanted = |vertex: &&pb::VertexDetails| vertex.id.parse() == Ok(wanted);
     let missing = || RestError::not_found(format!("job {job} has no vertex {wanted}"));
     let vertex = details.vertices.iter().find(is_wanted);
-    Ok(Json(VertexBody::new(vertex.ok_or_else(missing)?, now_ms())))
+    Ok(Json(VertexBody::new(
+        vertex.ok_or_else(missing)?,
+        wall_clock_ms(),
+    )))
 }
 
 pub(super) async fn exceptions(

@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
@@ -124,12 +124,4 @@ async fn unknown_path(uri: Uri) -> RestError {
 async fn unknown_method(method: Method, uri: Uri) -> RestError {
     let text = format!("`{}` can't be asked with {method}", uri.path());
     RestError::new(StatusCode::METHOD_NOT_ALLOWED, text)
-}
-
-/// Milliseconds since 1970, for people.
-pub(super) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
 }

@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use prost::Message as _;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -21,7 +22,7 @@ use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, header_text, read_body};
 use super::json::Submitted;
-use super::server::{RestServerOptions, now_ms};
+use super::server::RestServerOptions;
 use crate::job::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -72,7 +73,7 @@ fn token(headers: &HeaderMap) -> Result<String, RestError> {
 fn deadline(headers: &HeaderMap, options: &RestServerOptions) -> Result<u64, RestError> {
     let Some(text) = header_text(headers, DEADLINE)? else {
         let allowed = u64::try_from(options.submission_timeout.as_millis()).unwrap_or(u64::MAX);
-        return Ok(now_ms().saturating_add(allowed));
+        return Ok(wall_clock_ms().saturating_add(allowed));
     };
     text.trim().parse().map_err(|_| {
         RestError::bad_request(format!(

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, error, info, warn};
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, wall_clock_ms};
 use crate::election::core::{Effect, ElectionCore, Event, Standing, Term, Timing};
 use crate::election::driver::{
     Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, LeaderInformation, Member,
@@ -197,15 +197,11 @@ impl LeaderElection {
         addresses: BTreeMap<String, String>,
         retry_interval: Duration,
     ) -> Result<()> {
-        let since_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_millis();
         let information = LeaderInformation {
             epoch: session.epoch(),
             process: session.process().clone(),
             addresses,
-            since_ms: u64::try_from(since_ms).unwrap_or(u64::MAX),
+            since_ms: wall_clock_ms(),
         };
         loop {
             match self
