@@ -32,6 +32,9 @@ pub enum JobStoreError {
     /// The term is over, and the next one knows.
     #[error("this JobManager does not lead any more, and whether this was written is not known")]
     Unknown,
+    /// The store has no space for it at present; it was not written.
+    #[error("not written: {0}; try again when there is space")]
+    OutOfSpace(Error),
     /// The store does not take it.
     #[error(transparent)]
     Refused(Error),
@@ -41,6 +44,7 @@ impl From<CommitError> for JobStoreError {
     fn from(error: CommitError) -> JobStoreError {
         match error {
             CommitError::TooLarge(error) => JobStoreError::Refused(error),
+            CommitError::OutOfSpace(error) => JobStoreError::OutOfSpace(error),
             CommitError::NotApplied => JobStoreError::NotWritten,
             CommitError::Unknown => JobStoreError::Unknown,
         }
@@ -50,7 +54,9 @@ impl From<CommitError> for JobStoreError {
 impl From<JobStoreError> for GatewayError {
     fn from(error: JobStoreError) -> GatewayError {
         match &error {
-            JobStoreError::NotWritten => GatewayError::NotYet(error.to_string()),
+            JobStoreError::NotWritten | JobStoreError::OutOfSpace(_) => {
+                GatewayError::NotYet(error.to_string())
+            }
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
             JobStoreError::Refused(Error::TooLarge { .. }) => {
                 GatewayError::Invalid(error.to_string())
@@ -179,7 +185,7 @@ impl JobStore {
             key: Key::new(kind, name_of(job)),
         };
         let writes = vec![prepared.write, delete(Kind::Graphs), delete(Kind::States)];
-        self.commit(writes, vec![(job, Kind::Results, prepared.blob)])
+        self.commit_surely(writes, vec![(job, Kind::Results, prepared.blob)])
             .await
     }
 
@@ -190,7 +196,7 @@ impl JobStore {
             .prepare_surely(job, ResultRecord(result.clone()))
             .await?;
         let written = vec![(job, Kind::Results, prepared.blob)];
-        self.commit(vec![prepared.write], written).await
+        self.commit_surely(vec![prepared.write], written).await
     }
 
     /// Forgets results whose retention time is over.
@@ -213,7 +219,46 @@ impl JobStore {
         written: Vec<(JobId, Kind, Option<Name>)>,
     ) -> Result<(), JobStoreError> {
         let committed = self.pipeline.commit(writes).await;
-        let unused: Vec<Name> = match &committed {
+        self.delete_unused_blobs(written, &committed).await;
+        committed?;
+        Ok(())
+    }
+
+    /// The same for what has to be written: waits for space as long as the term lasts.
+    async fn commit_surely(
+        &self,
+        writes: Vec<Write>,
+        written: Vec<(JobId, Kind, Option<Name>)>,
+    ) -> Result<(), JobStoreError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let mut waits = false;
+        let committed = loop {
+            match self.pipeline.commit(writes.clone()).await {
+                Err(CommitError::OutOfSpace(error)) => {
+                    let keys: Vec<String> = writes.iter().map(|it| it.key().to_string()).collect();
+                    if !waits {
+                        warn!(?keys, %error, "a record is written when the store has space");
+                    }
+                    waits = true;
+                }
+                definite => break definite,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = self.pipeline.ended() => break Err(CommitError::NotApplied),
+            }
+        };
+        self.delete_unused_blobs(written, &committed).await;
+        committed?;
+        Ok(())
+    }
+
+    async fn delete_unused_blobs(
+        &self,
+        written: Vec<(JobId, Kind, Option<Name>)>,
+        committed: &Result<Change, CommitError>,
+    ) {
+        let unused: Vec<Name> = match committed {
             Ok(_) => {
                 let mut blobs = self.lock_blobs();
                 let replace = |(job, kind, blob)| match blob {
@@ -222,9 +267,9 @@ impl JobStore {
                 };
                 written.into_iter().filter_map(replace).collect()
             }
-            Err(CommitError::TooLarge(_) | CommitError::NotApplied) => {
-                written.into_iter().filter_map(|(.., blob)| blob).collect()
-            }
+            Err(
+                CommitError::TooLarge(_) | CommitError::OutOfSpace(_) | CommitError::NotApplied,
+            ) => written.into_iter().filter_map(|(.., blob)| blob).collect(),
             Err(CommitError::Unknown) => Vec::new(),
         };
         for name in unused {
@@ -235,8 +280,6 @@ impl JobStore {
                 warn!(%name, %error, "a blob that nothing points to can't be deleted");
             }
         }
-        committed?;
-        Ok(())
     }
 
     /// Reads every job.
@@ -287,7 +330,11 @@ impl JobStore {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
             // What a JobMaster had under way when it ended is before this, or was never sent.
-            self.pipeline.commit(Vec::new()).await?;
+            match self.pipeline.commit(Vec::new()).await {
+                // Refused after all that came before it.
+                Ok(_) | Err(CommitError::OutOfSpace(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
             let graph = self.records.get::<GraphRecord>(&name).await;
             let state = self.records.get::<StateRecord>(&name).await;
             let passes = |error: &Error| error.outcome() != Outcome::Fatal;
@@ -384,7 +431,9 @@ impl JobStateStore for JobStore {
             JobStoreError::Refused(Error::TooLarge { size, limit, .. }) => {
                 PersistError::TooLarge { size, limit }
             }
-            JobStoreError::Refused(error) => PersistError::Refused(error.to_string()),
+            JobStoreError::OutOfSpace(error) | JobStoreError::Refused(error) => {
+                PersistError::Refused(error.to_string())
+            }
         };
         let job = job_id(&state.job_id).map_err(refused)?;
         let prepared = self
@@ -392,7 +441,7 @@ impl JobStateStore for JobStore {
             .await
             .map_err(refused)?;
         let written = vec![(job, Kind::States, prepared.blob)];
-        let committed = self.commit(vec![prepared.write], written).await;
+        let committed = self.commit_surely(vec![prepared.write], written).await;
         committed.map_err(refused)
     }
 }

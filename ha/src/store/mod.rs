@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::election::{ClusterIncarnation, Epoch, EpochToken};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 
 /// What lets a term write: `epoch` is still at the token, in this incarnation of the cluster, and `leader` is there.
@@ -233,4 +233,14 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     /// Tries the transaction once: fence and number checked, writes applied, `changes` and its ring set, all or
     /// nothing.
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply>;
+
+    /// Tries once to make the deletions of a request under its guards, without taking its number: for a store that is out
+    /// of space, and still deletes. An error where that is not so.
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let _ = request;
+        Err(Error::OutOfSpace {
+            store: "the store",
+            reason: "it deletes nothing either".to_owned(),
+        })
+    }
 }

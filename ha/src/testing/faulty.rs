@@ -303,4 +303,8 @@ impl CoordinationStore for Faulty<dyn CoordinationStore> {
             Answer::Attempt(_) => Err(lost("an answer to another request")),
         }
     }
+
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.inner.delete_unnumbered(request).await
+    }
 }
