@@ -25,7 +25,7 @@ use crate::gateway::{
 };
 use crate::job::{CompileOptions, JobBuilder};
 
-const JOB: JobId = JobId::from_bits(0xA);
+pub(super) const JOB: JobId = JobId::from_bits(0xA);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,8 +33,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A JobMaster that ends when the test says so.
 #[derive(Debug, Clone)]
-struct Scripted {
-    result: watch::Sender<Option<pb::JobResult>>,
+pub(super) struct Scripted {
+    pub(super) result: watch::Sender<Option<pb::JobResult>>,
     heard: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -122,16 +122,17 @@ impl SinkCleaner for Surroundings {
     }
 }
 
-struct Fixture {
+pub(super) struct Fixture {
+    pub(super) cluster: MemoryCluster,
     surroundings: Arc<Surroundings>,
     store: Arc<JobStore>,
-    faults: Faults,
-    session: LeaderSession,
+    pub(super) faults: Faults,
+    pub(super) session: LeaderSession,
     _election: LeaderElection,
 }
 
 impl Fixture {
-    async fn new() -> Fixture {
+    pub(super) async fn new() -> Fixture {
         let cluster = MemoryCluster::default();
         let process = ProcessId::new("jm");
         let clock = Clock::tokio();
@@ -156,6 +157,7 @@ impl Fixture {
             .expect("it leads");
         let records = RecordStore::new(records, None, 100_000);
         Fixture {
+            cluster,
             surroundings: Arc::default(),
             store: Arc::new(JobStore::new(records, pipeline, session.epoch())),
             faults,
@@ -164,7 +166,7 @@ impl Fixture {
         }
     }
 
-    fn start(&self, recovered: RecoveredJobs) -> DispatcherHandle {
+    pub(super) fn start(&self, recovered: RecoveredJobs) -> DispatcherHandle {
         let context = DispatcherContext {
             session: self.session.clone(),
             store: self.store.clone(),
@@ -185,7 +187,7 @@ impl Fixture {
         self.start(self.store.recover().await.expect("readable"))
     }
 
-    fn job_master(&self) -> Scripted {
+    pub(super) fn job_master(&self) -> Scripted {
         lock(&self.surroundings.started)[&JOB.to_string()].clone()
     }
 
@@ -193,7 +195,7 @@ impl Fixture {
         lock(&self.surroundings.launches).len()
     }
 
-    async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
+    pub(super) async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
         for _ in 0..10_000 {
             if claim(&self.store.recover().await.expect("readable")) {
                 return;
@@ -207,7 +209,7 @@ impl Fixture {
     }
 }
 
-fn submission(token: &str) -> pb::SubmitJobRequest {
+pub(super) fn submission(token: &str) -> pb::SubmitJobRequest {
     let options = CompileOptions {
         job_id: JOB,
         ..CompileOptions::default()
@@ -223,7 +225,7 @@ fn submission(token: &str) -> pb::SubmitJobRequest {
     }
 }
 
-fn result(status: pb::JobStatus) -> pb::JobResult {
+pub(super) fn result(status: pb::JobStatus) -> pb::JobResult {
     pb::JobResult {
         job_id: JOB.to_string(),
         name: "stream".to_owned(),
@@ -239,15 +241,16 @@ fn result(status: pb::JobStatus) -> pb::JobResult {
     }
 }
 
-fn cancel() -> pb::CancelJobRequest {
+pub(super) fn cancel() -> pb::CancelJobRequest {
     pb::CancelJobRequest {
         job_id: JOB.to_string(),
     }
 }
 
-fn describe() -> pb::DescribeJobRequest {
+pub(super) fn describe() -> pb::DescribeJobRequest {
     pb::DescribeJobRequest {
         job_id: JOB.to_string(),
+        consistent: false,
     }
 }
 

@@ -33,6 +33,9 @@ mod entry;
 mod handle;
 pub mod job_store;
 #[cfg(test)]
+mod store_trouble_tests;
+mod submissions;
+#[cfg(test)]
 mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};

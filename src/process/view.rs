@@ -148,6 +148,19 @@ impl JobManagerView {
         }
     }
 
+    /// This process.
+    pub fn process(&self) -> &ProcessId {
+        &self.inner.process
+    }
+
+    /// Hands leadership over.
+    pub async fn transfer(&self, to: Option<ProcessId>, patience: Duration) -> GatewayResult<()> {
+        let _ = (to, patience);
+        Err(GatewayError::Conflict(
+            "leadership can't be transferred by this version: stop the leading process".to_owned(),
+        ))
+    }
+
     /// How this process stands.
     pub fn role(&self) -> Role {
         let Some(election) = self.inner.election.borrow().clone() else {
@@ -165,6 +178,11 @@ impl JobManagerView {
     /// What is known of the leader.
     pub fn leader(&self) -> LeaderView {
         self.inner.leaders.borrow().clone()
+    }
+
+    /// Follows what is known of the leader.
+    pub fn leaders(&self) -> watch::Receiver<LeaderView> {
+        self.inner.leaders.clone()
     }
 
     /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.

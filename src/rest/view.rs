@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_ha::election::ProcessId;
 use tanist_ha::retrieval::LeaderView;
+use tokio::sync::watch;
 
 use crate::gateway::{DispatcherGateway, GatewayResult};
 use crate::process::{HaStatus, JobManagerView, Role};
@@ -17,10 +19,17 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>>;
     /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
     async fn ha_status(&self, patience: Duration) -> HaStatus;
+    /// This JobManager.
+    fn process(&self) -> ProcessId;
+    /// Has this process, which leads, hand over to `to`, or to the standby that is most current; returns when somebody was
+    /// asked to depose it. `NotYet` if it does not lead or nobody can follow.
+    async fn transfer(&self, to: Option<ProcessId>, patience: Duration) -> GatewayResult<()>;
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
     fn leader(&self) -> LeaderView;
+    /// Follows that.
+    fn leaders(&self) -> watch::Receiver<LeaderView>;
 }
 
 #[async_trait]
@@ -33,11 +42,23 @@ impl ClusterView for JobManagerView {
         self.ha_status(patience).await
     }
 
+    fn process(&self) -> ProcessId {
+        self.process().clone()
+    }
+
+    async fn transfer(&self, to: Option<ProcessId>, patience: Duration) -> GatewayResult<()> {
+        self.transfer(to, patience).await
+    }
+
     fn role(&self) -> Role {
         self.role()
     }
 
     fn leader(&self) -> LeaderView {
         self.leader()
+    }
+
+    fn leaders(&self) -> watch::Receiver<LeaderView> {
+        self.leaders()
     }
 }

@@ -12,6 +12,7 @@ pub mod result;
 pub mod states;
 pub mod task_managers;
 pub mod vertex;
+pub mod warnings;
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +20,9 @@ mod tests;
 use serde::Serialize;
 
 /// This program's version.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The revision that it was built from.
-const REVISION: &str = env!("TANIST_BUILD_REVISION");
+pub(super) const REVISION: &str = env!("TANIST_BUILD_REVISION");
 
 /// The body of every error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
