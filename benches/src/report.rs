@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::Benchmark;
-use super::host::{Host, Load};
-use super::samples::{Samples, Unit, shown};
-use crate::store::StoreKind;
+use crate::Benchmark;
+use crate::host::{Host, Load};
+use crate::samples::{Samples, Unit, shown};
+use tanist_chaos::store::StoreKind;
 
 /// One measured quantity.
 #[derive(Debug, Clone)]

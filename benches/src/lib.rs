@@ -23,10 +23,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use self::host::{Host, LoadWatch};
-use self::report::{Figure, Measurement, Report};
-use crate::builder::ClusterBuilder;
-use crate::store::{Store, StoreKind};
+use crate::host::{Host, LoadWatch};
+use crate::report::{Figure, Measurement, Report};
+use tanist_chaos::builder::ClusterBuilder;
+use tanist_chaos::store::{Store, StoreKind};
 
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

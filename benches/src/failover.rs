@@ -2,14 +2,14 @@
 
 use tokio::time::Instant;
 
-use super::BenchOptions;
-use super::host::milliseconds;
-use super::http::Http;
-use super::jobs::{self, STREAM};
-use super::report::Figure;
-use super::samples::Unit;
-use super::watch::{until_led, until_running};
-use crate::store::{Store, StoreKind};
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs::{self, STREAM};
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::{until_led, until_running};
+use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 2 slots with `examples/stream.yaml` (2 vertices at parallelism 2, unbounded) running. \
 From the signal until the other JobManager's `/v1/ha/status` names a leader of a higher epoch, and until `/v1/jobs/:id` of that \
