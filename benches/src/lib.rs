@@ -14,6 +14,7 @@ pub mod recovery;
 pub mod report;
 pub mod samples;
 pub mod startup;
+pub mod stream;
 pub mod submission;
 pub mod text;
 pub mod throughput;

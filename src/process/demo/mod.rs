@@ -8,6 +8,7 @@
 mod children;
 mod story;
 mod stream;
+pub mod ticks;
 mod watch;
 mod words;
 

@@ -12,11 +12,10 @@ use super::children::{Child, Playground};
 use super::stream::StreamWatch;
 use super::watch::{ClusterWatch, Leader};
 use super::words::{self, WordCounts};
-use super::{DemoError, DemoOptions, tell, unexpected};
+use super::{DemoError, DemoOptions, tell, ticks, unexpected};
 
-/// The job files that the demo runs: the first as it is shipped.
+/// The job file of the bounded job, as it is shipped.
 const WORD_COUNT: &str = include_str!("../../../examples/wordcount.yaml");
-const STREAM: &str = include_str!("stream.yaml");
 const FILES: usize = 8;
 const JOBMANAGERS: usize = 3;
 const TASKMANAGERS: usize = 2;
@@ -58,7 +57,9 @@ impl Story<'_> {
         let mut story = start_cluster(playground).await?;
 
         let counting = JobId::random();
-        story.submit("stream.yaml", STREAM, counting, &[]).await?;
+        story
+            .submit("stream.yaml", ticks::JOB_FILE, counting, &[])
+            .await?;
         story.records_after(0).await?;
         tell("its records are read here, as they come out of the TaskManagers");
 
