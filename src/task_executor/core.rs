@@ -133,7 +133,11 @@ impl Core {
         highest: HighestEpoch,
         first_registration: u64,
     ) -> Core {
-        let slots = SlotTable::new(description.slots, description.default_slot_profile);
+        let slots = SlotTable::new(
+            description.slots,
+            description.default_slot_profile,
+            description.total_profile,
+        );
         Core {
             options,
             description,

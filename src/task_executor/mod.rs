@@ -18,6 +18,7 @@
 
 mod actor;
 mod attempts;
+mod budget;
 mod connection;
 mod core;
 #[cfg(test)]
