@@ -21,7 +21,8 @@ use super::{
 };
 use crate::gateway::{
     DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    JobMasterId, JobMasterLauncher, JobMasterRegistration, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
 
@@ -100,6 +101,19 @@ impl JobMasterLauncher for Surroundings {
 
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(
+        &self,
+        _: JobId,
+        _: Option<JobMasterId>,
+        _: String,
+    ) -> GatewayResult<()> {
+        Ok(())
+    }
+
     async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
         Ok(())
     }

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::gateway::{
     DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    JobMasterId, JobMasterLauncher, JobMasterRegistration, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway,
 };
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -81,7 +82,7 @@ impl JobMasterControl for Scripted {
 #[derive(Debug, Default)]
 struct World {
     job_masters: Mutex<Vec<Arc<Scripted>>>,
-    requirements: Mutex<Vec<ResourceRequirements>>,
+    withdrawn: Mutex<Vec<JobId>>,
     cleaned: Mutex<Vec<String>>,
 }
 
@@ -101,11 +102,21 @@ impl JobMasterLauncher for World {
 
 #[async_trait]
 impl ResourceRequirementsGateway for World {
-    async fn declare_required_resources(
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(
         &self,
-        requirements: ResourceRequirements,
+        job: JobId,
+        _: Option<JobMasterId>,
+        _: String,
     ) -> GatewayResult<()> {
-        lock(&self.requirements).push(requirements);
+        lock(&self.withdrawn).push(job);
+        Ok(())
+    }
+
+    async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
         Ok(())
     }
 
@@ -465,9 +476,7 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
         let job_masters = lock(&a.world.job_masters);
         assert_eq!(job_masters.len(), broken + 1);
         assert_eq!(job_masters[broken].state.job_incarnation, 5);
-        let withdrawn = lock(&a.world.requirements);
-        assert_eq!(withdrawn.len(), broken);
-        assert!(withdrawn.iter().all(|it| it.resources.is_empty()));
+        assert_eq!(*lock(&a.world.withdrawn), vec![JOB; broken]);
     }
     a.end_last(End::Broken);
     a.wait_for(JOB, pb::JobStatus::Suspended).await;

@@ -3,6 +3,7 @@
 //!
 //! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one are dropped.
 //! - A message of a younger term ends this one; a message of an older term is refused.
+//! - Of the JobMasters of a job only the youngest states what the job needs. See [`super::job_masters`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,13 +11,16 @@ use std::time::Duration;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
+use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, speaks_protocol};
 use tokio::time::Instant;
 
 use super::Options;
+use super::job_masters::{Heard, JobMasters, Superseded};
 use super::report::{parse_report, slot_outcome};
 use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
 use crate::gateway::registration::Answer;
-use crate::gateway::{GatewayError, GatewayResult, ResourceRequirements};
+use crate::gateway::{GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
+use crate::telemetry::version;
 
 /// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
@@ -87,6 +91,7 @@ struct Worker {
     registration: u64,
     hardware: Option<pb::HardwareDescription>,
     total_profile: Option<pb::ResourceProfile>,
+    memory_configuration: Option<pb::MemoryConfiguration>,
     last_heartbeat: Instant,
     next_heartbeat: Instant,
     unreachable: u32,
@@ -104,8 +109,7 @@ pub struct Core {
     slots: SlotManager,
     check_at: Option<Instant>,
     retry_at: Option<Instant>,
-    /// Jobs that hold slots without stating requirements, and since when.
-    unclaimed: BTreeMap<JobId, Instant>,
+    job_masters: JobMasters,
     shortages: BTreeMap<JobId, Shortage>,
     /// Whether `shortages` were taken since they last changed.
     shortages_are_taken: bool,
@@ -115,6 +119,7 @@ pub struct Core {
 impl Core {
     /// Knows nobody. `seed` tells this ResourceManager from all others.
     pub fn new(options: Options, term: Term, seed: u64) -> Core {
+        let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
         Core {
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
@@ -124,7 +129,7 @@ impl Core {
             slots: SlotManager::new(seed),
             check_at: None,
             retry_at: None,
-            unclaimed: BTreeMap::new(),
+            job_masters,
             shortages: BTreeMap::new(),
             shortages_are_taken: true,
             effects: Vec::new(),
@@ -155,6 +160,7 @@ impl Core {
     ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
         let sender = request
             .sender
+            .clone()
             .ok_or_else(|| invalid("the message names no sender"))?;
         let own = &self.term.incarnation;
         if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
@@ -164,7 +170,11 @@ impl Core {
                 sender.cluster_incarnation
             )));
         }
+        // First of all: who does not lead any more rejects nobody for good.
         self.check_epoch(sender.epoch)?;
+        if let Some(reason) = self.misfit(&request) {
+            return Ok(Answer::Rejection(reason));
+        }
         let location = request
             .location
             .ok_or_else(|| invalid("the registration has no location"))?;
@@ -178,10 +188,7 @@ impl Core {
             .copied()
             .unwrap_or_default();
         if sender.registration <= highest {
-            return Err(self.outdated(format!(
-                "registration {} of {worker}, but {highest} was seen",
-                sender.registration
-            )));
+            return Ok(Answer::TooLow { highest });
         }
         let report = parse_report(request.slot_report.unwrap_or_default())?;
         self.highest_registrations
@@ -210,6 +217,7 @@ impl Core {
                 registration: sender.registration,
                 hardware: request.hardware,
                 total_profile: request.total_profile,
+                memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
                 next_heartbeat: now + self.options.heartbeat_interval,
                 unreachable: 0,
@@ -255,11 +263,71 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// A job states what it needs.
-    pub fn declare(&mut self, now: Instant, requirements: ResourceRequirements) {
-        tracing::debug!(job = %requirements.job, resources = ?requirements.resources, "requirements");
+    /// A JobMaster registers. Gives the one whose place it takes.
+    pub fn register_job_master(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        id: JobMasterId,
+    ) -> GatewayResult<Option<JobMasterId>> {
+        self.check_epoch(id.epoch.get())?;
+        let replaced = match self.job_masters.register(now, job, id) {
+            Ok(replaced) => replaced,
+            Err(Superseded { present }) => {
+                return Err(self.outdated(superseded(job, id, present)));
+            }
+        };
+        if let Some(old) = replaced {
+            tracing::warn!(%job, %old, new = %id, "another JobMaster speaks for the job");
+            // What the old one needed is not what this one needs.
+            self.slots.withdraw(job);
+        }
+        Ok(replaced)
+    }
+
+    /// A job's JobMaster states what it needs.
+    pub fn declare(
+        &mut self,
+        now: Instant,
+        requirements: ResourceRequirements,
+    ) -> GatewayResult<()> {
+        let ResourceRequirements {
+            job,
+            job_master: id,
+            ..
+        } = requirements;
+        self.check_epoch(id.epoch.get())?;
+        match self.job_masters.hear(now, job, id) {
+            Heard::Registered => {}
+            Heard::Unknown => {
+                let reason = format!("JobMaster {id} of job {job} is not registered");
+                return Err(GatewayError::NotFound(reason));
+            }
+            Heard::Superseded(Superseded { present }) => {
+                return Err(self.outdated(superseded(job, id, present)));
+            }
+        }
+        tracing::debug!(%job, resources = ?requirements.resources, "requirements");
         self.slots.declare(requirements);
         self.changed(now);
+        Ok(())
+    }
+
+    /// The JobMaster of a job is gone: what it needed is withdrawn. Whether it was registered.
+    pub fn disconnect_job_master(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        id: Option<JobMasterId>,
+        cause: &str,
+    ) -> bool {
+        let is_gone = self.job_masters.disconnect(now, job, id);
+        if is_gone {
+            tracing::debug!(%job, cause, "its JobMaster left");
+            self.slots.withdraw(job);
+            self.changed(now);
+        }
+        is_gone
     }
 
     /// What came of a heartbeat.
@@ -343,12 +411,8 @@ impl Core {
                 worker.last_heartbeat + self.options.heartbeat_timeout,
             ]
         });
-        let unclaimed = self
-            .unclaimed
-            .values()
-            .map(|&since| since + self.options.job_timeout);
         workers
-            .chain(unclaimed)
+            .chain(self.job_masters.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
             .min()
@@ -374,9 +438,10 @@ impl Core {
                 self.request_slot(request);
             }
             self.note_shortages();
-            self.note_unclaimed(now);
+            // Of these nothing was heard but that TaskExecutors hold slots for them.
+            self.job_masters.follow(now, self.slots.holders());
         }
-        self.free_unclaimed(now);
+        self.let_go_of_jobs(now);
     }
 
     /// The registered TaskExecutors; `last_heartbeat_ms` counts back from `wall_clock_ms`.
@@ -391,9 +456,27 @@ impl Core {
                 free_slots,
                 hardware: worker.hardware,
                 total_profile: worker.total_profile,
+                memory_configuration: worker.memory_configuration,
             }
         };
         self.workers.iter().map(info).collect()
+    }
+
+    /// Why this cluster will never work with a TaskManager.
+    fn misfit(&self, request: &pb::RegisterTaskExecutorRequest) -> Option<String> {
+        let protocol = request.protocol_version;
+        if !speaks_protocol(protocol) {
+            return Some(format!(
+                "the TaskManager's version {} speaks protocol {protocol}, this ResourceManager's \
+                 version {} speaks {OLDEST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}",
+                request.version,
+                version()
+            ));
+        }
+        let (theirs, ours) = (&request.cluster_id, &self.term.cluster_id);
+        (theirs != ours).then(|| {
+            format!("the TaskManager is configured for cluster {theirs:?}, this one is {ours:?}")
+        })
     }
 
     fn beat(&mut self, now: Instant) {
@@ -466,30 +549,24 @@ impl Core {
         self.shortages = shortages;
     }
 
-    fn note_unclaimed(&mut self, now: Instant) {
-        let unclaimed = self.slots.unclaimed();
-        self.unclaimed.retain(|job, _| unclaimed.contains_key(job));
-        for job in unclaimed.into_keys() {
-            self.unclaimed.entry(job).or_insert(now);
-        }
-    }
-
-    /// Asks for the unused slots of jobs that nobody speaks for. What is in use stays with its TaskExecutor.
-    fn free_unclaimed(&mut self, now: Instant) {
+    /// Jobs that nobody has spoken for too long lose their requirements, and their unused slots are asked back. What is in
+    /// use stays with its TaskExecutor.
+    fn let_go_of_jobs(&mut self, now: Instant) {
         let timeout = self.options.job_timeout;
-        if !self.unclaimed.values().any(|&since| since + timeout <= now) {
-            return;
-        }
-        let slots = self.slots.unclaimed();
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
-        for (job, since) in &mut self.unclaimed {
-            if *since + timeout > now {
-                continue;
+        for job in self.job_masters.take_overdue(now) {
+            let had_requirements = self.slots.withdraw(job);
+            let before = freed.values().map(Vec::len).sum::<usize>();
+            for (worker, allocation) in self.slots.allocations_of(job) {
+                freed.entry(worker.clone()).or_default().push(allocation);
             }
-            *since = now;
-            tracing::warn!(%job, ?timeout, "nobody states requirements of a job that holds slots");
-            for (worker, allocation) in slots.get(job).into_iter().flatten() {
-                freed.entry(worker.clone()).or_default().push(*allocation);
+            let slots = freed.values().map(Vec::len).sum::<usize>() - before;
+            if slots == 0 {
+                self.job_masters.forget(job);
+            }
+            if had_requirements || slots > 0 {
+                tracing::warn!(%job, slots, had_requirements, ?timeout, "no JobMaster speaks for a job");
+                self.changed(now);
             }
         }
         for (id, allocations) in freed {
@@ -497,7 +574,7 @@ impl Core {
                 continue;
             };
             let to = connection(&id, worker);
-            let cause = format!("no JobMaster stated requirements of the job for {timeout:?}");
+            let cause = format!("no JobMaster spoke for the job for {timeout:?}");
             self.effects.push(Effect::FreeSlots {
                 to,
                 allocations,
@@ -570,6 +647,10 @@ fn connection(id: &ResourceId, worker: &Worker) -> Connection {
         registration: worker.registration,
         address: worker.location.rpc_address.clone(),
     }
+}
+
+fn superseded(job: JobId, id: JobMasterId, present: JobMasterId) -> String {
+    format!("JobMaster {id} of job {job}, but {present} is the present one")
 }
 
 fn invalid(reason: &str) -> GatewayError {
