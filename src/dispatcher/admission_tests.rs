@@ -20,9 +20,9 @@ use super::{
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
 use crate::gateway::{
-    DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterId, JobMasterLauncher, JobMasterRegistration, ResourceOverview, ResourceRequirements,
-    ResourceRequirementsGateway,
+    Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, ResourceOverview,
+    ResourceRequirements, ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
 
@@ -105,12 +105,7 @@ impl ResourceRequirementsGateway for Surroundings {
         Ok(())
     }
 
-    async fn disconnect_job_master(
-        &self,
-        _: JobId,
-        _: Option<JobMasterId>,
-        _: String,
-    ) -> GatewayResult<()> {
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
         Ok(())
     }
 

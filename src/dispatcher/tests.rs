@@ -22,8 +22,8 @@ use super::{
     SinkCleaner,
 };
 use crate::gateway::{
-    DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterId, JobMasterLauncher, JobMasterRegistration, ResourceOverview, ResourceRequirements,
+    Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
+    JobMasterLauncher, JobMasterRegistration, ResourceOverview, ResourceRequirements,
     ResourceRequirementsGateway,
 };
 
@@ -106,12 +106,7 @@ impl ResourceRequirementsGateway for World {
         Ok(())
     }
 
-    async fn disconnect_job_master(
-        &self,
-        job: JobId,
-        _: Option<JobMasterId>,
-        _: String,
-    ) -> GatewayResult<()> {
+    async fn disconnect_job_master(&self, job: JobId, _: Departure) -> GatewayResult<()> {
         lock(&self.withdrawn).push(job);
         Ok(())
     }

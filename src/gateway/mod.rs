@@ -155,12 +155,11 @@ pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         requirements: ResourceRequirements,
     ) -> GatewayResult<()>;
-    /// The registered JobMaster of a job, or only this one, is gone: the job needs nothing until there is another one.
+    /// The JobMaster of a job is gone: the job needs nothing, or nothing until there is another one.
     async fn disconnect_job_master(
         &self,
         job: tanist_proto::id::JobId,
-        job_master: Option<JobMasterId>,
-        cause: String,
+        departure: Departure,
     ) -> GatewayResult<()>;
     /// Registered TaskManagers and their slots.
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
@@ -179,6 +178,15 @@ impl fmt::Display for JobMasterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of epoch {}", self.incarnation, self.epoch)
     }
+}
+
+/// Why a JobMaster speaks for its job no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// The job has a durable result, says its JobMaster.
+    JobEnded(JobMasterId),
+    /// It broke, whichever it was; the job goes on with another one.
+    Broke,
 }
 
 /// A JobMaster that speaks for a job.

@@ -18,7 +18,7 @@ use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::{
-    Connector, GatewayError, GatewayResult, JobMasterId, JobMasterRegistration,
+    Connector, Departure, GatewayError, GatewayResult, JobMasterId, JobMasterRegistration,
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway, TaskExecutorGateway,
 };
 
@@ -345,11 +345,9 @@ impl Calls {
                 }
             }
         });
-        let cause = "the job has ended".to_owned();
         let job = job_id(&self.graph);
-        let left = self
-            .resources
-            .disconnect_job_master(job, Some(self.id), cause);
+        let departure = Departure::JobEnded(self.id);
+        let left = self.resources.disconnect_job_master(job, departure);
         let left = bounded(self.ask_timeout, left);
         let (_, left) = tokio::join!(futures::future::join_all(goodbyes), left);
         if let Err(error) = left {

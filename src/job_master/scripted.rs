@@ -16,7 +16,7 @@ use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
 use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, JobMasterId,
+    Connector, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterRegistration, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
     ResourceRequirementsGateway, TaskExecutorGateway,
 };
@@ -203,12 +203,7 @@ impl ResourceRequirementsGateway for Surroundings {
         Ok(())
     }
 
-    async fn disconnect_job_master(
-        &self,
-        _: JobId,
-        _: Option<JobMasterId>,
-        _: String,
-    ) -> GatewayResult<()> {
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
         lock(&self.declared).push(0);
         Ok(())
     }

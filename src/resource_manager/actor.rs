@@ -20,7 +20,7 @@ use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::{Options, ResourceManagerServices};
 use crate::gateway::registration::Answer;
 use crate::gateway::{
-    GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, ResourceOverview,
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
     ResourceRequirements, TaskExecutorGateway,
 };
 
@@ -41,7 +41,7 @@ pub(super) enum Message {
     Goodbye(pb::DisconnectTaskExecutorRequest, Reply<pb::Ack>),
     RegisterJobMaster(JobMasterRegistration, Reply<()>),
     Declare(ResourceRequirements, Reply<()>),
-    DisconnectJobMaster(JobId, Option<JobMasterId>, String, Reply<()>),
+    DisconnectJobMaster(JobId, Departure, Reply<()>),
     Overview(Reply<ResourceOverview>),
 }
 
@@ -139,11 +139,8 @@ impl Actor {
             Message::Declare(requirements, reply) => {
                 answer_to(reply, self.core.declare(now, requirements));
             }
-            Message::DisconnectJobMaster(job, job_master, cause, reply) => {
-                if self
-                    .core
-                    .disconnect_job_master(now, job, job_master, &cause)
-                {
+            Message::DisconnectJobMaster(job, departure, reply) => {
+                if self.core.disconnect_job_master(now, job, departure) {
                     self.job_masters.remove(&job);
                 }
                 answer_to(reply, Ok(()));

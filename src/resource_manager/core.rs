@@ -1,5 +1,6 @@
-//! What a ResourceManager decides: who is registered, who is lost, when to match slots. Pure: the time and everything heard
-//! are arguments; what is to be sent is collected as [`Effect`]s.
+//! What a ResourceManager decides: who is lost, when to match slots, which jobs it lets go. Pure: the time and everything
+//! heard are arguments; what is to be sent is collected as [`Effect`]s. Who may register is decided in
+//! [`super::registering`].
 //!
 //! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one are dropped.
 //! - A message of a younger term ends this one; a message of an older term is refused.
@@ -11,16 +12,13 @@ use std::time::Duration;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
-use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, speaks_protocol};
 use tokio::time::Instant;
 
 use super::Options;
-use super::job_masters::{Heard, JobMasters, Superseded};
+use super::job_masters::JobMasters;
 use super::report::{parse_report, slot_outcome};
 use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
-use crate::gateway::registration::Answer;
-use crate::gateway::{GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
-use crate::telemetry::version;
+use crate::gateway::{GatewayError, GatewayResult};
 
 /// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
@@ -86,34 +84,34 @@ pub enum Effect {
 
 /// A registered TaskExecutor.
 #[derive(Debug)]
-struct Worker {
-    location: pb::TaskManagerLocation,
-    registration: u64,
-    hardware: Option<pb::HardwareDescription>,
-    total_profile: Option<pb::ResourceProfile>,
-    memory_configuration: Option<pb::MemoryConfiguration>,
-    last_heartbeat: Instant,
-    next_heartbeat: Instant,
-    unreachable: u32,
+pub(super) struct Worker {
+    pub(super) location: pb::TaskManagerLocation,
+    pub(super) registration: u64,
+    pub(super) hardware: Option<pb::HardwareDescription>,
+    pub(super) total_profile: Option<pb::ResourceProfile>,
+    pub(super) memory_configuration: Option<pb::MemoryConfiguration>,
+    pub(super) last_heartbeat: Instant,
+    pub(super) next_heartbeat: Instant,
+    pub(super) unreachable: u32,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Core {
-    options: Options,
-    term: Term,
-    resource_id: String,
-    workers: BTreeMap<ResourceId, Worker>,
+    pub(super) options: Options,
+    pub(super) term: Term,
+    pub(super) resource_id: String,
+    pub(super) workers: BTreeMap<ResourceId, Worker>,
     /// Also of those that are gone.
-    highest_registrations: BTreeMap<ResourceId, u64>,
-    slots: SlotManager,
+    pub(super) highest_registrations: BTreeMap<ResourceId, u64>,
+    pub(super) slots: SlotManager,
     check_at: Option<Instant>,
     retry_at: Option<Instant>,
-    job_masters: JobMasters,
+    pub(super) job_masters: JobMasters,
     shortages: BTreeMap<JobId, Shortage>,
     /// Whether `shortages` were taken since they last changed.
     shortages_are_taken: bool,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
 }
 
 impl Core {
@@ -150,184 +148,6 @@ impl Core {
     pub fn take_changed_shortages(&mut self) -> Option<&BTreeMap<JobId, Shortage>> {
         let are_taken = std::mem::replace(&mut self.shortages_are_taken, true);
         (!are_taken).then_some(&self.shortages)
-    }
-
-    /// Registers a TaskExecutor.
-    pub fn register(
-        &mut self,
-        now: Instant,
-        request: pb::RegisterTaskExecutorRequest,
-    ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
-        let sender = request
-            .sender
-            .clone()
-            .ok_or_else(|| invalid("the message names no sender"))?;
-        let own = &self.term.incarnation;
-        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
-            return Ok(Answer::Rejection(format!(
-                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: was the \
-                 store wiped or restored?",
-                sender.cluster_incarnation
-            )));
-        }
-        // First of all: who does not lead any more rejects nobody for good.
-        self.check_epoch(sender.epoch)?;
-        if let Some(reason) = self.misfit(&request) {
-            return Ok(Answer::Rejection(reason));
-        }
-        let location = request
-            .location
-            .ok_or_else(|| invalid("the registration has no location"))?;
-        let worker: ResourceId = match location.resource_id.parse() {
-            Ok(worker) => worker,
-            Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
-        };
-        let highest = self
-            .highest_registrations
-            .get(&worker)
-            .copied()
-            .unwrap_or_default();
-        if sender.registration <= highest {
-            return Ok(Answer::TooLow { highest });
-        }
-        let report = parse_report(request.slot_report.unwrap_or_default())?;
-        self.highest_registrations
-            .insert(worker.clone(), sender.registration);
-        if let Some(old) = self.workers.get(&worker)
-            && old.location.incarnation != location.incarnation
-        {
-            tracing::info!(
-                task_manager = %worker, old = old.location.incarnation, new = location.incarnation,
-                "a new incarnation replaces a task manager"
-            );
-        }
-        tracing::info!(
-            task_manager = %worker, address = location.rpc_address, slots = report.len(),
-            registration = sender.registration, "registered task manager"
-        );
-        self.slots.put_worker(
-            &worker,
-            request.default_slot_profile.unwrap_or_default(),
-            &report,
-        );
-        self.workers.insert(
-            worker,
-            Worker {
-                location,
-                registration: sender.registration,
-                hardware: request.hardware,
-                total_profile: request.total_profile,
-                memory_configuration: request.memory_configuration,
-                last_heartbeat: now,
-                next_heartbeat: now + self.options.heartbeat_interval,
-                unreachable: 0,
-            },
-        );
-        self.changed(now);
-        Ok(Answer::Success(pb::RegistrationSuccess {
-            resource_id: self.resource_id.clone(),
-            cluster_id: self.term.cluster_id.clone(),
-            cluster_incarnation: self.term.incarnation.to_string(),
-            epoch: self.term.epoch.get(),
-            heartbeat_interval_ms: millis(self.options.heartbeat_interval),
-            heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
-        }))
-    }
-
-    /// Slots of a TaskExecutor changed.
-    pub fn slots_available(
-        &mut self,
-        now: Instant,
-        request: pb::NotifySlotsAvailableRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
-        let report = parse_report(pb::SlotReport {
-            slots: request.slots,
-        })?;
-        self.slots.report(&worker, &report, self.slots.turn());
-        self.changed(now);
-        Ok(pb::Ack {})
-    }
-
-    /// A TaskExecutor leaves.
-    pub fn goodbye(
-        &mut self,
-        now: Instant,
-        request: &pb::DisconnectTaskExecutorRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
-        tracing::info!(task_manager = %worker, cause = request.cause, "task manager left");
-        self.workers.remove(&worker);
-        self.slots.remove_worker(&worker);
-        self.changed(now);
-        Ok(pb::Ack {})
-    }
-
-    /// A JobMaster registers. Gives the one whose place it takes.
-    pub fn register_job_master(
-        &mut self,
-        now: Instant,
-        job: JobId,
-        id: JobMasterId,
-    ) -> GatewayResult<Option<JobMasterId>> {
-        self.check_epoch(id.epoch.get())?;
-        let replaced = match self.job_masters.register(now, job, id) {
-            Ok(replaced) => replaced,
-            Err(Superseded { present }) => {
-                return Err(self.outdated(superseded(job, id, present)));
-            }
-        };
-        if let Some(old) = replaced {
-            tracing::warn!(%job, %old, new = %id, "another JobMaster speaks for the job");
-            // What the old one needed is not what this one needs.
-            self.slots.withdraw(job);
-        }
-        Ok(replaced)
-    }
-
-    /// A job's JobMaster states what it needs.
-    pub fn declare(
-        &mut self,
-        now: Instant,
-        requirements: ResourceRequirements,
-    ) -> GatewayResult<()> {
-        let ResourceRequirements {
-            job,
-            job_master: id,
-            ..
-        } = requirements;
-        self.check_epoch(id.epoch.get())?;
-        match self.job_masters.hear(now, job, id) {
-            Heard::Registered => {}
-            Heard::Unknown => {
-                let reason = format!("JobMaster {id} of job {job} is not registered");
-                return Err(GatewayError::NotFound(reason));
-            }
-            Heard::Superseded(Superseded { present }) => {
-                return Err(self.outdated(superseded(job, id, present)));
-            }
-        }
-        tracing::debug!(%job, resources = ?requirements.resources, "requirements");
-        self.slots.declare(requirements);
-        self.changed(now);
-        Ok(())
-    }
-
-    /// The JobMaster of a job is gone: what it needed is withdrawn. Whether it was registered.
-    pub fn disconnect_job_master(
-        &mut self,
-        now: Instant,
-        job: JobId,
-        id: Option<JobMasterId>,
-        cause: &str,
-    ) -> bool {
-        let is_gone = self.job_masters.disconnect(now, job, id);
-        if is_gone {
-            tracing::debug!(%job, cause, "its JobMaster left");
-            self.slots.withdraw(job);
-            self.changed(now);
-        }
-        is_gone
     }
 
     /// What came of a heartbeat.
@@ -462,23 +282,6 @@ impl Core {
         self.workers.iter().map(info).collect()
     }
 
-    /// Why this cluster will never work with a TaskManager.
-    fn misfit(&self, request: &pb::RegisterTaskExecutorRequest) -> Option<String> {
-        let protocol = request.protocol_version;
-        if !speaks_protocol(protocol) {
-            return Some(format!(
-                "the TaskManager's version {} speaks protocol {protocol}, this ResourceManager's \
-                 version {} speaks {OLDEST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}",
-                request.version,
-                version()
-            ));
-        }
-        let (theirs, ours) = (&request.cluster_id, &self.term.cluster_id);
-        (theirs != ours).then(|| {
-            format!("the TaskManager is configured for cluster {theirs:?}, this one is {ours:?}")
-        })
-    }
-
     fn beat(&mut self, now: Instant) {
         let mut lost = Vec::new();
         for (id, worker) in &mut self.workers {
@@ -523,7 +326,7 @@ impl Core {
     }
 
     /// Something that matching looks at may have changed. Coalesced: a burst of changes is looked at once.
-    fn changed(&mut self, now: Instant) {
+    pub(super) fn changed(&mut self, now: Instant) {
         // A check looks at every job: with very many of them it must not be all that is done.
         let jobs = u32::try_from(self.slots.job_count()).unwrap_or(u32::MAX);
         let delay = self.options.requirement_check_delay + CHECK_DELAY_OF_A_JOB * jobs;
@@ -588,43 +391,6 @@ impl Core {
         (worker.registration == to.registration).then_some(worker)
     }
 
-    fn check_registered(
-        &mut self,
-        sender: Option<&pb::Sender>,
-        resource_id: &str,
-    ) -> GatewayResult<ResourceId> {
-        let sender = sender.ok_or_else(|| invalid("the message names no sender"))?;
-        if sender.cluster_incarnation != self.term.incarnation.as_str() {
-            let reason = format!("cluster incarnation {}", sender.cluster_incarnation);
-            return Err(self.outdated(reason));
-        }
-        self.check_epoch(sender.epoch)?;
-        let worker: ResourceId = resource_id
-            .parse()
-            .map_err(|error| invalid(&format!("{error}")))?;
-        match self.workers.get(&worker) {
-            Some(known) if known.registration == sender.registration => Ok(worker),
-            Some(_) | None => Err(self.outdated(format!(
-                "registration {} of {worker} is not the present one",
-                sender.registration
-            ))),
-        }
-    }
-
-    fn check_epoch(&mut self, number: u64) -> GatewayResult<()> {
-        let epoch = Epoch::new(number);
-        if epoch == self.term.epoch {
-            return Ok(());
-        }
-        if epoch > self.term.epoch {
-            self.effects.push(Effect::HigherEpoch(epoch));
-        }
-        Err(self.outdated(format!(
-            "epoch {epoch}, but this is epoch {}",
-            self.term.epoch
-        )))
-    }
-
     fn call_failed(&mut self, error: &GatewayError) {
         if let GatewayError::Outdated { epoch, .. } = error
             && *epoch > self.term.epoch.get()
@@ -633,7 +399,7 @@ impl Core {
         }
     }
 
-    fn outdated(&self, reason: String) -> GatewayError {
+    pub(super) fn outdated(&self, reason: String) -> GatewayError {
         GatewayError::Outdated {
             epoch: self.term.epoch.get(),
             reason,
@@ -649,14 +415,6 @@ fn connection(id: &ResourceId, worker: &Worker) -> Connection {
     }
 }
 
-fn superseded(job: JobId, id: JobMasterId, present: JobMasterId) -> String {
-    format!("JobMaster {id} of job {job}, but {present} is the present one")
-}
-
-fn invalid(reason: &str) -> GatewayError {
-    GatewayError::Invalid(reason.to_owned())
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
+pub(super) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::Shortage;
 use super::actor::{Message, Reply};
 use crate::gateway::{
-    GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, ResourceManagerGateway,
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceManagerGateway,
     ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
 };
 
@@ -78,13 +78,8 @@ impl ResourceRequirementsGateway for ResourceManagerHandle {
             .await
     }
 
-    async fn disconnect_job_master(
-        &self,
-        job: JobId,
-        job_master: Option<JobMasterId>,
-        cause: String,
-    ) -> GatewayResult<()> {
-        self.ask(|reply| Message::DisconnectJobMaster(job, job_master, cause, reply))
+    async fn disconnect_job_master(&self, job: JobId, departure: Departure) -> GatewayResult<()> {
+        self.ask(|reply| Message::DisconnectJobMaster(job, departure, reply))
             .await
     }
 

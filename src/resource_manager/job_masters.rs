@@ -6,13 +6,13 @@
 //!   refused, and registers again.
 //! - A job without JobMaster keeps what it has until it is overdue: so long another one may come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
 use tokio::time::Instant;
 
-use crate::gateway::JobMasterId;
+use crate::gateway::{Departure, JobMasterId};
 
 /// A younger JobMaster speaks for the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,22 +33,24 @@ pub enum Heard {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Contact {
-    Registered {
-        id: JobMasterId,
-        last_heard: Instant,
-    },
-    Absent {
-        /// The last one that there was.
-        last: Option<JobMasterId>,
-        since: Instant,
-    },
+struct Contact {
+    /// The present one, or the last.
+    id: JobMasterId,
+    state: ContactState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContactState {
+    Registered { last_heard: Instant },
+    Absent { since: Instant },
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct JobMasters {
     contacts: BTreeMap<JobId, Contact>,
+    /// Jobs that hold slots and of which no JobMaster was heard, and since when.
+    unheard: BTreeMap<JobId, Instant>,
     heartbeat_timeout: Duration,
     job_timeout: Duration,
     /// Nothing is due before this. Signs of life only put off what is due, so it is looked at all jobs again only then.
@@ -60,6 +62,7 @@ impl JobMasters {
     pub fn new(heartbeat_timeout: Duration, job_timeout: Duration) -> JobMasters {
         JobMasters {
             contacts: BTreeMap::new(),
+            unheard: BTreeMap::new(),
             heartbeat_timeout,
             job_timeout,
             check_at: None,
@@ -73,69 +76,65 @@ impl JobMasters {
         job: JobId,
         id: JobMasterId,
     ) -> Result<Option<JobMasterId>, Superseded> {
-        let (registered, last) = match self.contacts.get(&job) {
-            Some(Contact::Registered { id, .. }) => (Some(*id), Some(*id)),
-            Some(Contact::Absent { last, .. }) => (None, *last),
-            None => (None, None),
-        };
-        if let Some(present) = last.filter(|last| id < *last) {
+        let before = self.contacts.get(&job).copied();
+        if let Some(Contact { id: present, .. }) = before.filter(|before| id < before.id) {
             return Err(Superseded { present });
         }
-        let last_heard = now;
-        self.put(job, Contact::Registered { id, last_heard });
-        Ok(registered.filter(|registered| *registered != id))
+        self.unheard.remove(&job);
+        self.put(job, id, ContactState::Registered { last_heard: now });
+        let replaced = before.filter(|before| before.is_registered() && before.id != id);
+        Ok(replaced.map(|before| before.id))
     }
 
     /// A JobMaster says something.
     pub fn hear(&mut self, now: Instant, job: JobId, from: JobMasterId) -> Heard {
-        match self.contacts.get_mut(&job) {
-            Some(Contact::Registered { id, last_heard }) if *id == from => {
+        let Some(contact) = self.contacts.get_mut(&job) else {
+            return Heard::Unknown;
+        };
+        if from < contact.id {
+            return Heard::Superseded(Superseded {
+                present: contact.id,
+            });
+        }
+        match &mut contact.state {
+            ContactState::Registered { last_heard } if contact.id == from => {
                 *last_heard = now;
                 Heard::Registered
             }
-            Some(
-                Contact::Registered { id: present, .. }
-                | Contact::Absent {
-                    last: Some(present),
-                    ..
-                },
-            ) if from < *present => Heard::Superseded(Superseded { present: *present }),
-            Some(_) | None => Heard::Unknown,
+            ContactState::Registered { .. } | ContactState::Absent { .. } => Heard::Unknown,
         }
     }
 
-    /// The registered JobMaster of a job, or only this one, is gone. Whether there was one.
-    pub fn disconnect(&mut self, now: Instant, job: JobId, only: Option<JobMasterId>) -> bool {
-        let Some(Contact::Registered { id, .. }) = self.contacts.get(&job).copied() else {
+    /// The registered JobMaster of a job is gone. Whether there was one.
+    pub fn disconnect(&mut self, now: Instant, job: JobId, departure: Departure) -> bool {
+        let registered = self.contacts.get(&job).filter(|it| it.is_registered());
+        let Some(&Contact { id, .. }) = registered else {
             return false;
         };
-        if only.is_some_and(|only| only != id) {
-            return false;
+        match departure {
+            Departure::JobEnded(of) if of != id => return false,
+            // There will be no other one; slots that are still held are followed like those of any job without one.
+            Departure::JobEnded(_) => self.forget(job),
+            Departure::Broke => self.put(job, id, ContactState::Absent { since: now }),
         }
-        let absent = Contact::Absent {
-            last: Some(id),
-            since: now,
-        };
-        self.put(job, absent);
         true
     }
 
-    /// Takes up jobs of which no JobMaster was heard.
-    pub fn follow(&mut self, now: Instant, jobs: impl Iterator<Item = JobId>) {
-        for job in jobs {
-            if !self.contacts.contains_key(&job) {
-                let absent = Contact::Absent {
-                    last: None,
-                    since: now,
-                };
-                self.put(job, absent);
-            }
+    /// Takes up the jobs that hold slots and of which no JobMaster was heard: exactly these.
+    pub fn follow(&mut self, now: Instant, holders: impl Iterator<Item = JobId>) {
+        let contacts = &self.contacts;
+        let unheard: BTreeSet<JobId> = holders.filter(|job| !contacts.contains_key(job)).collect();
+        self.unheard.retain(|job, _| unheard.contains(job));
+        for job in unheard {
+            self.unheard.entry(job).or_insert(now);
+            self.check_by(now + self.job_timeout);
         }
     }
 
     /// Nothing of the job is left.
     pub fn forget(&mut self, job: JobId) {
         self.contacts.remove(&job);
+        self.unheard.remove(&job);
     }
 
     /// When [`JobMasters::take_overdue`] is to be called next.
@@ -150,38 +149,55 @@ impl JobMasters {
             return Vec::new();
         }
         let mut overdue = Vec::new();
-        for (&job, contact) in &mut self.contacts {
-            match contact {
-                Contact::Registered { id, last_heard }
+        for (&job, Contact { id, state }) in &mut self.contacts {
+            match state {
+                ContactState::Registered { last_heard }
                     if *last_heard + self.heartbeat_timeout <= now =>
                 {
                     tracing::warn!(%job, job_master = %id, "a JobMaster is silent");
-                    *contact = Contact::Absent {
-                        last: Some(*id),
-                        since: now,
-                    };
+                    *state = ContactState::Absent { since: now };
                 }
-                Contact::Absent { since, .. } if *since + self.job_timeout <= now => {
+                ContactState::Absent { since } if *since + self.job_timeout <= now => {
                     *since = now;
                     overdue.push(job);
                 }
-                Contact::Registered { .. } | Contact::Absent { .. } => {}
+                ContactState::Registered { .. } | ContactState::Absent { .. } => {}
             }
         }
-        self.check_at = self.contacts.values().map(|it| self.deadline(it)).min();
+        for (&job, since) in &mut self.unheard {
+            if *since + self.job_timeout <= now {
+                *since = now;
+                overdue.push(job);
+            }
+        }
+        let contacts = self.contacts.values().map(|it| self.deadline(it.state));
+        let unheard = self.unheard.values().map(|&since| since + self.job_timeout);
+        self.check_at = contacts.chain(unheard).min();
         overdue
     }
 
-    fn put(&mut self, job: JobId, contact: Contact) {
-        let deadline = self.deadline(&contact);
-        self.check_at = Some(self.check_at.map_or(deadline, |at| at.min(deadline)));
-        self.contacts.insert(job, contact);
+    fn put(&mut self, job: JobId, id: JobMasterId, state: ContactState) {
+        self.contacts.insert(job, Contact { id, state });
+        self.check_by(self.deadline(state));
     }
 
-    fn deadline(&self, contact: &Contact) -> Instant {
-        match contact {
-            Contact::Registered { last_heard, .. } => *last_heard + self.heartbeat_timeout,
-            Contact::Absent { since, .. } => *since + self.job_timeout,
+    fn check_by(&mut self, deadline: Instant) {
+        self.check_at = Some(self.check_at.map_or(deadline, |at| at.min(deadline)));
+    }
+
+    fn deadline(&self, state: ContactState) -> Instant {
+        match state {
+            ContactState::Registered { last_heard } => last_heard + self.heartbeat_timeout,
+            ContactState::Absent { since } => since + self.job_timeout,
+        }
+    }
+}
+
+impl Contact {
+    fn is_registered(&self) -> bool {
+        match self.state {
+            ContactState::Registered { .. } => true,
+            ContactState::Absent { .. } => false,
         }
     }
 }
@@ -227,9 +243,16 @@ mod tests {
     fn an_older_one_is_refused_also_after_the_younger_one_left() {
         let (now, mut known) = job_masters();
         assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
-        assert!(!known.disconnect(now, JOB, Some(id(2, 4))), "not this one");
-        assert!(known.disconnect(now, JOB, Some(id(2, 5))));
-        assert!(!known.disconnect(now, JOB, None), "nobody is left");
+        let ended = Departure::JobEnded(id(2, 4));
+        assert!(
+            !known.disconnect(now, JOB, ended),
+            "it does not speak for it"
+        );
+        assert!(known.disconnect(now, JOB, Departure::Broke));
+        assert!(
+            !known.disconnect(now, JOB, Departure::Broke),
+            "nobody is left"
+        );
         assert!(known.register(now, JOB, id(2, 4)).is_err());
         assert_eq!(known.hear(now, JOB, id(2, 5)), Heard::Unknown);
         assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
@@ -254,6 +277,17 @@ mod tests {
         assert_eq!(known.take_overdue(overdue + OVERDUE), [JOB], "again");
         known.forget(JOB);
         assert!(known.take_overdue(overdue + OVERDUE * 2).is_empty());
+        assert_eq!(known.next_deadline(), None);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_a_job_that_ended_and_holds_nothing() {
+        let (now, mut known) = job_masters();
+        assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
+        assert!(known.disconnect(now, JOB, Departure::JobEnded(id(2, 5))));
+        known.follow(now, [JOB].into_iter());
+        known.follow(now, [].into_iter());
+        assert!(known.take_overdue(now + OVERDUE).is_empty());
         assert_eq!(known.next_deadline(), None);
     }
 

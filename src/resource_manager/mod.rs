@@ -21,6 +21,7 @@ mod actor;
 mod core;
 mod handle;
 mod job_masters;
+mod registering;
 #[cfg(test)]
 mod registration_tests;
 mod report;

@@ -14,7 +14,7 @@ use super::tests::{
 use super::*;
 use crate::gateway::registration::Answer;
 use crate::gateway::{
-    GatewayError, JobMasterId, ResourceManagerGateway as _, ResourceRequirements,
+    Departure, GatewayError, JobMasterId, ResourceManagerGateway as _, ResourceRequirements,
     ResourceRequirementsGateway as _,
 };
 
@@ -237,9 +237,8 @@ async fn a_job_master_that_speaks_up_keeps_the_slots_of_its_job() {
         assert!(freed.is_err(), "{freed:?}");
     }
     // Once it has left, the job's time runs.
-    let cause = "the job has ended".to_owned();
     handle
-        .disconnect_job_master(JOB, Some(id(1)), cause)
+        .disconnect_job_master(JOB, Departure::JobEnded(id(1)))
         .await
         .expect("it runs");
     let start = Instant::now();
