@@ -1,13 +1,14 @@
 //! The tasks that run the core's effects: writes, calls to TaskManagers and the ResourceManager, commits. Each ends in
 //! one [`Done`]. Every call to a TaskManager is bounded in time and names the registration that it rests on.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
-use tanist_proto::id::AllocationId;
+use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ pub(super) enum Done {
     Local(Event),
     /// The ResourceManager answered.
     Declared {
-        needed: Option<u32>,
+        wanted: Option<Wanted>,
         answer: GatewayResult<()>,
     },
     /// A TaskManager answered, or didn't.
@@ -41,6 +42,15 @@ pub(super) enum Done {
         error: Option<GatewayError>,
         is_heartbeat: bool,
     },
+}
+
+/// What is stated to the ResourceManager.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Wanted {
+    /// So many slots.
+    pub(super) needed: u32,
+    /// So many of them are held since before this term, by TaskManager.
+    pub(super) held: BTreeMap<ResourceId, u32>,
 }
 
 /// What calls need to know.
@@ -158,7 +168,7 @@ impl Calls {
                     called(connection, None, answer.err())
                 });
             }
-            Effect::Declare(_)
+            Effect::Declare { .. }
             | Effect::AnswerOffer { .. }
             | Effect::AnswerCancels(_)
             | Effect::End(_) => {}
@@ -274,16 +284,21 @@ impl Calls {
     }
 
     /// Registers where that is to be done, then states all that the job needs, where that is known.
-    pub(super) fn declare(&self, io: &mut JoinSet<Done>, needed: Option<u32>, is_registered: bool) {
+    pub(super) fn declare(
+        &self,
+        io: &mut JoinSet<Done>,
+        wanted: Option<Wanted>,
+        is_registered: bool,
+    ) {
         let resources = self.resources.clone();
         // Without anything to state, registering again is the sign of life.
-        let is_registering = !is_registered || needed.is_none();
+        let is_registering = !is_registered || wanted.is_none();
         let registration = is_registering.then(|| JobMasterRegistration {
             job: job_id(&self.graph),
             job_master: self.id,
             superseded: self.superseded.clone(),
         });
-        let requirements = needed.map(|needed| self.requirements(needed));
+        let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
         io.spawn(async move {
             let declared = async {
@@ -303,7 +318,7 @@ impl Calls {
                     tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
                 }
             }
-            Done::Declared { needed, answer }
+            Done::Declared { wanted, answer }
         });
     }
 
@@ -312,7 +327,8 @@ impl Calls {
         self.superseded.clone().cancelled_owned()
     }
 
-    fn requirements(&self, needed: u32) -> ResourceRequirements {
+    fn requirements(&self, wanted: &Wanted) -> ResourceRequirements {
+        let needed = wanted.needed;
         let one_kind = ResourceRequirement {
             profile: None,
             minimum: needed,
@@ -327,6 +343,7 @@ impl Calls {
             } else {
                 vec![one_kind]
             },
+            held: wanted.held.clone(),
         }
     }
 
