@@ -11,7 +11,7 @@ use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leader
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{Faults, MemoryCluster};
 use tanist_ha::store::pipeline::CommitPipeline;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
@@ -20,8 +20,9 @@ use super::{
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
 use crate::gateway::{
-    DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    Adoption, Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, ResourceOverview,
+    ResourceRequirements, ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
 
@@ -63,6 +64,12 @@ impl JobMasterControl for Scripted {
         ended.ok().and_then(|result| result.clone())
     }
 
+    fn task_manager_gone(&self, _: ResourceId, _: String) {}
+
+    async fn reconciled(&self) -> Option<Adoption> {
+        Some(Adoption::default())
+    }
+
     async fn result_written(&self) {
         lock(&self.heard).push("result written");
     }
@@ -100,6 +107,14 @@ impl JobMasterLauncher for Surroundings {
 
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
+        Ok(())
+    }
+
     async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
         Ok(())
     }

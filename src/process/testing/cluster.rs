@@ -10,6 +10,7 @@ use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
+use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -23,14 +24,14 @@ use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
-use crate::gateway::LocalConnector;
 use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::{Connector as _, LocalConnector};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::sinks::Sinks;
-use crate::process::taskmanager::{ExecutorServices, describe, start_executor};
-use crate::task_executor::{TaskExecutor, TaskLauncher};
+use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
+use crate::task_executor::{TaskExecutor, TaskExecutorDescription, first_registration};
 use crate::telemetry::ExitCode;
 
 /// How long a test waits for anything, in its own time.
@@ -123,11 +124,23 @@ impl TestCluster {
 
     /// Starts a JobManager; it must not run.
     pub fn start_job_manager(&mut self, name: &str) {
+        let options = self.options.clone();
+        self.start_job_manager_with(name, options);
+    }
+
+    /// Starts a JobManager that is configured for another cluster.
+    pub fn start_job_manager_of(&mut self, name: &str, cluster_id: &str) {
+        let mut options = (*self.options).clone();
+        options.ha.cluster_id = cluster_id.parse().expect("a name");
+        self.start_job_manager_with(name, Arc::new(options));
+    }
+
+    fn start_job_manager_with(&mut self, name: &str, options: Arc<ClusterOptions>) {
         let life = self.next_life(name);
         let process = ProcessId::new(name);
         let address = format!("{name}:1");
         let contender = Contender::new(ContenderOptions {
-            options: self.options.clone(),
+            options,
             process: process.clone(),
             store: "memory",
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
@@ -214,44 +227,47 @@ impl TestCluster {
 
     /// Starts a TaskManager with the resource id `name`; it must not run.
     pub fn start_task_manager(&mut self, name: &str) {
+        self.start_task_manager_as(name, first_registration(), PROTOCOL_VERSION);
+    }
+
+    /// The same, with registrations above this number, and of this version.
+    pub fn start_task_manager_as(
+        &mut self,
+        name: &str,
+        first_registration: u64,
+        protocol_version: u32,
+    ) {
         let life = self.next_life(name);
         let launcher = Arc::new(ScriptedTasks {
             world: self.world.clone(),
             life: life.clone(),
         });
-        self.start_task_manager_with(name, &life, launcher, HighestEpoch::default(), "-:0");
-    }
-
-    fn start_task_manager_with(
-        &mut self,
-        name: &str,
-        life: &str,
-        launcher: Arc<dyn TaskLauncher>,
-        highest_epoch: HighestEpoch,
-        data_address: &str,
-    ) {
-        wait_for_another_millisecond();
         let location = pb::TaskManagerLocation {
             resource_id: name.to_owned(),
-            incarnation: life.to_owned(),
+            incarnation: life.clone(),
             rpc_address: format!("{name}:1"),
-            data_address: data_address.to_owned(),
+            data_address: "-:0".to_owned(),
+        };
+        let slots = self.options.taskmanager.slots.get();
+        let description = TaskExecutorDescription {
+            protocol_version,
+            ..describe(location, slots, &self.options.ha.cluster_id)
         };
         let observer = self.memory.observer();
         let leaders = ElectionDriver::observed(&observer);
-        let slots = self.options.taskmanager.slots.get();
         let executor = start_executor(ExecutorServices {
             options: &self.options,
-            description: describe(location, slots),
-            highest_epoch,
+            description,
+            highest_epoch: HighestEpoch::default(),
             leaders: retrieval::follow(leaders),
-            connector: Arc::new(self.connector.from_host(life)),
+            connector: Arc::new(self.connector.from_host(&life)),
             launcher,
+            first_registration,
         });
         self.connector
             .put_task_executor(&format!("{name}:1"), Arc::new(executor.handle()));
         let running = TaskManagerLife {
-            life: life.to_owned(),
+            life,
             executor,
             _observer: observer,
         };
@@ -270,6 +286,16 @@ impl TestCluster {
         self.connector.remove(&format!("{name}:1"));
         drop(running);
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    /// Waits until a TaskManager ends by itself; gives its exit code.
+    pub async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
+        let running = self.task_managers.remove(name).expect("it runs");
+        let nobody = CancellationToken::new();
+        let end = until_it_ends(running.executor, &nobody);
+        let code = tokio::time::timeout(PATIENCE, end).await;
+        self.connector.remove(&format!("{name}:1"));
+        code.unwrap_or_else(|_| panic!("{name} did not end: {:#?}", self.world.stored()))
     }
 
     /// Ends a TaskManager in order: it says goodbye.
@@ -337,14 +363,12 @@ impl TestCluster {
         }
     }
 
-    /// Waits until so many tasks of a job run, as the present leader has deployed them, and no others; gives the highest
-    /// generation.
+    /// Waits until so many tasks of a job run as the record says, and no others, and the leader says so too; gives the
+    /// highest generation.
     pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
         let highest = || {
             let stored = self.world.stored();
             let regions = &stored.states.get(&job)?.regions;
-            let leader = self.leader_view().leader?.epoch.get();
-            let is_of_leader = regions.iter().all(|region| region.epoch == leader);
             let highest = regions.iter().map(|region| region.generation).max()?;
             let running = self.world.tasks.of(job);
             let is_recorded = |(attempt, _): &(AttemptKey, String)| {
@@ -357,11 +381,41 @@ impl TestCluster {
                 })
             };
             let all_run = running.len() == tasks && running.iter().all(is_recorded);
-            (is_of_leader && all_run).then_some(highest)
+            all_run.then_some(highest)
         };
-        self.until(&format!("{tasks} tasks run"), || highest().is_some())
-            .await;
-        highest().unwrap_or_default()
+        let start = tokio::time::Instant::now();
+        loop {
+            if highest().is_some() && self.leader_says_running(job, tasks).await {
+                return highest().unwrap_or_default();
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{tasks} tasks don't run within {PATIENCE:?}; leader: {:?}, running: {:#?}, stored: {:#?}",
+                self.leader_view(),
+                self.world.tasks,
+                self.world.stored()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn leader_says_running(&self, job: JobId, tasks: usize) -> bool {
+        let leader = self.leader_view().leader;
+        let Some(address) = leader.and_then(|leader| leader.addresses.get("rpc").cloned()) else {
+            return false;
+        };
+        let dispatcher = self.client.connector.dispatcher(&address);
+        let request = pb::DescribeJobRequest {
+            job_id: job.to_string(),
+        };
+        let described = dispatcher.describe_job(request);
+        let described = tokio::time::timeout(Duration::from_secs(1), described).await;
+        let Ok(Ok(details)) = described else {
+            return false;
+        };
+        let subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
+        let running = subtasks.filter(|subtask| subtask.state() == pb::ExecutionState::Running);
+        details.status() == pb::JobStatus::Running && running.count() == tasks
     }
 
     /// Waits until a job has ended, its result is clean and nothing else of it is stored.
@@ -418,16 +472,4 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
         .datagen("others", Some(10), None, 1, 10)
         .discard("there");
     stream.build().compile(&options).expect("a valid job")
-}
-
-/// Registration numbers of a process begin with the wall clock, which stands nearly still here.
-fn wait_for_another_millisecond() {
-    let millis = || {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.unwrap_or_default().as_millis()
-    };
-    let before = millis();
-    while millis() == before {
-        std::hint::spin_loop();
-    }
 }
