@@ -33,6 +33,8 @@ mod entry;
 mod handle;
 pub mod job_store;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};

@@ -4,4 +4,5 @@ mod crashes;
 mod lifecycle;
 mod partitions;
 mod random;
+mod standby;
 mod task_managers;
