@@ -10,6 +10,7 @@ use tanist_ha::election::Epoch;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
+use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{Change, CoordinationStore, Write};
 use tanist_ha::{Error, Outcome};
@@ -107,6 +108,9 @@ pub struct JobStore {
 }
 
 impl JobStore {
+    /// What a term needs to recover its jobs.
+    pub const KINDS: [Kind; 3] = [Kind::Graphs, Kind::States, Kind::Results];
+
     /// The jobs of the term whose pipeline this is.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
         JobStore {
@@ -282,12 +286,12 @@ impl JobStore {
         }
     }
 
-    /// Reads every job.
-    pub async fn recover(&self) -> Result<RecoveredJobs, Error> {
+    /// Every job, from the records as they were proven to be at the beginning of the term.
+    pub async fn recover(&self, records: &Records) -> Result<RecoveredJobs, Error> {
         let (graphs, states, results) = tokio::try_join!(
-            self.records.list::<GraphRecord>(),
-            self.records.list::<StateRecord>(),
-            self.records.list::<ResultRecord>(),
+            self.decode::<GraphRecord>(records),
+            self.decode::<StateRecord>(records),
+            self.decode::<ResultRecord>(records),
         )?;
         let mut recovered = RecoveredJobs::default();
         for (name, result) in results {
@@ -321,6 +325,15 @@ impl JobStore {
             recovered.jobs.push((job, unreadable));
         }
         Ok(recovered)
+    }
+
+    async fn decode<T: Record>(
+        &self,
+        records: &Records,
+    ) -> Result<Vec<(Name, Result<Stored<T>, Error>)>, Error> {
+        let of_kind = records.of(T::KIND);
+        let items = of_kind.map(|(name, value)| (name.clone(), value.clone()));
+        self.records.decode(items).await
     }
 
     /// Reads a job of this term again, after all that was to be written before. Waits for the store as long as the term

@@ -36,6 +36,8 @@ pub mod job_store;
 mod store_trouble_tests;
 mod submissions;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};

@@ -3,12 +3,14 @@
 mod contender;
 pub mod demo;
 pub mod ha;
+pub mod history;
 mod jobmanager;
 mod launcher;
 mod listen;
 mod settings;
 pub mod shutdown;
 mod sinks;
+mod standby;
 mod taskmanager;
 mod term;
 #[cfg(test)]
@@ -18,6 +20,7 @@ mod tests;
 pub mod view;
 mod working_dir;
 
+pub use history::{HistoryRecord, Phases};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
 pub use taskmanager::{StartError, TaskManager};

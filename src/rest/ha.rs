@@ -6,12 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::Parameters;
 use super::json::ha::{HaStatusBody, LeaderBody, OwnStanding, role_name};
+use super::json::history::HistoryBody;
 use super::peers::FORWARDED;
 use crate::process::Role;
 
@@ -50,6 +52,21 @@ pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStan
     Json(OwnStanding::new(
         &context.view.ha_status(Duration::ZERO).await,
     ))
+}
+
+/// How many terms are listed unless `limit` says otherwise.
+const LISTED_TERMS: usize = 100;
+
+/// The terms that are remembered. Any process reads them from the store.
+pub(super) async fn history(
+    State(context): State<Context>,
+    parameters: Parameters,
+) -> Result<Json<HistoryBody>, RestError> {
+    let limit = parameters.get("limit")?.unwrap_or(LISTED_TERMS);
+    let records = context.view.history(STATUS_TIMEOUT).await;
+    let records =
+        records.map_err(|error| RestError::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    Ok(Json(HistoryBody::new(&records, limit, wall_clock_ms())))
 }
 
 /// 200 on the process that leads and is confirmed, for load balancers; 503 elsewhere.

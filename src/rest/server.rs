@@ -109,6 +109,7 @@ fn paths() -> Router<Context> {
         .route("/taskmanagers/{id}", get(cluster::task_manager))
         .route("/ha/status", get(ha::status))
         .route("/ha/self", get(ha::own_standing))
+        .route("/ha/history", get(ha::history))
         .route("/ha/leader", get(ha::leader))
         .route("/ha/transfer", post(ha::transfer))
         .route("/healthz", get(cluster::healthz))

@@ -10,7 +10,7 @@ use tanist_ha::retrieval::LeaderView;
 use tokio::sync::watch;
 
 use crate::gateway::{DispatcherGateway, GatewayResult};
-use crate::process::{HaStatus, JobManagerView, Role};
+use crate::process::{HaStatus, HistoryRecord, JobManagerView, Role};
 
 /// One JobManager's view of its cluster.
 #[async_trait]
@@ -19,6 +19,8 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     async fn dispatcher(&self, patience: Duration) -> GatewayResult<Arc<dyn DispatcherGateway>>;
     /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
     async fn ha_status(&self, patience: Duration) -> HaStatus;
+    /// The terms that are remembered, oldest first; the reason if the store does not tell them within `patience`.
+    async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String>;
     /// This JobManager.
     fn process(&self) -> ProcessId;
     /// Has this process, which leads, hand over to `to`, or to the standby that is most current; returns when somebody was
@@ -40,6 +42,10 @@ impl ClusterView for JobManagerView {
 
     async fn ha_status(&self, patience: Duration) -> HaStatus {
         self.ha_status(patience).await
+    }
+
+    async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String> {
+        self.history(patience).await
     }
 
     fn process(&self) -> ProcessId {

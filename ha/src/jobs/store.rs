@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::blob::BlobStore;
 use crate::election::Epoch;
@@ -16,6 +17,10 @@ use crate::store::{CoordinationStore, PageToken, Write};
 
 /// How many records are read at once.
 const PAGE: usize = 500;
+/// How many records one blocking thread decodes at once.
+const DECODE_BATCH: usize = 128;
+/// How many records are fetched from elsewhere at once.
+const FETCHES_IN_FLIGHT: usize = 16;
 
 /// A type of record.
 pub trait Record: Sized + Send + 'static {
@@ -161,6 +166,38 @@ impl RecordStore {
                 None => return Ok(all),
             }
         }
+    }
+
+    /// Decodes records of a type that were read before, on as many blocking threads as there are cores; each is readable or
+    /// not. What is kept elsewhere is fetched meanwhile: one that is slow does not hold up the others.
+    pub async fn decode<T: Record>(
+        &self,
+        items: impl IntoIterator<Item = (Name, Bytes)>,
+    ) -> Result<Vec<(Name, Result<Stored<T>>)>> {
+        let items: Vec<(Name, Bytes)> = items.into_iter().collect();
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let batches: Vec<Vec<(Name, Bytes)>> =
+            items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
+        let decoded = stream::iter(batches).map(|batch| {
+            off_control(move || {
+                let decode = |(name, value)| decode_inline::<T>(name, &value);
+                Ok(batch.into_iter().map(decode).collect::<Vec<_>>())
+            })
+        });
+        let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
+            decoded.buffered(threads).try_collect().await?;
+        let stored = decoded.into_iter().flatten().map(async |(name, found)| {
+            let stored = match found {
+                Ok(Found::Inline(record)) => Ok(Stored { record, blob: None }),
+                Ok(Found::Blob(pointer)) => self.fetch(&name, &pointer).await,
+                Err(error) => Err(error),
+            };
+            (name, stored)
+        });
+        Ok(stream::iter(stored)
+            .buffered(FETCHES_IN_FLIGHT)
+            .collect()
+            .await)
     }
 
     async fn fetch<T: Record>(

@@ -19,6 +19,7 @@ use crate::election::{
 };
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind};
+use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
 };
@@ -306,5 +307,9 @@ impl CoordinationStore for Faulty<dyn CoordinationStore> {
 
     async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
         self.inner.delete_unnumbered(request).await
+    }
+
+    async fn health(&self) -> Result<StoreHealth> {
+        self.inner.health().await
     }
 }

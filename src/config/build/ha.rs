@@ -59,6 +59,7 @@ impl Builder<'_> {
             backend,
             storage,
             inline_threshold,
+            standby_cache_max_size: values.get(&HA_STANDBY_CACHE_MAX_SIZE),
             blob_orphan_grace,
         }
     }

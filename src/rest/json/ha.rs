@@ -6,13 +6,15 @@ use serde::{Deserialize, Serialize};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{LeaderInformation, Member};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::cache::CacheStatus;
 
-use super::warnings::warnings;
+use super::store::StoreBody;
+use super::warnings::{store_warnings, warnings};
 use super::{REVISION, VERSION, time};
 use crate::process::{HaStatus, Role};
 
 /// `/ha/status`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HaStatusBody {
     /// `etcd`, `zookeeper` or `embedded`.
@@ -34,6 +36,11 @@ pub struct HaStatusBody {
     /// Why the members are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members_error: Option<String>,
+    /// How the store is.
+    pub store_health: Option<StoreBody>,
+    /// Why that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_error: Option<String>,
     /// What an operator should look after.
     pub warnings: Vec<String>,
 }
@@ -178,6 +185,23 @@ fn term(role: Role, view: &LeaderView) -> TermBody {
     }
 }
 
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+impl From<&CacheStatus> for CacheBody {
+    fn from(cache: &CacheStatus) -> CacheBody {
+        CacheBody {
+            change: cache.change.map(|change| change.number),
+            newest: cache.newest.map(|change| change.number),
+            behind: cache.lag(),
+            records: count(cache.records),
+            named_only: count(cache.named_only),
+            bytes: count(cache.bytes),
+        }
+    }
+}
+
 impl OwnStanding {
     /// What this process says of itself.
     pub fn new(status: &HaStatus) -> OwnStanding {
@@ -188,7 +212,7 @@ impl OwnStanding {
             role: role_name(status.role).to_owned(),
             epoch: status.leader.epoch.get(),
             wall_clock: wall_clock_ms(),
-            cache: None,
+            cache: (status.role == Role::Standby).then(|| CacheBody::from(&status.cache)),
         }
     }
 }
@@ -233,10 +257,15 @@ impl HaStatusBody {
             term: term(status.role, &status.leader),
             members,
             members_error,
+            store_health: status.health.as_ref().ok().map(StoreBody::from),
+            store_error: status.health.as_ref().err().cloned(),
             warnings: Vec::new(),
         };
         body.measure_lag();
         body.warnings = warnings(&body);
+        if let Ok(health) = &status.health {
+            body.warnings.extend(store_warnings(status.store, health));
+        }
         body
     }
 

@@ -6,10 +6,12 @@
 pub mod cluster;
 pub mod exceptions;
 pub mod ha;
+pub mod history;
 pub mod job;
 pub mod plan;
 pub mod result;
 pub mod states;
+pub mod store;
 pub mod task_managers;
 pub mod vertex;
 pub mod warnings;

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
+use tanist_ha::store::health::{ServerRole, StoreServer};
 use tanist_proto::v1 as pb;
 
 use super::ask::Context;
 use super::json::ha::role_name;
+use super::json::history::phases;
 use super::json::{REVISION, VERSION};
-use crate::process::{HaStatus, Role};
+use crate::process::{HaStatus, HistoryRecord, Role};
 use text::{CONTENT_TYPE, Exposition, Kind, Labels};
 
 /// How long store and components may take: less than a scraper waits.
@@ -32,15 +34,23 @@ const ROLES: [Role; 6] = [
 pub(super) async fn metrics(
     State(context): State<Context>,
 ) -> ([(HeaderName, &'static str); 1], String) {
-    let status = context.view.ha_status(PATIENCE).await;
-    let cluster = match status.role {
-        Role::Leading => describe_own(&context).await,
-        Role::Connecting | Role::Standby | Role::Recovering | Role::Suspended | Role::Refused => {
+    let status = context.view.ha_status(PATIENCE);
+    let history = context.view.history(PATIENCE);
+    let leads = context.view.role() == Role::Leading;
+    let cluster = async {
+        if leads {
+            describe_own(&context).await
+        } else {
             None
         }
     };
+    let (status, history, cluster) = tokio::join!(status, history, cluster);
     let mut out = Exposition::default();
     process(&mut out, &status);
+    store(&mut out, &status);
+    if let (true, Ok(history)) = (leads, history) {
+        terms(&mut out, &history);
+    }
     if let Some(cluster) = cluster {
         leader(&mut out, &cluster);
     }
@@ -103,6 +113,119 @@ fn process(out: &mut Exposition, status: &HaStatus) {
     let help = "JobManagers that the store lists";
     let members = members.map(|members| number(members.len() as u64));
     out.gauge("tanist_members", help, members);
+}
+
+/// The warm cache, and the store as this process sees it.
+fn store(out: &mut Exposition, status: &HaStatus) {
+    if status.role == Role::Standby {
+        let cache = &status.cache;
+        let help = "Bytes of the records that this standby keeps warm";
+        out.single(
+            "tanist_cache_bytes",
+            Kind::Gauge,
+            help,
+            number(cache.bytes as u64),
+        );
+        let help = "Records that this standby keeps warm";
+        let records = number(cache.records as u64);
+        out.single("tanist_cache_records", Kind::Gauge, help, records);
+        let help = "Changes that this standby's records are behind the store";
+        out.gauge("tanist_cache_lag_changes", help, cache.lag().map(number));
+    }
+    let help = "Whether the store answers this process";
+    out.single(
+        "tanist_store_up",
+        Kind::Gauge,
+        help,
+        flag(status.health.is_ok()),
+    );
+    let Ok(health) = &status.health else {
+        return;
+    };
+    let help = "How long a linearizable read of the store took";
+    let latency = health.latency.as_secs_f64();
+    out.single("tanist_store_latency_seconds", Kind::Gauge, help, latency);
+    let sizes = [
+        (
+            "tanist_store_size_bytes",
+            "Data of the store (of the largest server)",
+            health.size_bytes,
+        ),
+        (
+            "tanist_store_quota_bytes",
+            "Data above which the store takes no writes",
+            health.quota_bytes,
+        ),
+        (
+            "tanist_store_free_bytes",
+            "Free space where the store keeps its data, if that is this host",
+            health.free_bytes,
+        ),
+    ];
+    for (name, help, value) in sizes {
+        out.gauge(name, help, value.map(number));
+    }
+    let help = "Alarms that the store has raised";
+    let alarms: Vec<_> = health
+        .alarms
+        .iter()
+        .map(|it| [("alarm", it.as_str())])
+        .collect();
+    let alarms = alarms.iter().map(|labels| (&labels[..], 1.0));
+    out.family("tanist_store_alarm", Kind::Gauge, help, alarms);
+    let help = "Whether each server of the store answers";
+    let servers = &health.servers;
+    let labels: Vec<_> = servers
+        .iter()
+        .map(|it| [("server", it.name.as_str())])
+        .collect();
+    let answers = |server: &StoreServer| !matches!(server.role, ServerRole::Unreachable(_));
+    let servers = servers.iter().zip(&labels);
+    let servers = servers.map(|(server, labels)| (&labels[..], flag(answers(server))));
+    out.family("tanist_store_server_up", Kind::Gauge, help, servers);
+}
+
+/// The present term, and what is remembered of earlier ones.
+fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
+    let help = "Terms that are remembered";
+    let remembered = number(history.len() as u64);
+    out.single("tanist_remembered_terms", Kind::Gauge, help, remembered);
+    let false_alarms = history.iter().filter(|term| term.false_alarm == Some(true));
+    let help = "Those of them that deposed a leader which was seen alive afterwards";
+    let false_alarms = number(false_alarms.count() as u64);
+    out.single(
+        "tanist_remembered_false_alarms",
+        Kind::Gauge,
+        help,
+        false_alarms,
+    );
+    let Some(term) = history.last() else {
+        return;
+    };
+    let help = "What the steps of the last takeover took, by name";
+    let phases = phases(&term.phases);
+    let labels: Vec<_> = phases.keys().map(|phase| [("phase", *phase)]).collect();
+    let samples = labels.iter().zip(phases.values());
+    let samples = samples.map(|(labels, ms)| (&labels[..], *ms));
+    out.family(
+        "tanist_takeover_phase_milliseconds",
+        Kind::Gauge,
+        help,
+        samples,
+    );
+    if let Some(detection) = &term.detected_by {
+        let labels: Labels<'_> = &[("detection", detection)];
+        let help = "By what the end of the term before was detected; always 1";
+        out.family("tanist_takeover_info", Kind::Gauge, help, [(labels, 1.0)]);
+    }
+    let tasks: [(Labels<'_>, Option<usize>); 2] = [
+        (&[("outcome", "adopted")], term.tasks_adopted),
+        (&[("outcome", "restarted")], term.tasks_restarted),
+    ];
+    let tasks = tasks.into_iter();
+    let tasks = tasks.filter_map(|(labels, count)| Some((labels, number(count? as u64))));
+    let help = "Tasks that the last takeover left running, and that it had to start anew";
+    out.family("tanist_takeover_tasks", Kind::Gauge, help, tasks);
 }
 
 fn leader(out: &mut Exposition, cluster: &pb::ClusterOverview) {

@@ -33,6 +33,20 @@ async fn the_leader_and_the_members_are_told_by_any_process() {
 }
 
 #[tokio::test]
+async fn earlier_terms_are_told_newest_first() {
+    let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
+    let body = served.get("/v1/ha/history").await.body;
+    let terms = body["terms"].as_array().expect("a list");
+    assert_eq!([&terms[0]["epoch"], &terms[1]["epoch"]], [7, 6]);
+    assert_eq!(terms[0]["detected-by"], "process-gone");
+    assert_eq!(terms[0]["phases"]["confirmed"], 9.5);
+    assert_eq!(terms[1]["ended-how"], "replaced");
+    assert_eq!(terms[1]["duration"], 600);
+    let newest = served.get("/v1/ha/history?limit=1").await.body;
+    assert_eq!(newest["terms"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
 async fn a_process_gives_an_account_of_itself() {
     let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
     let body = served.get("/v1/ha/self").await.body;
@@ -111,6 +125,11 @@ async fn metrics_tell_how_a_process_stands_and_the_leader_tells_more() {
         "tanist_slots 8",
         "tanist_slots_free 3",
         "tanist_change 42",
+        "tanist_remembered_terms 2",
+        "tanist_remembered_false_alarms 1",
+        "tanist_takeover_phase_milliseconds{phase=\"deposed\"} 2",
+        "tanist_takeover_info{detection=\"process-gone\"} 1",
+        "tanist_takeover_tasks{outcome=\"adopted\"} 12",
     ] {
         assert!(leader.lines().any(|it| it == line), "{line}: {leader}");
     }

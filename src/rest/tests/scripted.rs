@@ -15,6 +15,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::cache::CacheStatus;
+use tanist_ha::store::health::StoreHealth;
 use tanist_proto::v1 as pb;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -22,7 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
-use crate::process::{HaStatus, Role};
+use crate::process::{HaStatus, HistoryRecord, Phases, Role};
 
 /// A Dispatcher that first gives the errors of its script, then answers.
 #[derive(Debug, Default)]
@@ -191,6 +193,7 @@ impl ClusterView for ScriptedView {
             addresses: addresses(port),
             reads_format: 1,
             version: "0.1.0".to_owned(),
+            cache: None,
         };
         HaStatus {
             store: "etcd",
@@ -198,7 +201,35 @@ impl ClusterView for ScriptedView {
             role: self.role(),
             leader: self.leader(),
             members: Ok(vec![member("jm-1", 10), member("jm-2", 20)]),
+            cache: CacheStatus::default(),
+            health: Ok(StoreHealth::default()),
         }
+    }
+
+    async fn history(&self, _: Duration) -> Result<Vec<HistoryRecord>, String> {
+        let first = HistoryRecord {
+            epoch: 6,
+            process: "jm-2".to_owned(),
+            since_ms: 400,
+            ..HistoryRecord::default()
+        };
+        let second = HistoryRecord {
+            epoch: 7,
+            process: "jm-1".to_owned(),
+            since_ms: 1000,
+            jobs: 3,
+            phases: Phases {
+                deposed_ms: Some(2.0),
+                confirmed_ms: 9.5,
+                ..Phases::default()
+            },
+            detected_by: Some("process-gone".to_owned()),
+            tasks_adopted: Some(12),
+            tasks_restarted: Some(0),
+            false_alarm: Some(true),
+            ..HistoryRecord::default()
+        };
+        Ok(vec![first, second])
     }
 
     fn process(&self) -> ProcessId {
