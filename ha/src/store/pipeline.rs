@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 use self::out_of_space::Unnumbered;
@@ -44,11 +45,23 @@ pub enum CommitError {
     Unknown,
 }
 
+/// What a term's pipeline has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PipelineStats {
+    /// Commits that were applied.
+    pub commits: u64,
+    /// Transactions that they went in.
+    pub transactions: u64,
+    /// How long those took, from the first try to the definite answer.
+    pub busy: Duration,
+}
+
 /// A cheap handle to a term's pipeline. The pipeline ends with the term or with the last handle.
 #[derive(Debug, Clone)]
 pub struct CommitPipeline {
     commits: mpsc::Sender<Commit>,
     last: watch::Receiver<Change>,
+    stats: watch::Receiver<PipelineStats>,
     limits: Limits,
 }
 
@@ -69,11 +82,13 @@ impl CommitPipeline {
         let limits = store.limits();
         let (commits, mailbox) = mpsc::channel(MAILBOX);
         let (last_out, last) = watch::channel(last);
+        let (stats_out, stats) = watch::channel(PipelineStats::default());
         let actor = PipelineActor {
             store,
             session,
             mailbox,
             last: last_out,
+            stats: stats_out,
             held_back: None,
             unnumbered: Unnumbered::default(),
         };
@@ -81,6 +96,7 @@ impl CommitPipeline {
         Ok(CommitPipeline {
             commits,
             last,
+            stats,
             limits,
         })
     }
@@ -115,6 +131,11 @@ impl CommitPipeline {
     /// The last transaction known to be committed.
     pub fn last(&self) -> Change {
         *self.last.borrow()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> PipelineStats {
+        *self.stats.borrow()
     }
 
     /// Completes when the pipeline takes no commits any more: with the end of the term, or because the store's data
@@ -161,6 +182,7 @@ struct PipelineActor {
     session: LeaderSession,
     mailbox: mpsc::Receiver<Commit>,
     last: watch::Sender<Change>,
+    stats: watch::Sender<PipelineStats>,
     /// Taken from the mailbox, but too large for the batch before it.
     held_back: Option<Commit>,
     /// What was deleted while the store was out of space.
@@ -248,8 +270,14 @@ impl PipelineActor {
             after: *self.last.borrow(),
             writes: merge(self.repeated_deletions(&batch).into_iter().chain(writes)),
         };
+        let began = Instant::now();
         match self.settle(&request).await {
             Settled::Applied => {
+                self.stats.send_modify(|stats| {
+                    stats.commits += batch.len() as u64;
+                    stats.transactions += 1;
+                    stats.busy += began.elapsed();
+                });
                 self.unnumbered.numbered(&request.writes);
                 self.last.send_replace(request.change());
                 answer(batch, || Ok(request.change()));
