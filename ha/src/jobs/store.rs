@@ -169,12 +169,13 @@ impl RecordStore {
     }
 
     /// Decodes records of a type that were read before, on as many blocking threads as there are cores; each is readable or
-    /// not. What is kept elsewhere is fetched meanwhile: one that is slow does not hold up the others.
+    /// not. What is kept elsewhere is then fetched, some at a time. In no order.
     pub async fn decode<T: Record>(
         &self,
         items: impl IntoIterator<Item = (Name, Bytes)>,
     ) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let items: Vec<(Name, Bytes)> = items.into_iter().collect();
+        let count = items.len();
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let batches: Vec<Vec<(Name, Bytes)>> =
             items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
@@ -186,18 +187,23 @@ impl RecordStore {
         });
         let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
             decoded.buffered(threads).try_collect().await?;
-        let stored = decoded.into_iter().flatten().map(async |(name, found)| {
-            let stored = match found {
-                Ok(Found::Inline(record)) => Ok(Stored { record, blob: None }),
-                Ok(Found::Blob(pointer)) => self.fetch(&name, &pointer).await,
-                Err(error) => Err(error),
-            };
+        let (mut all, mut elsewhere) = (Vec::with_capacity(count), Vec::new());
+        for (name, found) in decoded.into_iter().flatten() {
+            match found {
+                Ok(Found::Inline(record)) => all.push((name, Ok(Stored { record, blob: None }))),
+                Ok(Found::Blob(pointer)) => elsewhere.push((name, pointer)),
+                Err(error) => all.push((name, Err(error))),
+            }
+        }
+        let fetches = elsewhere.into_iter().map(async |(name, pointer)| {
+            let stored = self.fetch(&name, &pointer).await;
             (name, stored)
         });
-        Ok(stream::iter(stored)
-            .buffered(FETCHES_IN_FLIGHT)
-            .collect()
-            .await)
+        let mut fetched = stream::iter(fetches).buffer_unordered(FETCHES_IN_FLIGHT);
+        while let Some(stored) = fetched.next().await {
+            all.push(stored);
+        }
+        Ok(all)
     }
 
     async fn fetch<T: Record>(
