@@ -121,6 +121,11 @@ impl JobStore {
         }
     }
 
+    /// What this store writes through.
+    pub fn pipeline(&self) -> &CommitPipeline {
+        &self.pipeline
+    }
+
     /// The last committed transaction.
     pub fn last_change(&self) -> Change {
         self.pipeline.last()

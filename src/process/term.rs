@@ -177,6 +177,7 @@ fn start_components(
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
     });
+    let pipeline = store.pipeline().clone();
     let context = DispatcherContext {
         session: session.clone(),
         store,
@@ -193,6 +194,7 @@ fn start_components(
     let components = TermComponents {
         dispatcher,
         resource_manager: resources,
+        pipeline,
     };
     StartedTerm {
         components,

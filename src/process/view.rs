@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
-use tanist_ha::election::{LeaderElection, Leadership, Member, ProcessId};
+use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
+use tanist_ha::store::pipeline::{CommitPipeline, PipelineStats};
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
@@ -29,6 +30,8 @@ pub struct TermComponents {
     pub dispatcher: DispatcherHandle,
     /// The term's ResourceManager.
     pub resource_manager: Arc<dyn ResourceManagerGateway>,
+    /// What the term writes through.
+    pub pipeline: CommitPipeline,
 }
 
 /// The term of this process at this moment, if it leads.
@@ -164,11 +167,11 @@ impl JobManagerView {
         &self.inner.process
     }
 
-    /// Hands leadership over.
-    pub async fn transfer(&self, to: Option<ProcessId>, patience: Duration) -> GatewayResult<()> {
-        let _ = (to, patience);
+    /// Lets the leader hand over: not possible while processes do not watch each other.
+    pub async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
+        let _ = to;
         Err(GatewayError::Conflict(
-            "leadership can't be transferred by this version: stop the leading process".to_owned(),
+            "leadership can't be transferred: stop the leading process instead".to_owned(),
         ))
     }
 
@@ -189,6 +192,11 @@ impl JobManagerView {
     /// What is known of the leader.
     pub fn leader(&self) -> LeaderView {
         self.inner.leaders.borrow().clone()
+    }
+
+    /// What the pipeline of this process's term has done; `None` while it does not lead.
+    pub fn pipeline_stats(&self) -> Option<PipelineStats> {
+        Some(self.inner.current.get().ok()?.pipeline.stats())
     }
 
     /// Follows what is known of the leader.

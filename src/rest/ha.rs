@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::StatusCode;
+use bytes::Bytes;
 use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
+use tanist_ha::election::{Epoch, ProcessId};
+use tanist_ha::retrieval::LeaderView;
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::Parameters;
 use super::json::ha::{HaStatusBody, LeaderBody, OwnStanding, role_name};
 use super::json::history::HistoryBody;
-use super::peers::FORWARDED;
 use crate::process::Role;
 
 /// How long the store is waited for before `/ha/status` answers without the members.
@@ -117,13 +118,12 @@ fn read_transfer(parameters: &Parameters, body: &[u8]) -> Result<Transfer, RestE
     Ok(wanted)
 }
 
-/// Has the leader hand over. Answers who leads then.
+/// Has the leader hand over, whoever it is. Answers who leads then.
 pub(super) async fn transfer(
     State(context): State<Context>,
-    headers: HeaderMap,
     parameters: Parameters,
-    body: axum::body::Bytes,
-) -> Result<Json<serde_json::Value>, RestError> {
+    body: Bytes,
+) -> Result<Json<LeaderBody>, RestError> {
     let wanted = read_transfer(&parameters, &body)?;
     let to = wanted.to.as_deref().map(ProcessId::new);
     let unavailable = |text: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -134,94 +134,25 @@ pub(super) async fn transfer(
     let known = known.ok().and_then(Result::ok);
     let known = known.and_then(|view| view.leader.clone());
     let known = known.ok_or_else(|| unavailable("no JobManager leads at present".to_owned()))?;
-    let is_done = |leader: &LeaderInformation| {
-        let passed = wanted
-            .epoch
-            .is_some_and(|epoch| leader.epoch > Epoch::new(epoch));
-        to.as_ref().map_or(passed, |to| *to == leader.process)
+    let passed = |epoch: u64| known.epoch > Epoch::new(epoch);
+    let is_done = match &to {
+        Some(to) => *to == known.process,
+        None => wanted.epoch.is_some_and(passed),
     };
-    if is_done(&known) {
-        return Ok(Json(leader_value(&known)));
+    if is_done {
+        return Ok(Json(LeaderBody::from(&known)));
     }
-    if known.process == context.view.process() {
-        context.view.transfer(to.clone(), patience).await?;
-    } else if headers.contains_key(FORWARDED) {
-        return Err(unavailable(format!(
-            "{} leads, not this process",
-            known.process
-        )));
-    } else {
-        return forward(&context, &known, &wanted, patience).await;
-    }
-    let followed = leaders.wait_for(|view| {
+    let epoch = context.view.transfer(to.as_ref()).await?;
+    let confirmed = |view: &LeaderView| {
         let leader = view.leader.as_ref();
-        leader.is_some_and(|leader| leader.epoch > known.epoch)
-    });
-    match tokio::time::timeout(patience, followed).await {
-        Ok(Ok(view)) => match &view.leader {
-            Some(leader) => Ok(Json(leader_value(leader))),
-            None => Err(unavailable("the next leader is gone already".to_owned())),
-        },
-        _ => Err(unavailable(format!(
-            "no other leader was confirmed within {patience:?}; {} may lead on",
-            known.process
-        ))),
-    }
-}
-
-fn leader_value(leader: &LeaderInformation) -> serde_json::Value {
-    serde_json::to_value(LeaderBody::from(leader)).expect("strings and numbers are JSON")
-}
-
-/// Only the leader can invite a successor.
-async fn forward(
-    context: &Context,
-    leader: &LeaderInformation,
-    wanted: &Transfer,
-    patience: Duration,
-) -> Result<Json<serde_json::Value>, RestError> {
-    let unavailable = |text: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, text);
-    let address = leader.addresses.get("rest");
-    let address =
-        address.ok_or_else(|| unavailable("the leader has no REST address".to_owned()))?;
-    let epoch = wanted.epoch.unwrap_or(leader.epoch.get());
-    let mut query = form_urlencoded(&[("epoch", &epoch.to_string())]);
-    if let Some(to) = &wanted.to {
-        query = format!("{query}&{}", form_urlencoded(&[("to", to)]));
-    }
-    let path = format!("/v1/ha/transfer?{query}");
-    // It waits as long itself.
-    let patience = patience + ACCOUNT_TIMEOUT;
-    let asked = context.peers.ask(Method::POST, address, &path, patience);
-    let (status, body): (StatusCode, serde_json::Value) = asked.await.map_err(unavailable)?;
-    if status == StatusCode::OK {
-        return Ok(Json(body));
-    }
-    let errors = body["errors"].as_array().cloned().unwrap_or_default();
-    let errors = errors
-        .iter()
-        .filter_map(|error| error.as_str().map(str::to_owned));
-    Err(RestError {
-        status,
-        errors: errors.collect(),
-    })
-}
-
-/// A query of these names and values; whatever is not plain is escaped.
-fn form_urlencoded(pairs: &[(&str, &str)]) -> String {
-    let escaped = |text: &str| -> String {
-        text.bytes()
-            .map(|byte| match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    char::from(byte).to_string()
-                }
-                other => format!("%{other:02X}"),
-            })
-            .collect()
+        leader.is_some_and(|leader| leader.epoch >= epoch)
     };
-    let pairs: Vec<String> = pairs
-        .iter()
-        .map(|(name, value)| format!("{name}={}", escaped(value)))
-        .collect();
-    pairs.join("&")
+    let followed = tokio::time::timeout(patience, leaders.wait_for(confirmed)).await;
+    let followed = followed.ok().and_then(Result::ok);
+    let leader = followed.and_then(|view| view.leader.as_ref().map(LeaderBody::from));
+    let unconfirmed = || {
+        let text = format!("epoch {epoch} began, and was not confirmed within {patience:?}");
+        unavailable(text)
+    };
+    Ok(Json(leader.ok_or_else(unconfirmed)?))
 }

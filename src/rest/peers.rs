@@ -1,24 +1,21 @@
-//! What this JobManager asks of the others over REST: how each stands, and what only the leader's own process can do.
+//! What this JobManager asks of the others over REST: how each of them stands.
 //!
 //! Nothing is decided on the answers. A process that does not answer in time is reported as such.
 
 use std::time::Duration;
 
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Request, StatusCode};
 use bytes::Bytes;
 use futures::future::join_all;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde::de::DeserializeOwned;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::Member;
 
 use super::json::ha::OwnStanding;
 
-/// On requests that another JobManager sent on: they are not sent on again.
-pub(super) const FORWARDED: &str = "tanist-forwarded";
 /// No answer between JobManagers is longer.
 const LONGEST_ANSWER: usize = 1 << 20;
 
@@ -55,13 +52,8 @@ impl Peers {
             let no_address = || "it has no REST address".to_owned();
             let address = member.addresses.get("rest").ok_or_else(no_address)?;
             let asked = wall_clock_ms();
-            let (status, own): (_, OwnStanding) = self
-                .ask(Method::GET, address, "/v1/ha/self", patience)
-                .await?;
+            let own = self.ask(address, patience).await?;
             let answered = wall_clock_ms();
-            if status != StatusCode::OK {
-                return Err(format!("{address} answered {status}"));
-            }
             if own.process != member.process.as_str() {
                 let other = &own.process;
                 return Err(format!("{other} answers at {address}"));
@@ -76,18 +68,8 @@ impl Peers {
         .await
     }
 
-    /// Sends a request on to the JobManager at `address`.
-    pub(super) async fn ask<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        address: &str,
-        path: &str,
-        patience: Duration,
-    ) -> Result<(StatusCode, T), String> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("http://{address}{path}"))
-            .header(FORWARDED, "1")
+    async fn ask(&self, address: &str, patience: Duration) -> Result<OwnStanding, String> {
+        let request = Request::get(format!("http://{address}/v1/ha/self"))
             .body(Full::default())
             .map_err(|error| format!("{address} is no address: {error}"))?;
         let exchange = async {
@@ -95,12 +77,13 @@ impl Peers {
                 |error: &(dyn std::error::Error + 'static)| format!("{address}: {}", root(error));
             let answer = self.http.request(request).await;
             let answer = answer.map_err(|error| failed(&error))?;
-            let status = answer.status();
+            if answer.status() != StatusCode::OK {
+                return Err(format!("{address} answered {}", answer.status()));
+            }
             let body = Limited::new(answer.into_body(), LONGEST_ANSWER);
             let body = body.collect().await.map_err(|error| failed(&*error))?;
-            let body = serde_json::from_slice(&body.to_bytes());
-            let body = body.map_err(|error| format!("{address}: {error}"))?;
-            Ok((status, body))
+            let own = serde_json::from_slice(&body.to_bytes());
+            own.map_err(|error| format!("{address}: {error}"))
         };
         let answer = tokio::time::timeout(patience, exchange).await;
         answer.unwrap_or_else(|_| Err(format!("{address} gave no answer within {patience:?}")))

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tanist_ha::election::ProcessId;
+use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::pipeline::PipelineStats;
 use tokio::sync::watch;
 
 use crate::gateway::{DispatcherGateway, GatewayResult};
@@ -21,11 +22,13 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     async fn ha_status(&self, patience: Duration) -> HaStatus;
     /// The terms that are remembered, oldest first; the reason if the store does not tell them within `patience`.
     async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String>;
+    /// What the pipeline of this process's term has done; `None` while it does not lead.
+    fn pipeline_stats(&self) -> Option<PipelineStats>;
     /// This JobManager.
     fn process(&self) -> ProcessId;
-    /// Has this process, which leads, hand over to `to`, or to the standby that is most current; returns when somebody was
-    /// asked to depose it. `NotYet` if it does not lead or nobody can follow.
-    async fn transfer(&self, to: Option<ProcessId>, patience: Duration) -> GatewayResult<()>;
+    /// Has the leader, whoever it is, hand over to `to`, or to the standby that is most current. Gives the successor's epoch;
+    /// `Conflict` if nobody took over.
+    async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch>;
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -48,12 +51,16 @@ impl ClusterView for JobManagerView {
         self.history(patience).await
     }
 
+    fn pipeline_stats(&self) -> Option<PipelineStats> {
+        self.pipeline_stats()
+    }
+
     fn process(&self) -> ProcessId {
         self.process().clone()
     }
 
-    async fn transfer(&self, to: Option<ProcessId>, patience: Duration) -> GatewayResult<()> {
-        self.transfer(to, patience).await
+    async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
+        self.transfer(to).await
     }
 
     fn role(&self) -> Role {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderName, header};
 use tanist_ha::store::health::{ServerRole, StoreServer};
+use tanist_ha::store::pipeline::PipelineStats;
 use tanist_proto::v1 as pb;
 
 use super::ask::Context;
@@ -48,6 +49,9 @@ pub(super) async fn metrics(
     let mut out = Exposition::default();
     process(&mut out, &status);
     store(&mut out, &status);
+    if let Some(stats) = context.view.pipeline_stats() {
+        pipeline(&mut out, &stats);
+    }
     if let (true, Ok(history)) = (leads, history) {
         terms(&mut out, &history);
     }
@@ -183,6 +187,30 @@ fn store(out: &mut Exposition, status: &HaStatus) {
     let servers = servers.iter().zip(&labels);
     let servers = servers.map(|(server, labels)| (&labels[..], flag(answers(server))));
     out.family("tanist_store_server_up", Kind::Gauge, help, servers);
+}
+
+/// What the present term has written.
+fn pipeline(out: &mut Exposition, stats: &PipelineStats) {
+    let counters = [
+        (
+            "tanist_commits_total",
+            "Commits of this term that were applied",
+            number(stats.commits),
+        ),
+        (
+            "tanist_commit_transactions_total",
+            "Transactions that they went in",
+            number(stats.transactions),
+        ),
+        (
+            "tanist_commit_seconds_total",
+            "How long those took in all",
+            stats.busy.as_secs_f64(),
+        ),
+    ];
+    for (name, help, value) in counters {
+        out.single(name, Kind::Counter, help, value);
+    }
 }
 
 /// The present term, and what is remembered of earlier ones.

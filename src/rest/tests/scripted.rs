@@ -17,6 +17,7 @@ use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
+use tanist_ha::store::pipeline::PipelineStats;
 use tanist_proto::v1 as pb;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -236,9 +237,18 @@ impl ClusterView for ScriptedView {
         ProcessId::new("jm-2")
     }
 
-    async fn transfer(&self, to: Option<ProcessId>, _: Duration) -> GatewayResult<()> {
-        self.known.send_replace(known_of(to.as_ref(), 8));
-        Ok(())
+    fn pipeline_stats(&self) -> Option<PipelineStats> {
+        let leads = self.role() == Role::Leading;
+        leads.then_some(PipelineStats {
+            commits: 5,
+            transactions: 4,
+            busy: Duration::from_millis(500),
+        })
+    }
+
+    async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
+        self.known.send_replace(known_of(to, 8));
+        Ok(Epoch::new(8))
     }
 
     fn role(&self) -> Role {
