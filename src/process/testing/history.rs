@@ -77,7 +77,7 @@ impl Record {
                 let result = pb::JobResult::decode(bytes).expect("a result");
                 Record::Result(job, Box::new(result))
             }
-            Kind::Checkpoints | Kind::Doomed | Kind::History => Record::Other,
+            Kind::Parts | Kind::Checkpoints | Kind::Doomed | Kind::History => Record::Other,
         }
     }
 }
@@ -104,7 +104,7 @@ impl Stored {
                 Record::Deleted(Kind::Graphs, job) => drop(self.graphs.remove(job)),
                 Record::Deleted(Kind::States, job) => drop(self.states.remove(job)),
                 Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
-                Record::Deleted(Kind::Checkpoints | Kind::Doomed | Kind::History, _)
+                Record::Deleted(Kind::Parts | Kind::Checkpoints | Kind::Doomed | Kind::History, _)
                 | Record::Other => {}
             }
         }
