@@ -21,9 +21,11 @@ use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     SinkCleaner,
 };
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
     DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    JobMasterLauncher, LocalConnector, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway,
 };
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -183,6 +185,7 @@ impl Leader {
                 initial_backoff: Duration::from_millis(10),
                 max_backoff: Duration::from_secs(1),
             },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
         let dispatcher = Dispatcher::start(options, context, recovered);
         Leader {
@@ -494,6 +497,7 @@ async fn what_a_late_task_left_behind_goes_with_the_result() {
     result.remove = Some(pb::Cleanup {
         blobs: Vec::new(),
         sink_directories: vec!["/out".to_owned()],
+        ..pb::Cleanup::default()
     });
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;

@@ -8,6 +8,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
 use crate::dispatcher::JobStore;
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
     Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
@@ -26,6 +27,7 @@ pub(super) struct LauncherServices {
     pub connector: Arc<dyn Connector>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    pub blobs: ServedBlobs,
 }
 
 /// Starts JobMasters within one term.
@@ -66,6 +68,7 @@ impl JobMasterLauncher for Launcher {
             connector: services.connector.clone(),
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
+            blobs: services.blobs.clone(),
         };
         Arc::new(Started(JobMaster::start(services.options.clone(), context)))
     }

@@ -15,8 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
+use super::graphs::{self, GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
 use super::{Options, TaskExecutorServices};
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
 use crate::gateway::{Connector, GatewayError, GatewayResult};
 
@@ -75,6 +77,7 @@ pub(super) enum Called {
         u64,
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
+    Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
 }
 
@@ -102,6 +105,8 @@ pub(super) struct Actor {
     calls: JoinSet<Called>,
     registering: BTreeMap<Target, Registering>,
     running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    fetches: GraphFetches,
+    fetcher: BlobFetcher,
 }
 
 impl Actor {
@@ -111,7 +116,10 @@ impl Actor {
         core: Core,
         channels: Channels,
     ) -> Actor {
+        let fetcher = BlobFetcher::new(services.connector.clone(), options.rpc_timeout);
         Actor {
+            fetches: GraphFetches::default(),
+            fetcher,
             options,
             services,
             core,
@@ -188,7 +196,7 @@ impl Actor {
                 answer(reply, core.request_slot(now, &request))
             }
             Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
-            Request::SubmitTasks(request, reply) => answer(reply, core.submit_tasks(now, request)),
+            Request::SubmitTasks(request, reply) => self.submit_tasks(now, request, reply),
             Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
             Request::Acknowledge(request, reply) => {
                 answer(reply, core.acknowledge_executions(now, &request));
@@ -230,9 +238,56 @@ impl Actor {
             Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
+            Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Watched) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),
+        }
+    }
+
+    fn submit_tasks(
+        &mut self,
+        now: Instant,
+        mut request: pb::SubmitTasksRequest,
+        reply: Reply<pb::SubmitTasksResponse>,
+    ) {
+        if request.graph.is_some() {
+            request.graph_reference = None;
+        }
+        let key = match self.core.missing_graph(now, &request) {
+            Ok(Some(key)) => key,
+            Ok(None) => return answer(reply, self.core.submit_tasks(now, request)),
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let reference = request.graph_reference.clone().unwrap_or_default();
+        if self.fetches.wait(key.clone(), request, reply) {
+            let fetching = graphs::fetch(self.fetcher.clone(), reference);
+            self.calls
+                .spawn(async move { Called::Fetched(key, fetching.await) });
+        }
+    }
+
+    /// Deployments that waited for a graph are handled as if they arrived now.
+    fn graph_fetched(
+        &mut self,
+        now: Instant,
+        key: GraphKey,
+        graph: GatewayResult<Arc<pb::JobGraph>>,
+    ) {
+        let waiting = self.fetches.take(&key);
+        let failure = match graph {
+            Ok(graph) => {
+                self.core.graph_fetched(key, graph);
+                None
+            }
+            Err(error) => Some(format!("the job's graph can't be fetched: {error}")),
+        };
+        for (request, reply) in waiting {
+            let answered = match &failure {
+                None => self.core.submit_tasks(now, request),
+                Some(reason) => self.core.refuse_tasks(now, &request, reason),
+            };
+            answer(reply, answered);
         }
     }
 

@@ -86,8 +86,8 @@ impl Template {
         match record::decode(&key, GRAPH_FORMAT, &value)? {
             Payload::Inline { bytes, .. } => Ok(Template(pb::JobGraph::decode(bytes)?)),
             Payload::Blob { .. } | Payload::Parts { .. } => {
-            bail!("{key} is somewhere else, which no small graph is")
-        }
+                bail!("{key} is somewhere else, which no small graph is")
+            }
         }
     }
 
