@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
-use super::graphs::{self, GraphFetches, GraphKey};
+use super::graphs::{GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
 use super::{Options, TaskExecutorServices};
 use crate::gateway::blobs::BlobFetcher;
@@ -51,7 +51,7 @@ pub(super) enum Request {
 /// What the actor is told.
 #[derive(Debug)]
 pub(super) enum Message {
-    Request(Request),
+    Request(Box<Request>),
     PrepareResourceManager {
         run: u64,
         reply: Reply<pb::RegisterTaskExecutorRequest>,
@@ -100,13 +100,13 @@ struct Registering {
 pub(super) struct Actor {
     options: Options,
     services: TaskExecutorServices,
-    core: Core,
+    pub(super) core: Core,
     channels: Channels,
-    calls: JoinSet<Called>,
+    pub(super) calls: JoinSet<Called>,
     registering: BTreeMap<Target, Registering>,
     running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
-    fetches: GraphFetches,
-    fetcher: BlobFetcher,
+    pub(super) fetches: GraphFetches,
+    pub(super) fetcher: BlobFetcher,
 }
 
 impl Actor {
@@ -169,7 +169,7 @@ impl Actor {
         let now = Instant::now();
         let running = &self.running;
         match message {
-            Message::Request(request) => self.request(now, request),
+            Message::Request(request) => self.request(now, *request),
             Message::PrepareResourceManager { run, reply } => {
                 answer(reply, self.core.prepare_resource_manager(run));
             }
@@ -242,52 +242,6 @@ impl Actor {
             Ok(Called::Watched) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),
-        }
-    }
-
-    fn submit_tasks(
-        &mut self,
-        now: Instant,
-        mut request: pb::SubmitTasksRequest,
-        reply: Reply<pb::SubmitTasksResponse>,
-    ) {
-        if request.graph.is_some() {
-            request.graph_reference = None;
-        }
-        let key = match self.core.missing_graph(now, &request) {
-            Ok(Some(key)) => key,
-            Ok(None) => return answer(reply, self.core.submit_tasks(now, request)),
-            Err(refusal) => return answer(reply, Err(refusal)),
-        };
-        let reference = request.graph_reference.clone().unwrap_or_default();
-        if self.fetches.wait(key.clone(), request, reply) {
-            let fetching = graphs::fetch(self.fetcher.clone(), reference);
-            self.calls
-                .spawn(async move { Called::Fetched(key, fetching.await) });
-        }
-    }
-
-    /// Deployments that waited for a graph are handled as if they arrived now.
-    fn graph_fetched(
-        &mut self,
-        now: Instant,
-        key: GraphKey,
-        graph: GatewayResult<Arc<pb::JobGraph>>,
-    ) {
-        let waiting = self.fetches.take(&key);
-        let failure = match graph {
-            Ok(graph) => {
-                self.core.graph_fetched(key, graph);
-                None
-            }
-            Err(error) => Some(format!("the job's graph can't be fetched: {error}")),
-        };
-        for (request, reply) in waiting {
-            let answered = match &failure {
-                None => self.core.submit_tasks(now, request),
-                Some(reason) => self.core.refuse_tasks(now, &request, reason),
-            };
-            answer(reply, answered);
         }
     }
 
@@ -488,7 +442,7 @@ fn within<T>(
 }
 
 /// Who asked may have gone: then nobody wants the answer.
-fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
+pub(super) fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
     let _nobody_waits = reply.send(answer);
 }
 

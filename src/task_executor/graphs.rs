@@ -11,7 +11,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
-use super::actor::Reply;
+use super::actor::{Actor, Called, Reply, answer};
 use super::core::Core;
 use super::requests::refusal;
 use crate::gateway::blobs::BlobFetcher;
@@ -46,8 +46,9 @@ impl Core {
         now: Instant,
         request: &pb::SubmitTasksRequest,
     ) -> GatewayResult<Option<GraphKey>> {
-        let Some(reference) = &request.graph_reference else {
-            return Ok(None);
+        let reference = match (&request.graph, &request.graph_reference) {
+            (None, Some(reference)) => reference,
+            (Some(_), _) | (None, None) => return Ok(None),
         };
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
         let known = self.jobs.get(&job).and_then(|known| known.graph.as_ref());
@@ -111,8 +112,54 @@ impl GraphFetches {
     }
 }
 
+impl Actor {
+    /// A JobMaster deploys tasks.
+    pub(super) fn submit_tasks(
+        &mut self,
+        now: Instant,
+        request: pb::SubmitTasksRequest,
+        reply: Reply<pb::SubmitTasksResponse>,
+    ) {
+        let key = match self.core.missing_graph(now, &request) {
+            Ok(Some(key)) => key,
+            Ok(None) => return answer(reply, self.core.submit_tasks(now, request)),
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let reference = request.graph_reference.clone().unwrap_or_default();
+        if self.fetches.wait(key.clone(), request, reply) {
+            let fetching = fetch(self.fetcher.clone(), reference);
+            self.calls
+                .spawn(async move { Called::Fetched(key, fetching.await) });
+        }
+    }
+
+    /// Deployments that waited for a graph are handled as if they arrived now.
+    pub(super) fn graph_fetched(
+        &mut self,
+        now: Instant,
+        key: GraphKey,
+        graph: GatewayResult<Arc<pb::JobGraph>>,
+    ) {
+        let waiting = self.fetches.take(&key);
+        let failure = match graph {
+            Ok(graph) => {
+                self.core.graph_fetched(key, graph);
+                None
+            }
+            Err(error) => Some(format!("the job's graph can't be fetched: {error}")),
+        };
+        for (request, reply) in waiting {
+            let answered = match &failure {
+                None => self.core.submit_tasks(now, request),
+                Some(reason) => self.core.refuse_tasks(now, &request, reason),
+            };
+            answer(reply, answered);
+        }
+    }
+}
+
 /// Fetches and decodes a graph.
-pub(super) async fn fetch(
+async fn fetch(
     fetcher: BlobFetcher,
     reference: pb::BlobReference,
 ) -> GatewayResult<Arc<pb::JobGraph>> {
