@@ -1,12 +1,13 @@
 //! Graphs that are too large for a message, and those that are too large for a transaction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tanist_ha::election::ProcessId;
-use tanist_ha::keys::Kind;
-use tanist_ha::store::CoordinationStore as _;
+use tanist_ha::keys::{Key, Kind};
+use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore as _, Fence, Write};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -164,6 +165,67 @@ async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_remov
     );
     finishes(&cluster).await;
     assert_eq!(parts(&cluster).await, 0);
+}
+
+/// Deletes a part behind the leader's back, whose term ends when it finds that out.
+async fn delete_a_part(cluster: &TestCluster) {
+    let store = cluster.memory.store_of(ProcessId::new("stranger"));
+    let page = store.list(Kind::Parts, None, 1).await.expect("readable");
+    let (name, _) = page.items.into_iter().next().expect("there is one");
+    let guard = store.guard().await.expect("readable");
+    let (epoch, token, incarnation) = guard.epoch.expect("somebody leads");
+    let fence = Fence {
+        epoch,
+        token,
+        incarnation,
+    };
+    let key = Key::new(Kind::Parts, name);
+    let request = CommitRequest {
+        fence,
+        after: guard.change,
+        writes: vec![Write::Delete { key }],
+    };
+    let reply = store.commit(&request).await.expect("answered");
+    assert_eq!(reply, CommitReply::Applied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_graph_lost_a_part_is_quarantined_and_its_parts_go_when_it_is_cancelled() {
+    let mut cluster = cluster().await;
+    let leader = cluster.leader().await;
+    let accepted = cluster.client.submit(&large_graph(), "token").await;
+    accepted.expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    let written = parts(&cluster).await;
+    delete_a_part(&cluster).await;
+    cluster.kill_job_manager(&leader).await;
+    let second = cluster.leader_above(1).await;
+    let described = cluster.client.describe(JOB).await.expect("it is there");
+    let reason = &described.quarantine;
+    assert!(reason.contains("part 0"), "{reason}");
+    assert_eq!(
+        parts(&cluster).await,
+        written - 1,
+        "they may be needed to repair it"
+    );
+    cluster
+        .client
+        .cancel(JOB)
+        .await
+        .expect("it can be canceled");
+    assert_eq!(cluster.until_clean(JOB).await, pb::JobStatus::Canceled);
+    // Which parts were its own was not known: they are nobody's for the next term.
+    cluster.start_job_manager(&leader);
+    cluster.kill_job_manager(&second).await;
+    let epoch = cluster.epoch();
+    cluster.leader_above(epoch).await;
+    for _ in 0..1000 {
+        if parts(&cluster).await == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} parts are left", parts(&cluster).await);
 }
 
 #[tokio::test(start_paused = true)]
