@@ -82,9 +82,14 @@ async fn a_graph_above_the_inline_threshold_is_fetched_by_the_task_managers() {
     assert_eq!(cluster.world.tasks.of(JOB), []);
     cluster.connector().set_fault(&blobs, Fault::None);
     cluster.until_running(JOB, 4).await;
-    // The next leader serves it as well.
+    // The next leader serves it as well: to a TaskManager that does not have it yet.
     cluster.kill_job_manager(&leader).await;
     cluster.leader_above(1).await;
+    cluster.until_running(JOB, 4).await;
+    for name in ["tm1", "tm2"] {
+        cluster.kill_task_manager(name).await;
+    }
+    cluster.start_task_manager("tm3");
     finishes(&cluster).await;
 }
 
