@@ -15,19 +15,17 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
-use super::testing::recovered;
+use super::testing::{JOB, cancel, describe, recovered, result, submission};
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
     Adoption, Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
-    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, ResourceOverview,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
-use crate::job::{CompileOptions, JobBuilder};
-
-pub(super) const JOB: JobId = JobId::from_bits(0xA);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -194,6 +192,7 @@ impl Fixture {
                 initial_backoff: Duration::from_secs(1),
                 max_backoff: Duration::from_secs(60),
             },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
         Dispatcher::start(DispatcherOptions::default(), context, recovered)
     }
@@ -222,51 +221,6 @@ impl Fixture {
             "not within 1000 s: {what}: {:?}",
             recovered(&self.store).await
         );
-    }
-}
-
-pub(super) fn submission(token: &str) -> pb::SubmitJobRequest {
-    let options = CompileOptions {
-        job_id: JOB,
-        ..CompileOptions::default()
-    };
-    let job = JobBuilder::new("stream")
-        .datagen("numbers", Some(1), None, 1, 1)
-        .discard("out")
-        .build();
-    pb::SubmitJobRequest {
-        graph: Some(job.compile(&options).expect("valid")),
-        submission_token: token.to_owned(),
-        deadline_ms: 0,
-    }
-}
-
-pub(super) fn result(status: pb::JobStatus) -> pb::JobResult {
-    pb::JobResult {
-        job_id: JOB.to_string(),
-        name: "stream".to_owned(),
-        status: status.into(),
-        ended_at_ms: u64::MAX / 2,
-        dirty: true,
-        submission_token: "token".to_owned(),
-        remove: Some(pb::Cleanup {
-            sink_directories: vec!["/out".to_owned()],
-            ..pb::Cleanup::default()
-        }),
-        ..pb::JobResult::default()
-    }
-}
-
-pub(super) fn cancel() -> pb::CancelJobRequest {
-    pb::CancelJobRequest {
-        job_id: JOB.to_string(),
-    }
-}
-
-pub(super) fn describe() -> pb::DescribeJobRequest {
-    pb::DescribeJobRequest {
-        job_id: JOB.to_string(),
-        consistent: false,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use prost::Message;
 use tanist_ha::election::Epoch;
+use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
@@ -18,11 +19,12 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
+use super::parts::KnownParts;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const SLOWEST_RETRY: Duration = Duration::from_secs(5);
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
+pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Why something about a job was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -100,16 +102,18 @@ pub enum RecoveredJob {
 /// Writes and reads the records of one term's jobs.
 #[derive(Debug)]
 pub struct JobStore {
-    records: RecordStore,
-    pipeline: CommitPipeline,
-    epoch: Epoch,
+    pub(super) records: RecordStore,
+    pub(super) pipeline: CommitPipeline,
+    pub(super) epoch: Epoch,
     /// The blobs that records point to.
     blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
+    /// The parts that graphs point to.
+    parts: Mutex<KnownParts>,
 }
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 3] = [Kind::Graphs, Kind::States, Kind::Results];
+    pub const KINDS: [Kind; 4] = [Kind::Graphs, Kind::Parts, Kind::States, Kind::Results];
 
     /// The jobs of the term whose pipeline this is.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
@@ -118,6 +122,7 @@ impl JobStore {
             pipeline,
             epoch,
             blobs: Mutex::default(),
+            parts: Mutex::default(),
         }
     }
 
@@ -136,7 +141,7 @@ impl JobStore {
         self.records.coordination_store()
     }
 
-    /// Writes graph and state of a new job in one transaction.
+    /// Writes graph and state of a new job in one transaction; before it the graph's parts, if it is split.
     pub async fn put_submission(
         &self,
         graph: &pb::JobGraph,
@@ -145,15 +150,27 @@ impl JobStore {
         let job = job_id(&graph.job_id)?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
         let state = self.prepare(job, StateRecord(state.clone())).await?;
+        self.write_parts(job, &graph.parts).await?;
+        if !graph.parts.is_empty() {
+            failpoint("submit.parts-written").await;
+        }
         let written = vec![
             (job, Kind::Graphs, graph.blob),
             (job, Kind::States, state.blob),
         ];
-        self.commit(vec![graph.write, state.write], written).await
+        let committed = self.commit(vec![graph.write, state.write], written).await;
+        match &committed {
+            Ok(()) => {
+                let names = graph.parts.iter().map(|part| part.key().name.clone());
+                self.lock_parts().note(job, names.collect());
+            }
+            Err(error) => self.take_back(job, &graph.parts, error).await,
+        }
+        committed
     }
 
     /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
-    /// written: it names the blobs that have to be removed, too.
+    /// written: it names the blobs and parts that have to be removed, too.
     pub async fn put_result(
         &self,
         mut result: pb::JobResult,
@@ -168,6 +185,10 @@ impl JobStore {
         if !blobs.is_empty() {
             result.remove.get_or_insert_default().blobs.extend(blobs);
         }
+        let parts = self.lock_parts().of(job);
+        if !parts.is_empty() {
+            result.remove.get_or_insert_default().parts.extend(parts);
+        }
         match self.try_put_result(job, &result).await {
             Err(JobStoreError::Refused(Error::TooLarge { size, limit, .. })) => {
                 warn!(%job, size, limit, "the result is too large for the store: it is kept without details");
@@ -179,6 +200,7 @@ impl JobStore {
         }
         // The result names them from here on.
         self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
+        self.lock_parts().forget(job);
         Ok(result)
     }
 
@@ -220,83 +242,12 @@ impl JobStore {
         Ok(())
     }
 
-    /// Commits, then deletes the blobs that nothing points to any more: those of the records that were replaced, or, where
-    /// nothing was written, those that were made for it.
-    async fn commit(
-        &self,
-        writes: Vec<Write>,
-        written: Vec<(JobId, Kind, Option<Name>)>,
-    ) -> Result<(), JobStoreError> {
-        let committed = self.pipeline.commit(writes).await;
-        self.delete_unused_blobs(written, &committed).await;
-        committed?;
-        Ok(())
-    }
-
-    /// The same for what has to be written: waits for space as long as the term lasts.
-    async fn commit_surely(
-        &self,
-        writes: Vec<Write>,
-        written: Vec<(JobId, Kind, Option<Name>)>,
-    ) -> Result<(), JobStoreError> {
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-        let mut waits = false;
-        let committed = loop {
-            match self.pipeline.commit(writes.clone()).await {
-                Err(CommitError::OutOfSpace(error)) => {
-                    let keys: Vec<String> = writes.iter().map(|it| it.key().to_string()).collect();
-                    if !waits {
-                        warn!(?keys, %error, "a record is written when the store has space");
-                    }
-                    waits = true;
-                }
-                definite => break definite,
-            }
-            tokio::select! {
-                () = tokio::time::sleep(backoff.next_delay()) => {}
-                () = self.pipeline.ended() => break Err(CommitError::NotApplied),
-            }
-        };
-        self.delete_unused_blobs(written, &committed).await;
-        committed?;
-        Ok(())
-    }
-
-    async fn delete_unused_blobs(
-        &self,
-        written: Vec<(JobId, Kind, Option<Name>)>,
-        committed: &Result<Change, CommitError>,
-    ) {
-        let unused: Vec<Name> = match committed {
-            Ok(_) => {
-                let mut blobs = self.lock_blobs();
-                let replace = |(job, kind, blob)| match blob {
-                    Some(blob) => blobs.insert((job, kind), blob),
-                    None => blobs.remove(&(job, kind)),
-                };
-                written.into_iter().filter_map(replace).collect()
-            }
-            Err(
-                CommitError::TooLarge(_) | CommitError::OutOfSpace(_) | CommitError::NotApplied,
-            ) => written.into_iter().filter_map(|(.., blob)| blob).collect(),
-            Err(CommitError::Unknown) => Vec::new(),
-        };
-        for name in unused {
-            let Some(blobs) = self.records.blobs() else {
-                continue;
-            };
-            if let Err(error) = blobs.delete(&name).await {
-                warn!(%name, %error, "a blob that nothing points to can't be deleted");
-            }
-        }
-    }
-
     /// Every job, from the records as they were proven to be at the beginning of the term.
     pub async fn recover(&self, records: &Records) -> Result<RecoveredJobs, Error> {
         let (graphs, states, results) = tokio::try_join!(
-            self.decode::<GraphRecord>(records),
-            self.decode::<StateRecord>(records),
-            self.decode::<ResultRecord>(records),
+            self.records.decode::<GraphRecord>(records),
+            self.records.decode::<StateRecord>(records),
+            self.records.decode::<ResultRecord>(records),
         )?;
         let mut recovered = RecoveredJobs::default();
         for (name, result) in results {
@@ -330,15 +281,6 @@ impl JobStore {
             recovered.jobs.push((job, unreadable));
         }
         Ok(recovered)
-    }
-
-    async fn decode<T: Record>(
-        &self,
-        records: &Records,
-    ) -> Result<Vec<(Name, Result<Stored<T>, Error>)>, Error> {
-        let of_kind = records.of(T::KIND);
-        let items = of_kind.map(|(name, value)| (name.clone(), value.clone()));
-        self.records.decode(items).await
     }
 
     /// Reads a job of this term again, after all that was to be written before. Waits for the store as long as the term
@@ -383,9 +325,13 @@ impl JobStore {
         let graph = match graph {
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::Graphs, stored.blob);
+                self.lock_parts().note(job, stored.parts);
                 Ok(Box::new(stored.record.0))
             }
-            Some(Err(error)) => Err(error.to_string()),
+            Some(Err(error)) => {
+                self.lock_parts().note_unreadable(job);
+                Err(error.to_string())
+            }
             None => Err(missing("graphs")),
         };
         match (graph, state) {
@@ -436,7 +382,11 @@ impl JobStore {
         }
     }
 
-    fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
+    pub(super) fn lock_parts(&self) -> std::sync::MutexGuard<'_, KnownParts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -479,7 +429,7 @@ fn name_of(job: JobId) -> Name {
 }
 
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr) => {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name(pub $message);
@@ -487,6 +437,7 @@ macro_rules! protobuf_record {
         impl Record for $name {
             const KIND: Kind = $kind;
             const FORMAT: u16 = 1;
+            const SPLITS: bool = $splits;
 
             fn encode(&self) -> Vec<u8> {
                 self.0.encode_to_vec()
@@ -501,13 +452,13 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States
+    StateRecord(pb::JobState), Kind::States, splits: false
 }
 protobuf_record! {
     /// `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results
+    ResultRecord(pb::JobResult), Kind::Results, splits: false
 }

@@ -6,8 +6,9 @@ use tanist_ha::election::NotLeading;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherHandle;
-use super::admission_tests::{Fixture, JOB, cancel, describe, result, submission};
-use super::job_store::RecoveredJobs;
+use super::RecoveredJobs;
+use super::admission_tests::Fixture;
+use super::testing::{JOB, cancel, describe, result, submission};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
 impl Fixture {

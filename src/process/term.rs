@@ -28,8 +28,11 @@ use super::sinks::Sinks;
 use super::standby;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
-use crate::dispatcher::{Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::dispatcher::{
+    Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
+};
 use crate::gateway::Connector;
+use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -42,11 +45,12 @@ pub(super) struct TermServices {
     pub ha: HaServices,
     pub connector: Arc<dyn Connector>,
     pub current: Arc<CurrentTerm>,
-    /// What the confirmed leader publishes: `rpc` and `rest`.
+    /// What the confirmed leader publishes: `rpc`, `rest` and `blob`.
     pub addresses: BTreeMap<String, String>,
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
+    pub blobs: ServedBlobs,
 }
 
 /// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
@@ -78,7 +82,8 @@ async fn lead_on(
         services.ha.store.clone(),
         services.ha.blobs.clone(),
         settings::inline_threshold(&services.options),
-    );
+    )
+    .with_max_split(settings::max_graph_size(&services.options));
     let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
     let recovered = recover(&store, &proven.records, session).await?;
     drop(proven);
@@ -86,7 +91,7 @@ async fn lead_on(
     phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
 
-    let term = start_components(services, session, store, recovered);
+    let term = start_components(services, session, store.clone(), recovered);
     services.current.begin(term.components.clone());
     let confirmed = services
         .ha
@@ -117,7 +122,9 @@ async fn lead_on(
             if let Err(error) = record.write(&pipeline).await {
                 warn!(%error, "the term's history record was not written");
             }
-            tokio::select! {
+            // Nobody waits for this, and nobody is held up by it.
+            let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
+            let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
@@ -125,7 +132,9 @@ async fn lead_on(
                 () = term.components.dispatcher.ended() => {
                     Err(Error::Misconfigured("its Dispatcher broke".into()))
                 }
-            }
+            };
+            sweep.abort();
+            ended
         }
         Err(error) => Err(error),
     };
@@ -176,6 +185,7 @@ fn start_components(
         connector: services.connector.clone(),
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
+        blobs: services.blobs.clone(),
     });
     let pipeline = store.pipeline().clone();
     let context = DispatcherContext {
@@ -189,6 +199,7 @@ fn start_components(
             initial_backoff: options.cleanup.initial_backoff,
             max_backoff: options.cleanup.max_backoff,
         },
+        blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
     let dispatcher = Dispatcher::start(settings::dispatcher(options), context, recovered);
     let components = TermComponents {
@@ -218,6 +229,23 @@ async fn recover(
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// Removes what former leaders left between the parts of a graph and the graph; tries as long as the term lasts.
+async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match store.remove_orphaned_parts().await {
+            Err(JobStoreError::Refused(error)) => {
+                warn!(%error, "parts without a graph can't be looked for, this is tried again");
+            }
+            Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = session.over() => return,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Typed records in a coordination store: encoded with format and checksum, in a blob when they are large.
+//! Typed records in a coordination store: encoded with format and checksum, in a blob or in parts when they are large.
 //!
 //! Generic over the record types; which kinds there are is [`crate::keys::Kind`]'s. Writes are prepared here and
 //! committed by a term's pipeline, several kinds in one transaction if need be.
@@ -10,9 +10,11 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::blob::BlobStore;
 use crate::election::Epoch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Outcome, Result};
+use crate::jobs::parts::{self, PART, PartName, PartsPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
+use crate::store::cache::Records;
 use crate::store::{CoordinationStore, PageToken, Write};
 
 /// How many records are read at once.
@@ -21,6 +23,10 @@ const PAGE: usize = 500;
 const DECODE_BATCH: usize = 128;
 /// How many records are fetched from elsewhere at once.
 const FETCHES_IN_FLIGHT: usize = 16;
+/// How many parts are read at once.
+const PARTS_PAGE: usize = 8;
+/// Up to this size a record is split, unless it is said otherwise.
+const DEFAULT_MAX_SPLIT: usize = 8 * 1024 * 1024;
 
 /// A type of record.
 pub trait Record: Sized + Send + 'static {
@@ -28,6 +34,8 @@ pub trait Record: Sized + Send + 'static {
     const KIND: Kind;
     /// The newest format that this version writes and reads. Higher ones are [`Error::TooNew`].
     const FORMAT: u16;
+    /// Whether one that is too large for a transaction is split where there is no blob for it. Only for what is immutable.
+    const SPLITS: bool = false;
 
     /// Its bytes.
     fn encode(&self) -> Vec<u8>;
@@ -43,6 +51,18 @@ pub struct Stored<T> {
     pub record: T,
     /// The blob that holds it, if it is not inline.
     pub blob: Option<Name>,
+    /// The parts that hold it, if it is split.
+    pub parts: Vec<Name>,
+}
+
+impl<T> Stored<T> {
+    fn inline(record: T) -> Stored<T> {
+        Stored {
+            record,
+            blob: None,
+            parts: Vec::new(),
+        }
+    }
 }
 
 /// A record that is ready to be committed.
@@ -52,6 +72,8 @@ pub struct Prepared {
     pub write: Write,
     /// The blob that was written for it and that nothing points to before the transaction.
     pub blob: Option<Name>,
+    /// What must be committed before the transaction, each for itself: parts that nothing points to before it.
+    pub parts: Vec<Write>,
 }
 
 /// Reads and prepares records of any type.
@@ -60,11 +82,13 @@ pub struct RecordStore {
     store: Arc<dyn CoordinationStore>,
     blobs: Option<Arc<BlobStore>>,
     threshold: usize,
+    max_split: usize,
 }
 
 impl RecordStore {
     /// Records up to `threshold` bytes (compressed) are kept inline, larger ones in `blobs`. Without blobs that survive
-    /// the loss of this host, what a transaction takes is kept inline and larger ones are refused.
+    /// the loss of this host, what a transaction takes is kept inline; larger ones are split if their type allows that,
+    /// else refused.
     pub fn new(
         store: Arc<dyn CoordinationStore>,
         blobs: Option<Arc<BlobStore>>,
@@ -74,7 +98,15 @@ impl RecordStore {
             store,
             blobs,
             threshold,
+            max_split: DEFAULT_MAX_SPLIT,
         }
+    }
+
+    /// The same, splitting records up to `bytes` (compressed) and refusing larger ones.
+    #[must_use]
+    pub fn with_max_split(mut self, bytes: usize) -> RecordStore {
+        self.max_split = bytes;
+        self
     }
 
     /// The store below.
@@ -87,7 +119,7 @@ impl RecordStore {
         self.blobs.as_ref()
     }
 
-    /// Encodes a record, and writes its blob if it needs one.
+    /// Encodes a record, and writes its blob if it needs one. Its parts, if it needs those, are the caller's to commit.
     pub async fn prepare<T: Record>(
         &self,
         name: &Name,
@@ -106,6 +138,7 @@ impl RecordStore {
             (Encoded::Inline(value), _) => Ok(Prepared {
                 write: Write::Put { key, value },
                 blob: None,
+                parts: Vec::new(),
             }),
             (Encoded::Oversized(bytes), Some(blobs)) if blobs.survives_host() => {
                 let pointer = blobs.put(name, epoch, bytes).await?;
@@ -113,8 +146,28 @@ impl RecordStore {
                 Ok(Prepared {
                     write: Write::Put { key, value },
                     blob: Some(pointer.name),
+                    parts: Vec::new(),
                 })
             }
+            (Encoded::Oversized(bytes), _) if T::SPLITS && bytes.len() <= self.max_split => {
+                let owner = name.clone();
+                let cut = off_control(move || parts::split(&owner, epoch, &bytes, most.min(PART)));
+                let (pointer, parts) = cut.await?;
+                let value = record::encode_parts_pointer(T::FORMAT, &pointer);
+                Ok(Prepared {
+                    write: Write::Put { key, value },
+                    blob: None,
+                    parts,
+                })
+            }
+            (Encoded::Oversized(bytes), _) if T::SPLITS => Err(Error::TooLarge {
+                store: "the store without a blob store that survives the loss of this host \
+                        (raise high-availability.store.max-graph-size, or set high-availability.storageDir, \
+                        and high-availability.storage-shared if it is a shared directory)",
+                what: "a record",
+                size: bytes.len(),
+                limit: self.max_split.max(most),
+            }),
             (Encoded::Oversized(bytes), _) => Err(Error::TooLarge {
                 store: "the store without a blob store that survives the loss of this host \
                         (set high-availability.storageDir, and high-availability.storage-shared if it is a shared directory)",
@@ -133,49 +186,38 @@ impl RecordStore {
         };
         let of = name.clone();
         let (name, found) = off_control(move || Ok(decode_inline::<T>(of, &value))).await?;
-        match found? {
-            Found::Inline(record) => Ok(Some(Stored { record, blob: None })),
-            Found::Blob(pointer) => self.fetch(&name, &pointer).await.map(Some),
-        }
+        self.stored(&name, found?, &Records::default())
+            .await
+            .map(Some)
     }
 
-    /// All records of a type, each readable or not: one that is not never hides the others.
+    /// All records of a type as the store has them now, each readable or not: one that is not never hides the others. An
+    /// error: the store does not answer at present.
     pub async fn list<T: Record>(&self) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let mut all = Vec::new();
         let mut page: Option<PageToken> = None;
         loop {
             let listed = self.store.list(T::KIND, page, PAGE).await?;
-            let items = listed.items;
-            let decoded = off_control(move || {
-                Ok(items
-                    .into_iter()
-                    .map(|(name, value)| decode_inline::<T>(name, &value))
-                    .collect::<Vec<_>>())
-            })
-            .await?;
-            for (name, found) in decoded {
-                let stored = match found {
-                    Ok(Found::Inline(record)) => Ok(Stored { record, blob: None }),
-                    Ok(Found::Blob(pointer)) => self.fetch(&name, &pointer).await,
-                    Err(error) => Err(error),
-                };
-                all.push((name, stored));
-            }
-            match listed.next {
-                Some(next) => page = Some(next),
-                None => return Ok(all),
+            let items = listed.items.into_iter();
+            all.extend(items.map(|(name, value)| (Key::new(T::KIND, name), value)));
+            page = listed.next;
+            if page.is_none() {
+                return self.decode(&all.into_iter().collect()).await;
             }
         }
     }
 
-    /// Decodes records of a type that were read before, on as many blocking threads as there are cores; each is readable or
-    /// not. What is kept elsewhere is then fetched, some at a time. In no order.
+    /// The records of a type among those that were read before, each readable or not; in no order. Decodes on as many
+    /// blocking threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
+    /// records is not read again. An error: the store does not answer at present.
     pub async fn decode<T: Record>(
         &self,
-        items: impl IntoIterator<Item = (Name, Bytes)>,
+        records: &Records,
     ) -> Result<Vec<(Name, Result<Stored<T>>)>> {
-        let items: Vec<(Name, Bytes)> = items.into_iter().collect();
-        let count = items.len();
+        let of_kind = records.of(T::KIND);
+        let items: Vec<(Name, Bytes)> = of_kind
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let batches: Vec<Vec<(Name, Bytes)>> =
             items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
@@ -187,23 +229,95 @@ impl RecordStore {
         });
         let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
             decoded.buffered(threads).try_collect().await?;
-        let (mut all, mut elsewhere) = (Vec::with_capacity(count), Vec::new());
+        let (mut all, mut elsewhere) = (Vec::with_capacity(items.len()), Vec::new());
         for (name, found) in decoded.into_iter().flatten() {
             match found {
-                Ok(Found::Inline(record)) => all.push((name, Ok(Stored { record, blob: None }))),
-                Ok(Found::Blob(pointer)) => elsewhere.push((name, pointer)),
+                Ok(Found::Inline(record)) => all.push((name, Ok(Stored::inline(record)))),
+                Ok(found @ (Found::Blob(_) | Found::Parts(_))) => elsewhere.push((name, found)),
                 Err(error) => all.push((name, Err(error))),
             }
         }
-        let fetches = elsewhere.into_iter().map(async |(name, pointer)| {
-            let stored = self.fetch(&name, &pointer).await;
-            (name, stored)
+        let fetches = elsewhere.into_iter().map(async |(name, found)| {
+            let is_split = matches!(&found, Found::Parts(_));
+            match self.stored(&name, found, records).await {
+                // The rest of the record is in the store that the records are of.
+                Err(error) if is_split && error.outcome() != Outcome::Fatal => Err(error),
+                stored => Ok((name, stored)),
+            }
         });
         let mut fetched = stream::iter(fetches).buffer_unordered(FETCHES_IN_FLIGHT);
-        while let Some(stored) = fetched.next().await {
+        while let Some(stored) = fetched.try_next().await? {
             all.push(stored);
         }
         Ok(all)
+    }
+
+    /// The names of parts of terms before `epoch` that nobody `keeps`: what a crash between the parts and the record that
+    /// would point to them has left.
+    pub async fn orphaned_parts(
+        &self,
+        epoch: Epoch,
+        keeps: impl Fn(&PartName, &Name) -> bool,
+    ) -> Result<Vec<Name>> {
+        let mut orphans = Vec::new();
+        let mut page: Option<PageToken> = None;
+        loop {
+            let listed = self.store.list(Kind::Parts, page, PARTS_PAGE).await?;
+            let names = listed.items.into_iter().map(|(name, _)| name);
+            orphans.extend(names.filter(|name| {
+                PartName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
+            }));
+            match listed.next {
+                Some(next) => page = Some(next),
+                None => return Ok(orphans),
+            }
+        }
+    }
+
+    /// The whole record; `known` is not read again.
+    async fn stored<T: Record>(
+        &self,
+        name: &Name,
+        found: Found<T>,
+        known: &Records,
+    ) -> Result<Stored<T>> {
+        match found {
+            Found::Inline(record) => Ok(Stored::inline(record)),
+            Found::Blob(pointer) => self.fetch(name, &pointer).await,
+            Found::Parts(pointer) => self.put_together(name, pointer, known).await,
+        }
+    }
+
+    async fn put_together<T: Record>(
+        &self,
+        name: &Name,
+        pointer: PartsPointer,
+        known: &Records,
+    ) -> Result<Stored<T>> {
+        let parts = pointer.names()?;
+        let keys = parts.iter().map(|part| Key::new(Kind::Parts, part.clone()));
+        let keys: Vec<Key> = keys.collect();
+        let mut values = Vec::with_capacity(parts.len());
+        for some in keys.chunks(PARTS_PAGE) {
+            // Parts are immutable, so that one that is known is the one that is meant.
+            let known: Vec<_> = some.iter().map(|key| known.get(key).cloned()).collect();
+            if known.iter().all(Option::is_some) {
+                values.extend(known);
+            } else {
+                values.extend(self.store.get(some).await?);
+            }
+        }
+        let of = name.clone();
+        let decoded = off_control(move || Ok(decode_inline::<T>(of, &pointer.assemble(&values)?)));
+        let (_, found) = decoded.await?;
+        match found? {
+            Found::Inline(record) => Ok(Stored {
+                record,
+                blob: None,
+                parts,
+            }),
+            Found::Blob(_) | Found::Parts(_) => Err(pointer_again::<T>(name)),
+        }
     }
 
     async fn fetch<T: Record>(
@@ -220,17 +334,15 @@ impl RecordStore {
             ),
         })?;
         let bytes = blobs.get(pointer).await?;
-        let name = name.clone();
-        let (_, found) = off_control(move || Ok(decode_inline::<T>(name, &bytes))).await?;
+        let (of, name) = (name.clone(), name.clone());
+        let (_, found) = off_control(move || Ok(decode_inline::<T>(of, &bytes))).await?;
         match found? {
             Found::Inline(record) => Ok(Stored {
                 record,
                 blob: Some(pointer.name.clone()),
+                parts: Vec::new(),
             }),
-            Found::Blob(_) => Err(Error::Corrupt {
-                key: key.to_string(),
-                reason: "its blob is a pointer again".to_owned(),
-            }),
+            Found::Blob(_) | Found::Parts(_) => Err(pointer_again::<T>(&name)),
         }
     }
 }
@@ -238,6 +350,14 @@ impl RecordStore {
 enum Found<T> {
     Inline(T),
     Blob(crate::blob::BlobPointer),
+    Parts(PartsPointer),
+}
+
+fn pointer_again<T: Record>(name: &Name) -> Error {
+    Error::Corrupt {
+        key: Key::new(T::KIND, name.clone()).to_string(),
+        reason: "what it points to is a pointer again".to_owned(),
+    }
 }
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
@@ -251,6 +371,7 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
                     reason,
                 }),
             Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
+            Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
         });
     (name, found)
 }
