@@ -238,7 +238,7 @@ async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
         match store.remove_orphaned_parts().await {
-            Err(JobStoreError::Refused(error)) => {
+            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "parts without a graph can't be looked for, this is tried again");
             }
             Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
