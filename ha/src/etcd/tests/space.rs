@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use etcd_client::{AlarmAction, AlarmType, Client, CompactionOptions};
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions};
 
 use super::*;
 use crate::election::core::Timing;
@@ -35,9 +35,16 @@ async fn make_room(endpoint: &str) -> TestResult {
     let physical = CompactionOptions::new().with_physical();
     client.compact(revision, Some(physical)).await?;
     client.defragment().await?;
-    client
-        .alarm(AlarmAction::Deactivate, AlarmType::Nospace, None)
+    let raised = client
+        .alarm(AlarmAction::Get, AlarmType::None, None)
         .await?;
+    for alarm in raised.alarms() {
+        let mut of_member = AlarmOptions::new();
+        of_member.with_member(alarm.member_id());
+        client
+            .alarm(AlarmAction::Deactivate, alarm.alarm(), Some(of_member))
+            .await?;
+    }
     Ok(())
 }
 
