@@ -55,6 +55,8 @@ pub struct HaOptions {
     pub storage: Option<StorageOptions>,
     /// The largest compressed record that is kept in the store itself.
     pub inline_threshold: MemorySize,
+    /// How much of the jobs' records a standby keeps in memory.
+    pub standby_cache_max_size: MemorySize,
     /// The largest compressed graph that is split over keys of the store.
     pub max_graph_size: MemorySize,
     /// How old a blob is that nothing points to before it is deleted.

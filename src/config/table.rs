@@ -104,6 +104,8 @@ options! {
             "Says that `high-availability.storageDir` is a directory that every host of the cluster sees. Buckets always are shared.";
         HA_INLINE_THRESHOLD: MemorySize = "high-availability.inline-threshold", Value("64 kb"),
             "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
+        HA_STANDBY_CACHE_MAX_SIZE: MemorySize = "high-availability.standby-cache.max-size", Value("256 mb"),
+            "How much memory a standby's copy of the jobs' records may take. What does not fit is read when it takes over.";
         HA_MAX_GRAPH_SIZE: MemorySize = "high-availability.store.max-graph-size", Value("8 mb"),
             "The largest graph, compressed, that is split over keys of the store where no blob store survives the loss of a host. Larger ones are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),

@@ -10,13 +10,17 @@ use std::time::Duration;
 use tanist_ha::election::{LeaderElection, LeaderSession, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::retry::Backoff;
+use tanist_ha::store::CoordinationStore;
+use tanist_ha::store::cache::{CacheStatus, WarmCache};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::ha::HaServices;
 use super::settings;
 use super::sinks::Sinks;
+use super::standby;
 use super::term::{self, TermServices};
 use super::view::{CurrentTerm, JobManagerView, ViewInner};
 use crate::config::ClusterOptions;
@@ -51,6 +55,8 @@ pub(super) struct Contender {
     current: Arc<CurrentTerm>,
     election: watch::Sender<Option<LeaderElection>>,
     leaders: watch::Sender<LeaderView>,
+    records: watch::Sender<Option<Arc<dyn CoordinationStore>>>,
+    cache: watch::Sender<CacheStatus>,
 }
 
 impl Contender {
@@ -60,6 +66,8 @@ impl Contender {
             current: Arc::default(),
             election: watch::Sender::new(None),
             leaders: watch::Sender::new(LeaderView::default()),
+            records: watch::Sender::new(None),
+            cache: watch::Sender::default(),
         }
     }
 
@@ -84,6 +92,8 @@ impl Contender {
                 inline_threshold: settings::inline_deployment_threshold(&self.options.options),
                 election: self.election.subscribe(),
                 leaders: self.leaders.subscribe(),
+                records: self.records.subscribe(),
+                cache: self.cache.subscribe(),
             }),
         }
     }
@@ -92,6 +102,7 @@ impl Contender {
     /// without a word.
     pub(super) async fn run(&self, opened: HaServices, stop: &CancellationToken) -> ExitCode {
         self.election.send_replace(Some(opened.election.clone()));
+        self.records.send_replace(Some(opened.store.clone()));
         tokio::spawn(forward(
             retrieval::follow(opened.election.observed()),
             self.leaders.clone(),
@@ -103,10 +114,16 @@ impl Contender {
             addresses: of.addresses.clone(),
             reads_format: READS_FORMAT,
             version: version(),
+            cache: None,
         };
         if let Err(error) = opened.election.announce(&member).await {
             warn!(%error, "this process is not listed among the members yet");
         }
+        let telling = standby::tell(opened.election.clone(), member, self.cache.subscribe());
+        // Ends with this set.
+        let mut tasks = JoinSet::new();
+        tasks.spawn(telling);
+        let mut cache = standby::cache(&of.options, opened.store.clone(), self.cache.clone());
         let terms = TermServices {
             rpc_address: of.addresses["rpc"].clone(),
             options: of.options.clone(),
@@ -117,7 +134,7 @@ impl Contender {
             sinks: of.sinks.clone(),
             blobs: of.blobs.clone(),
         };
-        let code = lead_term_after_term(&terms, &opened, stop).await;
+        let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
         opened.election.close().await;
         code
     }
@@ -127,6 +144,7 @@ impl Contender {
 async fn lead_term_after_term(
     services: &TermServices,
     opened: &HaServices,
+    cache: &mut WarmCache,
     stop: &CancellationToken,
 ) -> ExitCode {
     let mut leadership = opened.election.leadership();
@@ -140,9 +158,10 @@ async fn lead_term_after_term(
                     return ExitCode::Refused;
                 }
             },
+            never = cache.follow() => match never {},
             () = stop.cancelled() => return ExitCode::Ended,
         };
-        let mut leading = pin!(term::lead(services, &session));
+        let mut leading = pin!(term::lead(services, &session, cache));
         let ended = tokio::select! {
             ended = &mut leading => ended,
             () = stop.cancelled() => {

@@ -4,12 +4,14 @@ mod contender;
 pub mod demo;
 mod forwarding;
 pub mod ha;
+pub mod history;
 mod jobmanager;
 mod launcher;
 mod listen;
 mod settings;
 pub mod shutdown;
 mod sinks;
+mod standby;
 mod taskmanager;
 mod term;
 #[cfg(test)]

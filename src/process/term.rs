@@ -1,6 +1,6 @@
 //! One term of a JobManager: built on grant, stopped when it is over.
 //!
-//! Order: the pipeline proves the change number, the jobs are read, the ResourceManager and the Dispatcher start with
+//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the Dispatcher start with
 //! them, and only then the term is confirmed (`leader-info`). A crash between any two steps leaves what the store had
 //! before: nothing of a term is told to anybody before it is confirmed, and what it writes is fenced.
 //! Stopping is forgetting: nobody is told, the store knows.
@@ -13,18 +13,19 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
-use tanist_ha::store::Write;
+use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::v1 as pb;
 use tracing::{info, warn};
 
 use super::ha::HaServices;
+use super::history::{HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
 use super::settings;
 use super::sinks::Sinks;
+use super::standby;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
 use crate::dispatcher::{
@@ -52,36 +53,30 @@ pub(super) struct TermServices {
     pub blobs: ServedBlobs,
 }
 
-/// How long the parts of a takeover took.
-#[derive(Debug, Default, serde::Serialize)]
-struct Phases {
-    pipeline_ms: f64,
-    recovered_ms: f64,
-    confirmed_ms: f64,
-}
-
-/// The value of `history/<epoch>`.
-#[derive(Debug, serde::Serialize)]
-struct HistoryRecord<'a> {
-    epoch: u64,
-    process: &'a str,
-    since_ms: u64,
-    jobs: usize,
-    phases: &'a Phases,
-}
-
 /// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
 /// be given up.
-pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Result<()> {
-    let ended = lead_on(services, session).await;
+pub(super) async fn lead(
+    services: &TermServices,
+    session: &LeaderSession,
+    cache: &mut WarmCache,
+) -> Result<()> {
+    let ended = lead_on(services, session, cache).await;
     if session.is_over() { Ok(()) } else { ended }
 }
 
-async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()> {
+async fn lead_on(
+    services: &TermServices,
+    session: &LeaderSession,
+    cache: &mut WarmCache,
+) -> Result<()> {
     let started = tokio::time::Instant::now();
     let mut phases = Phases::default();
     let pipeline = CommitPipeline::start(services.ha.store.clone(), session.clone()).await?;
     phases.pipeline_ms = millis(started);
+    // Nothing has been committed since: what is proven here is what the term begins with.
+    let proven = standby::prove(cache, &pipeline, session).await?;
+    phases.cache_proven_ms = Some(millis(started));
+    let recovery = Recovery::from(&proven);
 
     let records = RecordStore::new(
         services.ha.store.clone(),
@@ -90,7 +85,8 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
     )
     .with_max_split(settings::max_graph_size(&services.options));
     let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
-    let recovered = recover(&store, session).await?;
+    let recovered = recover(&store, &proven.records, session).await?;
+    drop(proven);
     let jobs = recovered.jobs.len();
     phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
@@ -109,10 +105,23 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
             info!(
                 epoch = %session.epoch(),
                 jobs,
+                from_cache = recovery.from_cache,
+                read = recovery.read,
                 took_ms = phases.confirmed_ms,
                 "leadership confirmed, all jobs recovered"
             );
-            write_history(&pipeline, session, jobs, &phases).await;
+            let record = HistoryRecord {
+                epoch: session.epoch().get(),
+                process: session.process().to_string(),
+                since_ms: wall_clock_ms(),
+                jobs,
+                phases,
+                recovery: Some(recovery),
+                ..HistoryRecord::default()
+            };
+            if let Err(error) = record.write(&pipeline).await {
+                warn!(%error, "the term's history record was not written");
+            }
             // Nobody waits for this, and nobody is held up by it.
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
@@ -202,11 +211,16 @@ fn start_components(
     }
 }
 
-/// Reads every job; tries until it succeeds or the term is over.
-async fn recover(store: &JobStore, session: &LeaderSession) -> Result<RecoveredJobs> {
+/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or
+/// the term is over.
+async fn recover(
+    store: &JobStore,
+    records: &Records,
+    session: &LeaderSession,
+) -> Result<RecoveredJobs> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
-        match store.recover().await {
+        match store.recover(records).await {
             Ok(recovered) => return Ok(recovered),
             Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
         }
@@ -231,42 +245,6 @@ async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return,
         }
-    }
-}
-
-/// How many terms `history/` remembers.
-const REMEMBERED_TERMS: u64 = 100;
-
-async fn write_history(
-    pipeline: &CommitPipeline,
-    session: &LeaderSession,
-    jobs: usize,
-    phases: &Phases,
-) {
-    let record = HistoryRecord {
-        epoch: session.epoch().get(),
-        process: session.process().as_str(),
-        since_ms: wall_clock_ms(),
-        jobs,
-        phases,
-    };
-    let key = |epoch: u64| {
-        // Padded, so that listings are in order.
-        let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
-        Key::new(Kind::History, name)
-    };
-    let Ok(value) = serde_json::to_vec(&record) else {
-        return;
-    };
-    let mut writes = vec![Write::Put {
-        key: key(record.epoch),
-        value: value.into(),
-    }];
-    if let Some(oldest) = record.epoch.checked_sub(REMEMBERED_TERMS) {
-        writes.push(Write::Delete { key: key(oldest) });
-    }
-    if let Err(error) = pipeline.commit(writes).await {
-        warn!(%error, "the term's history record was not written");
     }
 }
 

@@ -9,6 +9,9 @@ use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use tanist_ha::election::{LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::CoordinationStore;
+use tanist_ha::store::cache::CacheStatus;
+use tanist_ha::store::health::StoreHealth;
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
@@ -97,6 +100,10 @@ pub struct HaStatus {
     pub leader: LeaderView,
     /// Every JobManager, as the store lists them; the error if it can't be asked.
     pub members: Result<Vec<Member>, String>,
+    /// How far this process's cache of the jobs' records is.
+    pub cache: CacheStatus,
+    /// How the store is; the reason if it does not say.
+    pub health: Result<StoreHealth, String>,
 }
 
 /// One JobManager's view of the cluster. Cheap to clone.
@@ -116,6 +123,9 @@ pub(super) struct ViewInner {
     /// `None` until the store was reached.
     pub(super) election: watch::Receiver<Option<LeaderElection>>,
     pub(super) leaders: watch::Receiver<LeaderView>,
+    /// `None` until the store was reached.
+    pub(super) records: watch::Receiver<Option<Arc<dyn CoordinationStore>>>,
+    pub(super) cache: watch::Receiver<CacheStatus>,
 }
 
 impl JobManagerView {
@@ -176,24 +186,43 @@ impl JobManagerView {
         self.inner.leaders.borrow().clone()
     }
 
-    /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
+    /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.
+    pub fn cache_status(&self) -> watch::Receiver<CacheStatus> {
+        self.inner.cache.clone()
+    }
+
+    /// How the cluster's leadership stands; without its members and the store's health if the store takes longer than
+    /// `patience` to tell them.
     pub async fn ha_status(&self, patience: Duration) -> HaStatus {
         let election = self.inner.election.borrow().clone();
-        let members = match election {
-            Some(election) => match tokio::time::timeout(patience, election.members()).await {
-                Ok(members) => members.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("the store gave no answer within {patience:?}")),
-            },
-            None => Err("the store has not been reached yet".to_owned()),
-        };
+        let members = async { in_time(patience, election?.members()).await };
+        let records = self.inner.records.borrow().clone();
+        let health = async { in_time(patience, records?.health()).await };
+        let (members, health) = tokio::join!(members, health);
         HaStatus {
             store: self.inner.store,
             process: self.inner.process.clone(),
             role: self.role(),
             leader: self.leader(),
-            members,
+            members: members.unwrap_or_else(not_reached),
+            cache: *self.inner.cache.borrow(),
+            health: health.unwrap_or_else(not_reached),
         }
     }
+}
+
+async fn in_time<T>(
+    patience: Duration,
+    answer: impl Future<Output = tanist_ha::Result<T>>,
+) -> Option<Result<T, String>> {
+    Some(match tokio::time::timeout(patience, answer).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the store gave no answer within {patience:?}")),
+    })
+}
+
+fn not_reached<T>() -> Result<T, String> {
+    Err("the store has not been reached yet".to_owned())
 }
 
 impl fmt::Debug for JobManagerView {

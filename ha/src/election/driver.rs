@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::store::Change;
 
 /// The fencing token of a term: only grows, taken from the store. Zero: nobody ever led.
 #[derive(
@@ -161,6 +162,20 @@ pub struct Member {
     pub reads_format: u16,
     /// Free text for people: version and the like.
     pub version: String,
+    /// How far its cache was when it last stood by; written seldom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<MemberCache>,
+}
+
+/// What a member says of its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberCache {
+    /// The transaction that it stood at.
+    pub change: Change,
+    /// Records that it knew.
+    pub records: usize,
+    /// Bytes that they took.
+    pub bytes: usize,
 }
 
 /// The keys of an election at one moment.

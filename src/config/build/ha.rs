@@ -68,6 +68,7 @@ impl Builder<'_> {
             backend,
             storage,
             inline_threshold,
+            standby_cache_max_size: values.get(&HA_STANDBY_CACHE_MAX_SIZE),
             max_graph_size,
             blob_orphan_grace,
         }

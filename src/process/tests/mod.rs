@@ -6,4 +6,5 @@ mod lifecycle;
 mod partitions;
 mod random;
 mod registrations;
+mod standby;
 mod task_managers;

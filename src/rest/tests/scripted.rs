@@ -13,6 +13,8 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::cache::CacheStatus;
+use tanist_ha::store::health::StoreHealth;
 use tanist_proto::v1 as pb;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -150,6 +152,7 @@ impl ClusterView for ScriptedView {
             addresses: addresses(port),
             reads_format: 1,
             version: "0.1.0".to_owned(),
+            cache: None,
         };
         HaStatus {
             store: "etcd",
@@ -157,6 +160,8 @@ impl ClusterView for ScriptedView {
             role: self.role(),
             leader: self.leader(),
             members: Ok(vec![member("jm-1", 10), member("jm-2", 20)]),
+            cache: CacheStatus::default(),
+            health: Ok(StoreHealth::default()),
         }
     }
 
