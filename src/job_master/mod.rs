@@ -32,8 +32,6 @@ pub mod event;
 pub mod execution_graph;
 mod failed_job;
 mod handle;
-#[cfg(test)]
-mod invariants;
 mod options;
 mod reconciling;
 mod recovery;
@@ -42,8 +40,6 @@ pub mod restart;
 #[cfg(test)]
 mod scripted;
 mod settle;
-#[cfg(test)]
-mod simulated_task_manager;
 #[cfg(test)]
 mod simulation;
 pub mod slot_pool;
