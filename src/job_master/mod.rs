@@ -24,6 +24,8 @@ mod actor;
 #[cfg(test)]
 mod actor_tests;
 mod admission;
+#[cfg(test)]
+mod adoption_tests;
 mod calls;
 pub mod core;
 mod deployment;

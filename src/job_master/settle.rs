@@ -25,11 +25,9 @@ impl JobMasterCore {
     pub(super) fn settle(&mut self, now_ms: u64) {
         self.settled_at_ms = now_ms;
         if self.result.is_none() {
-            self.judge_failures(now_ms);
+            self.judge(now_ms);
             self.give_up_overdue(now_ms);
-            self.judge_failures(now_ms);
-            self.restart_missed(now_ms);
-            self.adopt_regions(now_ms);
+            self.judge(now_ms);
         }
         self.decide_cancel();
         if self.result.is_some() {
@@ -49,6 +47,12 @@ impl JobMasterCore {
             self.declare();
         }
         self.note_status(now_ms);
+    }
+
+    fn judge(&mut self, now_ms: u64) {
+        self.judge_failures(now_ms);
+        self.restart_missed(now_ms);
+        self.adopt_regions(now_ms);
     }
 
     /// All that failed at one event is one failure for the restart strategy.
