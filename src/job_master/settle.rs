@@ -12,7 +12,8 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
-use super::execution_graph::{Cancellation, Place, RegionPhase};
+use super::execution::{Cancellation, Place};
+use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 use super::slot_pool::SlotKey;
 
@@ -282,12 +283,12 @@ impl JobMasterCore {
                 self.pool
                     .assign(&wanted, &self.taken_slots(), &self.blocked_slots())
             {
-                self.place(region, &assigned);
+                self.place(region, &assigned, now_ms);
             }
         }
     }
 
-    fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>) {
+    fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {
         let generation = self.record.regions[region].generation.max(1);
         let mut placements = Vec::new();
         let tasks = self.execution.regions[region].tasks.clone();
@@ -322,6 +323,7 @@ impl JobMasterCore {
             generation,
             epoch,
             placements,
+            placed_at_ms: now_ms,
         };
         self.revision += 1;
         self.execution.regions[region].phase = RegionPhase::Placed;

@@ -4,7 +4,7 @@ use tanist_proto::v1 as pb;
 
 use super::world::{Call, Request, World};
 use crate::job_master::event::{Event, SubmitOutcome};
-use crate::job_master::execution_graph::is_terminal;
+use crate::job_master::execution::is_terminal;
 
 impl World {
     pub(super) fn register(&mut self, index: usize) {

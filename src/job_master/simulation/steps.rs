@@ -7,7 +7,7 @@ use tanist_proto::v1::ExecutionState as S;
 use super::task_manager::{Running, TaskKey, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::event::Event;
-use crate::job_master::execution_graph::is_terminal;
+use crate::job_master::execution::is_terminal;
 
 impl World {
     /// Allocates a slot if the job needs more than it has.

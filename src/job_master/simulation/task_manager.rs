@@ -7,7 +7,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use crate::job_master::event::{Connection, Registration};
-use crate::job_master::execution_graph::is_terminal;
+use crate::job_master::execution::is_terminal;
 
 /// Vertex id and subtask.
 pub(super) type TaskKey = (String, u32);
