@@ -404,62 +404,42 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
     wait_until("the next generation runs", runs_again).await;
 }
 
-/// A job of three tasks on `tm1`, as another term has left it: they run.
-async fn left_running(options: JobMasterOptions) -> Fixture {
-    let former = Fixture::start(options.clone());
-    former.register("tm1", 1).await.expect("admitted");
-    let task_executor = former.task_executor("tm1");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    former.job_master.stop().await;
-    let mut state = former.stored();
-    state.regions[0].epoch = 2;
-    let store = MemoryJobStateStore::default();
-    let fixture = Fixture::start_with(options, former.graph.clone(), state, store);
-    *lock(&fixture.task_executor("tm1").running) = lock(&task_executor.running).clone();
-    fixture
+#[tokio::test(start_paused = true)]
+async fn all_requirements_are_declared_in_full_at_each_new_connection() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let declared = || lock(&fixture.surroundings.declared).clone();
+    let registered = || lock(&fixture.surroundings.registered).len();
+    wait_until("declared", || declared() == [2]).await;
+    assert_eq!(registered(), 1);
+    // The ResourceManager does not know it any more: it registers and declares again, at once.
+    let unknown = GatewayError::NotFound("not registered".to_owned());
+    lock(&fixture.surroundings.refusals).push(unknown);
+    wait_until("declared again", || registered() == 2).await;
+    wait_until("declared in full", || declared() == [2, 2]).await;
+    let ids = lock(&fixture.surroundings.registered);
+    assert_eq!(ids[0].job_master, ids[1].job_master);
+    assert_eq!(ids[0].job_master.epoch, Epoch::new(3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
-    let fixture = left_running(options(RestartStrategy::None)).await;
-    let task_executor = fixture.task_executor("tm1");
-    let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(details.status(), JobStatus::Reconciling);
-    let subtask = &details.vertices[0].subtasks[0];
-    assert_eq!(
-        (subtask.state(), subtask.resource_id.as_str()),
-        (ExecutionState::Reconciling, "tm1"),
-        "it is told who is awaited"
-    );
-    fixture.register("tm1", 1).await.expect("admitted");
-    let adoption = fixture.job_master.reconciled().await.expect("alive");
-    assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (3, 0));
-    let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(details.status(), JobStatus::Running);
-    assert_eq!(details.vertices[1].subtasks[1].attempt, 1);
-    wait_until("heartbeats go on", || task_executor.was_called("heartbeat")).await;
-    let heard = lock(&task_executor.calls).clone();
-    assert!(heard.iter().all(|call| call == "heartbeat"), "{heard:?}");
+async fn a_job_master_whose_place_another_one_took_forgets() {
+    let told = Fixture::start(options(RestartStrategy::None));
+    wait_until("registered", || {
+        !lock(&told.surroundings.registered).is_empty()
+    })
+    .await;
+    lock(&told.surroundings.registered)[0].superseded.cancel();
+    assert_eq!(told.job_master.ended().await, None);
 
-    let finished = task_executor.all_become(ExecutionState::Finished);
-    fixture.report("tm1", 1, finished).await;
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(lock(&fixture.surroundings.committed).len(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn proof_that_a_task_manager_is_gone_restarts_its_region_elsewhere_at_once() {
-    let fixture = left_running(options(RestartStrategy::None)).await;
-    let before = tokio::time::Instant::now();
-    fixture.register("tm2", 5).await.expect("admitted");
-    let gone = "tm1".parse().expect("a resource id");
-    fixture.job_master.task_manager_gone(gone, "1".to_owned());
-    let adoption = fixture.job_master.reconciled().await.expect("alive");
-    assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (0, 3));
-    let task_executor = fixture.task_executor("tm2");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    assert!(before.elapsed() < Duration::from_secs(1));
-    let second = |report: &pb::ExecutionReport| report.generation == 2;
-    assert!(task_executor.reports().iter().all(second));
+    let refused = Fixture::start(options(RestartStrategy::None));
+    wait_until("declared", || {
+        !lock(&refused.surroundings.declared).is_empty()
+    })
+    .await;
+    let outdated = GatewayError::Outdated {
+        epoch: 3,
+        reason: "another one is the present one".to_owned(),
+    };
+    lock(&refused.surroundings.refusals).push(outdated);
+    assert_eq!(refused.job_master.ended().await, None);
 }

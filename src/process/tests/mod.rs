@@ -5,4 +5,5 @@ mod crashes;
 mod lifecycle;
 mod partitions;
 mod random;
+mod registrations;
 mod task_managers;
