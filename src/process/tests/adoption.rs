@@ -87,12 +87,12 @@ async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_manager_that_comes_back_half_a_minute_late_is_adopted() {
+async fn a_task_manager_that_comes_back_late_is_adopted() {
     let (mut cluster, used) = running(2).await;
     cluster.world.cut(&used);
     kill_leader(&mut cluster).await;
     until_awaited(&cluster, 2).await;
-    tokio::time::sleep(Duration::from_secs(30)).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
     until_awaited(&cluster, 2).await;
     cluster.world.heal(&used);
     finishes(&cluster, 1).await;
@@ -126,21 +126,6 @@ async fn a_second_leader_that_dies_while_it_reconciles_changes_nothing() {
     until_awaited(&cluster, 2).await;
     cluster.world.heal(&used);
     finishes(&cluster, 1).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_manager_that_was_started_anew_when_the_leader_died_costs_one_restart() {
-    let (mut cluster, used) = running(2).await;
-    cluster.kill_task_manager(&used).await;
-    cluster.start_task_manager(&used);
-    let start = tokio::time::Instant::now();
-    kill_leader(&mut cluster).await;
-    finishes(&cluster, 2).await;
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "took {:?}",
-        start.elapsed()
-    );
 }
 
 #[tokio::test(start_paused = true)]
