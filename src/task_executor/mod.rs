@@ -36,6 +36,9 @@ mod core_tests;
 mod dataflow_launcher;
 mod deliveries;
 mod executions;
+mod graphs;
+#[cfg(test)]
+mod graphs_tests;
 mod handle;
 mod job;
 mod launcher;

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod crashes;
+mod large_graphs;
 mod lifecycle;
 mod partitions;
 mod random;
