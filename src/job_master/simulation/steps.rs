@@ -4,6 +4,7 @@ use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
+use super::invariants::region_of;
 use super::task_manager::{Running, TaskKey, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::event::Event;
@@ -192,14 +193,12 @@ impl World {
 
     fn runs_whole(&self) -> bool {
         let regions = &self.stored.regions;
-        let alive = self.task_managers.iter().flat_map(|it| it.running.values());
-        let alive = alive.flatten().filter(|it| !is_terminal(it.state));
-        let is_known = |running: &Running| {
-            let all = regions.iter();
-            running.state == S::Running
-                && all
-                    .clone()
-                    .any(|region| region.generation == running.generation)
+        let alive = self.task_managers.iter().flat_map(|it| it.running.iter());
+        let mut alive = alive.flat_map(|(key, of_key)| of_key.iter().map(move |it| (key, it)));
+        let is_known = |(key, running): (&TaskKey, &Running)| {
+            let region = region_of(&self.graph, &self.stored, &key.0);
+            is_terminal(running.state)
+                || running.state == S::Running && running.generation == region.generation
         };
         let has_heard = self.core.as_ref().is_some_and(|core| {
             core.status() == pb::JobStatus::Running && core.adoption().is_some()
@@ -207,7 +206,7 @@ impl World {
         has_heard
             && !regions.is_empty()
             && regions.iter().all(|region| self.is_whole(region))
-            && alive.cloned().all(|running| is_known(&running))
+            && alive.all(is_known)
     }
 
     /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
