@@ -1,5 +1,6 @@
 //! The composition root: the only place that constructs components and wires them.
 
+mod adoptions;
 mod contender;
 pub mod demo;
 mod forwarding;

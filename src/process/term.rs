@@ -6,6 +6,7 @@
 //! Stopping is forgetting: nobody is told, the store knows.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use tanist_ha::{Error, Result};
 use tanist_proto::v1 as pb;
 use tracing::{info, warn};
 
+use super::adoptions::Adoptions;
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
@@ -126,6 +128,7 @@ async fn lead_on(
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
+                never = tell_adoption(&term.adoptions, session, started) => match never {},
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),
@@ -147,6 +150,26 @@ async fn lead_on(
 struct StartedTerm {
     components: TermComponents,
     resource_manager: ResourceManager,
+    adoptions: Adoptions,
+}
+
+/// Says when all running tasks of recovered jobs are accounted for. Ends with the term, by being dropped.
+async fn tell_adoption(
+    adoptions: &Adoptions,
+    session: &LeaderSession,
+    started: tokio::time::Instant,
+) -> Infallible {
+    let adoption = adoptions.reconciled().await;
+    info!(
+        epoch = %session.epoch(),
+        adopted = adoption.tasks_adopted,
+        restarted = adoption.tasks_restarted,
+        first_at_ms = adoption.first_adopted_at_ms,
+        last_at_ms = adoption.last_adopted_at_ms,
+        took_ms = millis(started),
+        "running tasks accounted for"
+    );
+    std::future::pending().await
 }
 
 fn start_components(
@@ -172,6 +195,7 @@ fn start_components(
         },
     );
     let resources = Arc::new(resource_manager.handle());
+    let adoptions = Adoptions::default();
     let launcher = Launcher::new(LauncherServices {
         options: settings::job_master(options),
         sender: pb::Sender {
@@ -186,6 +210,7 @@ fn start_components(
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
         blobs: services.blobs.clone(),
+        adoptions: adoptions.clone(),
     });
     let context = DispatcherContext {
         session: session.clone(),
@@ -208,6 +233,7 @@ fn start_components(
     StartedTerm {
         components,
         resource_manager,
+        adoptions,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whole clusters in this process: what jobs go through, and what they survive.
 
+mod adoption;
 mod crashes;
 mod large_graphs;
 mod lifecycle;
