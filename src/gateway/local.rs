@@ -151,6 +151,7 @@ impl LocalConnector {
     }
 }
 
+#[async_trait]
 impl Connector for LocalConnector {
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
         self.way(address)
@@ -169,6 +170,11 @@ impl Connector for LocalConnector {
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         self.way(address)
+    }
+
+    /// Nobody listens at an address from which everything was removed. A way that is cut proves nothing.
+    async fn is_abandoned(&self, address: &str) -> bool {
+        !self.lock().hosts.contains_key(address)
     }
 }
 
@@ -338,6 +344,7 @@ forward_all! { TaskExecutorGateway, "TaskExecutor",
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest) -> HeartbeatFromJobMasterResponse;
     disconnect_job_master(DisconnectJobMasterRequest) -> Ack;
     disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack;
+    announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse;
 }
 
 macro_rules! forward_to_job {

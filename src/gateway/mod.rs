@@ -8,6 +8,7 @@ mod components;
 mod connector;
 pub mod fencing;
 mod job_control;
+mod job_records;
 pub mod local;
 pub mod persistence;
 pub mod registration;
@@ -20,6 +21,7 @@ use tanist_proto::v1 as pb;
 pub use components::Components;
 pub use connector::Connector;
 pub use job_control::{JobMasterControl, JobMasterLauncher};
+pub use job_records::{JobRecords, JobStanding, JobStandings, NoAnswer};
 pub use local::LocalConnector;
 
 /// Why a gateway gave no answer, or none that helps.
@@ -253,4 +255,9 @@ pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::DisconnectResourceManagerRequest,
     ) -> GatewayResult<pb::Ack>;
+    /// A process that took leadership says so: its epoch counts from here on, and it is registered at.
+    async fn announce_leader(
+        &self,
+        request: pb::AnnounceLeaderRequest,
+    ) -> GatewayResult<pb::AnnounceLeaderResponse>;
 }

@@ -3,6 +3,7 @@
 mod contender;
 pub mod demo;
 pub mod ha;
+mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;

@@ -78,6 +78,7 @@ impl TonicConnector {
     }
 }
 
+#[async_trait]
 impl Connector for TonicConnector {
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
         Arc::new(DispatcherClient(self.peer("the Dispatcher", address)))
@@ -97,6 +98,10 @@ impl Connector for TonicConnector {
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         Arc::new(TaskExecutorClient(self.peer("the TaskExecutor", address)))
+    }
+
+    async fn is_abandoned(&self, address: &str) -> bool {
+        super::abandoned::is_abandoned(address).await
     }
 }
 
@@ -198,4 +203,5 @@ gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_clien
     heartbeat_from_job_master: HeartbeatFromJobMasterRequest => HeartbeatFromJobMasterResponse,
     disconnect_job_master: DisconnectJobMasterRequest => Ack,
     disconnect_resource_manager: DisconnectResourceManagerRequest => Ack,
+    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse,
 });

@@ -180,4 +180,5 @@ forward!(pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>, |
         GatewayResult::Ok(gateway);
     disconnect_job_master: DisconnectJobMasterRequest => Ack, GatewayResult::Ok(gateway);
     disconnect_resource_manager: DisconnectResourceManagerRequest => Ack, GatewayResult::Ok(gateway);
+    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse, GatewayResult::Ok(gateway);
 });

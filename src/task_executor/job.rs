@@ -1,8 +1,8 @@
 //! One job on a TaskExecutor: the connection to its JobMaster, what is offered and reported there, and its executions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tanist_proto::id::AllocationId;
+use tanist_proto::id::{AllocationId, JobVertexId};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -52,6 +52,8 @@ pub struct Job {
     pub connection: Connection,
     /// What was deployed.
     pub executions: Executions,
+    /// The pipelined region of each vertex, as the graph that was deployed orders them.
+    pub regions: BTreeMap<JobVertexId, usize>,
     /// Allocations to be offered.
     pub to_offer: BTreeSet<AllocationId>,
     /// The offer that is under way.
@@ -69,6 +71,7 @@ impl Job {
             incarnation: 0,
             connection: Connection::idle(),
             executions: Executions::default(),
+            regions: BTreeMap::new(),
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),

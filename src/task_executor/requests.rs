@@ -3,11 +3,12 @@
 //! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
 //! connection rests on. What is asked about a job also names the job's JobMaster.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_proto::id::{AllocationId, Generation, JobId};
+use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use super::job::Job;
 use super::launcher::TaskStart;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
 use crate::gateway::{GatewayError, GatewayResult};
+use crate::job::regions;
 
 impl Core {
     /// The ResourceManager gives a slot to a job.
@@ -101,6 +103,9 @@ impl Core {
             .graph
             .ok_or_else(|| invalid("the deployment has no graph"))?;
         let graph = Arc::new(graph);
+        if let Some(known) = self.jobs.get_mut(&job) {
+            known.regions = regions_by_vertex(&graph);
+        }
         let mut refused = Vec::new();
         for deployment in request.tasks {
             let (vertex_id, subtask) = (deployment.vertex_id.clone(), deployment.subtask);
@@ -380,6 +385,17 @@ impl Core {
             reason: reason.to_owned(),
         }
     }
+}
+
+fn regions_by_vertex(graph: &pb::JobGraph) -> BTreeMap<JobVertexId, usize> {
+    let by_vertex = |(region, vertices): (usize, Vec<JobVertexId>)| {
+        vertices.into_iter().map(move |vertex| (vertex, region))
+    };
+    regions(graph)
+        .into_iter()
+        .enumerate()
+        .flat_map(by_vertex)
+        .collect()
 }
 
 fn execution_key(vertex: &str, subtask: u32, generation: u64) -> GatewayResult<ExecutionKey> {

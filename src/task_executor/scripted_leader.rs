@@ -187,6 +187,16 @@ impl Leader {
         }
     }
 
+    /// Dials the TaskExecutor.
+    pub async fn announce(&self) -> GatewayResult<pb::AnnounceLeaderResponse> {
+        let request = pb::AnnounceLeaderRequest {
+            sender: Some(self.sender(0)),
+            leader_rpc_address: self.address.clone(),
+            process: self.address.clone(),
+        };
+        self.task_executor().announce_leader(request).await
+    }
+
     pub async fn request_slot(&self, slot: u32, allocation: &str) -> pb::RequestSlotResponse {
         let request = pb::RequestSlotRequest {
             sender: self.resource_manager_sender(),

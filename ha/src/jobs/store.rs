@@ -128,10 +128,35 @@ impl RecordStore {
         };
         let of = name.clone();
         let (name, found) = off_control(move || Ok(decode_inline::<T>(of, &value))).await?;
-        match found? {
-            Found::Inline(record) => Ok(Some(Stored { record, blob: None })),
-            Found::Blob(pointer) => self.fetch(&name, &pointer).await.map(Some),
+        self.follow(&name, found).await.map(Some)
+    }
+
+    /// Several records, as the store has them now, in the order of `names`; each readable or not.
+    pub async fn get_all<T: Record>(
+        &self,
+        names: &[Name],
+    ) -> Result<Vec<Option<Result<Stored<T>>>>> {
+        let keys: Vec<Key> = names
+            .iter()
+            .map(|name| Key::new(T::KIND, name.clone()))
+            .collect();
+        let values = self.store.get(&keys).await?;
+        let named: Vec<_> = names.iter().cloned().zip(values).collect();
+        let decoded = off_control(move || {
+            let decode = |(name, value): (Name, Option<Bytes>)| {
+                value.map(|value| decode_inline::<T>(name, &value))
+            };
+            Ok(named.into_iter().map(decode).collect::<Vec<_>>())
+        })
+        .await?;
+        let mut all = Vec::with_capacity(decoded.len());
+        for found in decoded {
+            all.push(match found {
+                None => None,
+                Some((name, found)) => Some(self.follow(&name, found).await),
+            });
         }
+        Ok(all)
     }
 
     /// All records of a type, each readable or not: one that is not never hides the others.
@@ -149,17 +174,21 @@ impl RecordStore {
             })
             .await?;
             for (name, found) in decoded {
-                let stored = match found {
-                    Ok(Found::Inline(record)) => Ok(Stored { record, blob: None }),
-                    Ok(Found::Blob(pointer)) => self.fetch(&name, &pointer).await,
-                    Err(error) => Err(error),
-                };
+                let stored = self.follow(&name, found).await;
                 all.push((name, stored));
             }
             match listed.next {
                 Some(next) => page = Some(next),
                 None => return Ok(all),
             }
+        }
+    }
+
+    /// The record, from the blob that holds it where there is one.
+    async fn follow<T: Record>(&self, name: &Name, found: Result<Found<T>>) -> Result<Stored<T>> {
+        match found? {
+            Found::Inline(record) => Ok(Stored { record, blob: None }),
+            Found::Blob(pointer) => self.fetch(name, &pointer).await,
         }
     }
 

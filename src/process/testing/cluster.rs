@@ -8,6 +8,7 @@ use std::time::Duration;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::JobId;
@@ -28,6 +29,7 @@ use crate::gateway::fencing::HighestEpoch;
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
+use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
 use crate::process::taskmanager::{ExecutorServices, describe, start_executor};
 use crate::task_executor::{TaskExecutor, TaskLauncher};
@@ -240,11 +242,14 @@ impl TestCluster {
         let observer = self.memory.observer();
         let leaders = ElectionDriver::observed(&observer);
         let slots = self.options.taskmanager.slots.get();
+        let store = Arc::new(self.memory.store_of(ProcessId::new(name)));
+        let records = StoredJobRecords::opened(RecordStore::new(store, None, 0));
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description: describe(location, slots),
             highest_epoch,
             leaders: retrieval::follow(leaders),
+            records: Arc::new(records),
             connector: Arc::new(self.connector.from_host(life)),
             launcher,
         });
