@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Store, StoreKind, Submission, dump};
+use tanist_ha::clock::Clock;
 use tanist_ha::keys::{Key, Kind};
 use tanist_ha::testing::servers::EtcdServerOptions;
+use tanist_ha::zookeeper::{ZooKeeperOptions, open_election};
 
 use crate::support::{PROGRAM, WordsAndTicks, cluster_on, job_file};
 
@@ -91,28 +93,41 @@ async fn a_corrupt_graph_is_quarantined_and_all_other_jobs_are_recovered(
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_said_and_the_process_lives() -> anyhow::Result<()> {
+async fn a_password_that_etcd_refuses_is_said_and_the_processes_live() -> anyhow::Result<()> {
     let user = ("tanist".to_owned(), "right".to_owned());
     let options = EtcdServerOptions {
         user: Some(user),
         ..EtcdServerOptions::default()
     };
     let store = Store::own_etcd(options).await?;
+    let builder =
+        ClusterBuilder::new(PROGRAM, store).set("high-availability.etcd.password", "wrong");
+    say_and_live(builder, "authentication failed").await
+}
+
+#[tokio::test]
+async fn a_password_that_zookeeper_refuses_is_said_and_the_processes_live() -> anyhow::Result<()> {
+    let store = Store::own(StoreKind::ZooKeeper).await?;
+    let root = "/guarded";
+    // ZooKeeper checks no password: it belongs to who made the nodes.
+    let owner = ZooKeeperOptions {
+        digest: Some(("tanist".to_owned(), "right".to_owned())),
+        ..ZooKeeperOptions::new(vec![store.endpoint().to_owned()], root)
+    };
+    let _nodes = open_election(owner, Clock::Boottime, false).await?;
     let builder = ClusterBuilder::new(PROGRAM, store)
-        .jobmanagers(1)
-        .taskmanagers(1);
-    let mut cluster = builder
-        .set("high-availability.etcd.password", "wrong")
-        .launch()
-        .await?;
-    cluster
-        .jobmanager(0)
-        .says("authentication failed", SAY_BOUND)
-        .await?;
-    cluster
-        .taskmanager(0)
-        .says("authentication failed", SAY_BOUND)
-        .await?;
+        .set("high-availability.zookeeper.path.root", root)
+        .set("high-availability.zookeeper.auth.user", "tanist")
+        .set("high-availability.zookeeper.auth.password", "wrong");
+    say_and_live(builder, "denies access").await
+}
+
+/// Every process says `what`, goes on, and shows no password.
+async fn say_and_live(builder: ClusterBuilder, what: &str) -> anyhow::Result<()> {
+    let builder = builder.jobmanagers(1).taskmanagers(1);
+    let mut cluster = builder.launch().await?;
+    cluster.jobmanager(0).says(what, SAY_BOUND).await?;
+    cluster.taskmanager(0).says(what, SAY_BOUND).await?;
     ensure!(
         cluster.jobmanager(0).runs() && cluster.taskmanager(0).runs(),
         "a process ended"
