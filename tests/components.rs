@@ -212,6 +212,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
             minimum: slots,
             maximum: slots,
         }],
+        held: BTreeMap::new(),
     };
     handle
         .declare_required_resources(requirements)

@@ -11,7 +11,7 @@ use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leader
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{Faults, MemoryCluster};
 use tanist_ha::store::pipeline::CommitPipeline;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
@@ -20,8 +20,9 @@ use super::{
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
 use crate::gateway::{
-    DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    Adoption, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
 
@@ -61,6 +62,12 @@ impl JobMasterControl for Scripted {
         let mut result = self.result.subscribe();
         let ended = result.wait_for(Option::is_some).await;
         ended.ok().and_then(|result| result.clone())
+    }
+
+    fn task_manager_gone(&self, _: ResourceId, _: String) {}
+
+    async fn reconciled(&self) -> Option<Adoption> {
+        Some(Adoption::default())
     }
 
     async fn result_written(&self) {

@@ -45,6 +45,7 @@ pub(super) async fn clear_away(
         job,
         job_master_address: String::new(),
         resources: Vec::new(),
+        held: BTreeMap::new(),
     };
     if let Err(error) = resources.declare_required_resources(nothing).await {
         warn!(%job, %error, "the requirements of a broken JobMaster could not be withdrawn");

@@ -11,7 +11,7 @@ use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leader
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryStore};
 use tanist_ha::store::pipeline::CommitPipeline;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
@@ -22,7 +22,7 @@ use super::{
     SinkCleaner,
 };
 use crate::gateway::{
-    DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
+    Adoption, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
     JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
 };
 
@@ -70,6 +70,12 @@ impl JobMasterControl for Scripted {
             End::Result(result) => Some((**result).clone()),
             End::NotYet | End::Broken => None,
         }
+    }
+
+    fn task_manager_gone(&self, _: ResourceId, _: String) {}
+
+    async fn reconciled(&self) -> Option<Adoption> {
+        Some(Adoption::default())
     }
 
     async fn result_written(&self) {}

@@ -13,14 +13,16 @@ pub mod local;
 pub mod persistence;
 pub mod registration;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use async_trait::async_trait;
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 pub use components::Components;
 pub use connector::Connector;
-pub use job_control::{JobMasterControl, JobMasterLauncher};
+pub use job_control::{Adoption, JobMasterControl, JobMasterLauncher};
 pub use job_records::{JobRecords, JobStanding, JobStandings, NoAnswer};
 pub use local::LocalConnector;
 
@@ -166,6 +168,9 @@ pub struct ResourceRequirements {
     pub job_master_address: String,
     /// What it needs, by profile.
     pub resources: Vec<ResourceRequirement>,
+    /// How many slots it has held since before this term on each of these TaskManagers. One that has not registered at
+    /// the ResourceManager yet has them all the same.
+    pub held: BTreeMap<ResourceId, u32>,
 }
 
 /// A number of slots of one profile.

@@ -180,7 +180,7 @@ impl JobMasterCore {
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
         let needed = self.execution.slots_needed().len();
         let surplus = self.pool.len().saturating_sub(needed);
-        if surplus == 0 || self.is_stopping() || !self.is_durable {
+        if surplus == 0 || self.is_stopping() || self.is_reconciling() || !self.is_durable {
             self.pool.forget_idle();
             return;
         }
@@ -215,17 +215,24 @@ impl JobMasterCore {
         }
     }
 
-    /// States what is needed when that has changed. A job that stops keeps what it has until its result is written.
+    /// States what is needed when that has changed. A job that stops keeps what it has until its result is written; one
+    /// that reconciles does not know yet what it has.
     pub(super) fn declare(&mut self) {
+        if self.is_reconciling() {
+            return;
+        }
         let needed = if self.is_stopping() {
             let held = u32::try_from(self.pool.len()).unwrap_or(u32::MAX);
-            self.declared.unwrap_or_default().min(held)
+            let declared = self.declared.as_ref().map_or(0, |(needed, _)| *needed);
+            declared.min(held)
         } else {
             u32::try_from(self.execution.slots_needed().len()).unwrap_or(u32::MAX)
         };
-        if self.declared != Some(needed) {
-            self.declared = Some(needed);
-            self.effects.push(Effect::Declare(needed));
+        let held = self.adopted_slots();
+        let declared = Some((needed, held.clone()));
+        if self.declared != declared {
+            self.declared = declared;
+            self.effects.push(Effect::Declare { needed, held });
         }
     }
 
@@ -244,14 +251,18 @@ impl JobMasterCore {
             return None;
         }
         let options = &self.options;
+        let is_reconciling = self.is_reconciling();
         let mut deadlines = Vec::new();
         for region in &self.execution.regions {
             match region.phase {
-                RegionPhase::Waiting { since_ms } => {
+                RegionPhase::Waiting { since_ms } if !is_reconciling => {
                     deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
                 }
                 RegionPhase::Stopping { restart_at_ms } => deadlines.extend(restart_at_ms),
-                RegionPhase::Placed | RegionPhase::Deployed => {}
+                RegionPhase::Waiting { .. }
+                | RegionPhase::Reconciling
+                | RegionPhase::Placed
+                | RegionPhase::Deployed => {}
             }
         }
         for task in &self.execution.tasks {
@@ -260,10 +271,7 @@ impl JobMasterCore {
                 let since_ms = execution.canceling_since_ms;
                 deadlines.push(since_ms.saturating_add(options.task_cancellation_timeout_ms));
             } else if execution.state == ExecutionState::Reconciling {
-                deadlines.push(
-                    self.started_at_ms
-                        .saturating_add(options.reconcile_timeout_ms),
-                );
+                deadlines.extend(self.reconciliation_deadline_ms());
             }
         }
         for stray in self
@@ -279,7 +287,10 @@ impl JobMasterCore {
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
-        if self.pool.len() > self.execution.slots_needed().len() && !self.is_stopping() {
+        if self.pool.len() > self.execution.slots_needed().len()
+            && !self.is_stopping()
+            && !is_reconciling
+        {
             let idle = self.pool.idle_since_ms();
             deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
         }

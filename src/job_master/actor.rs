@@ -16,14 +16,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::refused;
-use super::calls::{Calls, Done};
+use super::calls::{Calls, Done, Wanted};
 use super::core::{JobMasterCore, parse};
 use super::details::failed_initialization;
 use super::event::{CancelAnswer, Connection, Effect, Event, Refusal, Registration};
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, millis};
-use crate::gateway::GatewayError;
+use crate::gateway::{Adoption, GatewayError};
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -34,24 +34,36 @@ impl JobMaster {
     pub fn start(options: JobMasterOptions, context: JobMasterContext) -> JobMasterHandle {
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
         let (outcome, outcome_seen) = watch::channel(None);
+        let (reconciled, reconciled_seen) = watch::channel(None);
         let stop = CancellationToken::new();
         let name = Arc::from(format!("the JobMaster of {}", context.graph.job_id));
         let handle = JobMasterHandle {
             name,
             mailbox,
             outcome: outcome_seen,
+            reconciled: reconciled_seen,
             stop: stop.clone(),
         };
-        tokio::spawn(run(options, context, messages, outcome, stop));
+        let seen = Seen {
+            outcome,
+            reconciled,
+        };
+        tokio::spawn(run(options, context, messages, seen, stop));
         handle
     }
+}
+
+/// What others may wait for.
+struct Seen {
+    outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
+    reconciled: watch::Sender<Option<Adoption>>,
 }
 
 async fn run(
     options: JobMasterOptions,
     context: JobMasterContext,
     messages: mpsc::Receiver<Box<Message>>,
-    outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
+    seen: Seen,
     stop: CancellationToken,
 ) {
     let clock = WallClock::start();
@@ -71,11 +83,11 @@ async fn run(
                 calls,
                 clock,
                 core,
-                outcome,
+                seen,
                 io: JoinSet::new(),
                 peers: BTreeMap::new(),
                 cancels: Vec::new(),
-                needed: None,
+                wanted: None,
                 is_declaring: false,
                 next_heartbeat: Instant::now() + options.heartbeat_interval,
                 options,
@@ -89,7 +101,8 @@ async fn run(
             let result =
                 failed_initialization(&context.graph, &context.state, cause, clock.now_ms());
             let result = Arc::new(result);
-            outcome.send_replace(Some(result.clone()));
+            seen.reconciled.send_replace(Some(Adoption::default()));
+            seen.outcome.send_replace(Some(result.clone()));
             serve_failed(&result, messages, stop).await;
         }
     }
@@ -137,11 +150,11 @@ pub(super) struct JobMasterActor {
     calls: Calls,
     clock: WallClock,
     pub(super) core: JobMasterCore,
-    outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
+    seen: Seen,
     io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
     cancels: Vec<Reply<()>>,
-    needed: Option<u32>,
+    wanted: Option<Wanted>,
     is_declaring: bool,
     next_heartbeat: Instant,
 }
@@ -208,15 +221,15 @@ impl JobMasterActor {
                     answer.accepted_allocation_ids = texts(&accepted);
                     answer.rejected_allocation_ids = texts(&rejected);
                 }
-                Effect::Declare(needed) => {
-                    self.needed = Some(needed);
+                Effect::Declare { needed, held } => {
+                    self.wanted = Some(Wanted { needed, held });
                     self.declare();
                 }
                 Effect::AnswerCancels(answer) => self.answer_cancels(&answer),
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
-                    self.outcome.send_replace(Some(Arc::from(result)));
+                    self.seen.outcome.send_replace(Some(Arc::from(result)));
                 }
                 effect @ (Effect::Persist { .. }
                 | Effect::Deploy { .. }
@@ -230,7 +243,16 @@ impl JobMasterActor {
                 }
             }
         }
+        self.tell_reconciled();
         Ok(answer)
+    }
+
+    /// Tells, once, that nothing is awaited any more.
+    fn tell_reconciled(&self) {
+        let is_told = self.seen.reconciled.borrow().is_some();
+        if let Some(adoption) = self.core.adoption().filter(|_| !is_told) {
+            self.seen.reconciled.send_replace(Some(adoption));
+        }
     }
 
     /// The same where a refusal (the connection is gone meanwhile) needs no answer.
@@ -251,11 +273,11 @@ impl JobMasterActor {
             }
             Done::Local(event) => self.note(event),
             Done::Declared {
-                needed,
+                wanted,
                 is_accepted,
             } => {
                 self.is_declaring = false;
-                if !is_accepted || self.needed != Some(needed) {
+                if !is_accepted || self.wanted != Some(wanted) {
                     self.declare();
                 }
             }
@@ -394,9 +416,9 @@ impl JobMasterActor {
     }
 
     fn declare(&mut self) {
-        if let Some(needed) = self.needed.filter(|_| !self.is_declaring) {
+        if let Some(wanted) = self.wanted.clone().filter(|_| !self.is_declaring) {
             self.is_declaring = true;
-            self.calls.declare(&mut self.io, needed);
+            self.calls.declare(&mut self.io, wanted);
         }
     }
 
@@ -485,6 +507,12 @@ impl JobMasterActor {
                 });
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
+            Message::Gone(task_manager, incarnation) => {
+                self.note(Event::TaskManagerGone {
+                    task_manager,
+                    incarnation,
+                });
+            }
             Message::Cancel(reply) => {
                 self.cancels.push(reply);
                 self.note(Event::CancelRequested);
@@ -493,7 +521,7 @@ impl JobMasterActor {
                 let _ = reply.send(Ok(self.core.details()));
             }
             Message::ResultWritten(reply) => {
-                if self.outcome.borrow().is_some() {
+                if self.seen.outcome.borrow().is_some() {
                     return Next::Close(reply);
                 }
                 let _ = reply.send(Err(GatewayError::Conflict(

@@ -1,12 +1,13 @@
 //! The tasks that run the core's effects: writes, calls to TaskManagers and the ResourceManager, commits. Each ends in
 //! one [`Done`]. Every call to a TaskManager is bounded in time and names the registration that it rests on.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::failpoint::failpoint;
-use tanist_proto::id::AllocationId;
+use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 
@@ -28,7 +29,7 @@ pub(super) enum Done {
     /// An event from within this process.
     Local(Event),
     /// The ResourceManager answered.
-    Declared { needed: u32, is_accepted: bool },
+    Declared { wanted: Wanted, is_accepted: bool },
     /// A TaskManager answered, or didn't.
     Called {
         connection: Connection,
@@ -36,6 +37,15 @@ pub(super) enum Done {
         error: Option<GatewayError>,
         is_heartbeat: bool,
     },
+}
+
+/// What is stated to the ResourceManager.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Wanted {
+    /// So many slots.
+    pub(super) needed: u32,
+    /// So many of them are held since before this term, by TaskManager.
+    pub(super) held: BTreeMap<ResourceId, u32>,
 }
 
 /// What calls need to know.
@@ -146,7 +156,7 @@ impl Calls {
                     called(connection, None, answer.err())
                 });
             }
-            Effect::Declare(_)
+            Effect::Declare { .. }
             | Effect::AnswerOffer { .. }
             | Effect::AnswerCancels(_)
             | Effect::End(_) => {}
@@ -262,8 +272,8 @@ impl Calls {
     }
 
     /// States what the job needs.
-    pub(super) fn declare(&self, io: &mut JoinSet<Done>, needed: u32) {
-        let (resources, requirements) = (self.resources.clone(), self.requirements(needed));
+    pub(super) fn declare(&self, io: &mut JoinSet<Done>, wanted: Wanted) {
+        let (resources, requirements) = (self.resources.clone(), self.requirements(&wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
         io.spawn(async move {
             let declared = resources.declare_required_resources(requirements);
@@ -273,13 +283,14 @@ impl Calls {
                 tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
             }
             Done::Declared {
-                needed,
+                wanted,
                 is_accepted: answer.is_ok(),
             }
         });
     }
 
-    fn requirements(&self, needed: u32) -> ResourceRequirements {
+    fn requirements(&self, wanted: &Wanted) -> ResourceRequirements {
+        let needed = wanted.needed;
         let one_kind = ResourceRequirement {
             profile: None,
             minimum: needed,
@@ -293,6 +304,7 @@ impl Calls {
             } else {
                 vec![one_kind]
             },
+            held: wanted.held.clone(),
         }
     }
 
@@ -313,7 +325,7 @@ impl Calls {
         });
         let declared = self
             .resources
-            .declare_required_resources(self.requirements(0));
+            .declare_required_resources(self.requirements(&Wanted::default()));
         let declared = bounded(self.ask_timeout, declared);
         let (_, declared) = tokio::join!(futures::future::join_all(goodbyes), declared);
         if let Err(error) = declared {

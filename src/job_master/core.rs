@@ -19,6 +19,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::event::{Connection, Effect, Event, Refusal, Registration, SubmitOutcome};
 use super::execution_graph::{BuildError, Cancellation, Execution, ExecutionGraph};
+use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
 
@@ -93,7 +94,6 @@ pub struct JobMasterCore {
     pub(super) options: CoreOptions,
     pub(super) epoch: Epoch,
     pub(super) is_recovered: bool,
-    pub(super) started_at_ms: u64,
     pub(super) execution: ExecutionGraph,
     pub(super) pool: SlotPool,
     pub(super) task_managers: BTreeMap<ResourceId, TaskManager>,
@@ -111,10 +111,12 @@ pub struct JobMasterCore {
     pub(super) backoff: RestartBackoff,
     pub(super) random: StdRng,
     pub(super) failures: Vec<Failure>,
+    pub(super) reconciliation: Reconciliation,
     pub(super) cancel_is_requested: bool,
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<pb::FailureRecord>,
-    pub(super) declared: Option<u32>,
+    // Slots needed, and slots that are held since before this term, by TaskManager.
+    pub(super) declared: Option<(u32, BTreeMap<ResourceId, u32>)>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
@@ -156,7 +158,6 @@ impl JobMasterCore {
             graph,
             epoch,
             is_recovered,
-            started_at_ms: now_ms,
             execution,
             pool: SlotPool::default(),
             task_managers: BTreeMap::new(),
@@ -173,6 +174,7 @@ impl JobMasterCore {
             backoff: RestartBackoff::new(strategy),
             random: StdRng::seed_from_u64(options.seed),
             failures: Vec::new(),
+            reconciliation: Reconciliation::default(),
             cancel_is_requested: false,
             commit: Commit::NotYet,
             commit_failure: None,
@@ -258,6 +260,10 @@ impl JobMasterCore {
                 self.check(&connection)?;
                 self.lose_task_manager(&connection.task_manager, &cause, now_ms);
             }
+            Event::TaskManagerGone {
+                task_manager,
+                incarnation,
+            } => self.miss_task_manager(&task_manager, &incarnation, now_ms),
             Event::TasksSubmitted {
                 connection,
                 tasks,
@@ -280,6 +286,7 @@ impl JobMasterCore {
                     self.written = write.state;
                     self.written_revision = write.revision;
                     self.is_durable = true;
+                    self.begin_reconciliation(now_ms);
                     self.note_durable_ends();
                 }
             }

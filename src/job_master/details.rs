@@ -25,9 +25,15 @@ impl JobMasterCore {
         if !self.written.fatal_cause.is_empty() {
             return pb::JobStatus::Failing;
         }
+        if self.is_reconciling() {
+            return pb::JobStatus::Reconciling;
+        }
         let is_restarting = |phase: &RegionPhase| match phase {
             RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
-            RegionPhase::Waiting { .. } | RegionPhase::Placed | RegionPhase::Deployed => false,
+            RegionPhase::Waiting { .. }
+            | RegionPhase::Reconciling
+            | RegionPhase::Placed
+            | RegionPhase::Deployed => false,
         };
         if self
             .execution

@@ -1,5 +1,6 @@
 //! What the core hears and what it wants done. Data only.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use tanist_proto::id::{AllocationId, ResourceId};
@@ -92,6 +93,13 @@ pub enum Event {
         connection: Connection,
         /// Why.
         cause: String,
+    },
+    /// This incarnation of a TaskManager is gone for certain.
+    TaskManagerGone {
+        /// Which.
+        task_manager: ResourceId,
+        /// Which start of it.
+        incarnation: String,
     },
     /// A deployment was answered, or not.
     TasksSubmitted {
@@ -191,8 +199,13 @@ pub enum Effect {
         /// What it decides.
         milestones: Vec<Milestone>,
     },
-    /// Declare that so many slots are needed.
-    Declare(u32),
+    /// Declare how many slots are needed.
+    Declare {
+        /// So many.
+        needed: u32,
+        /// So many of them are held since before this term, by TaskManager.
+        held: BTreeMap<ResourceId, u32>,
+    },
     /// Deploy tasks.
     Deploy {
         /// Where.

@@ -201,7 +201,10 @@ pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionS
         S::Initializing => is_terminal(to) || matches!(to, S::Running | S::Canceling),
         S::Running => is_terminal(to) || to == S::Canceling,
         S::Canceling => is_terminal(to),
-        S::Reconciling => is_terminal(to) || to == S::Canceling,
+        S::Reconciling => {
+            let is_there = matches!(to, S::Deploying | S::Initializing | S::Running);
+            is_there || is_terminal(to) || to == S::Canceling
+        }
         S::Finished | S::Canceled | S::Failed => false,
     };
     allowed.then_some(to)
@@ -228,6 +231,8 @@ pub enum RegionPhase {
         /// Milliseconds since 1970.
         since_ms: u64,
     },
+    /// Its executions are awaited where a former term's record places them.
+    Reconciling,
     /// Slots are chosen; deployed once the record that says so is durable.
     Placed,
     /// Deployed.

@@ -29,6 +29,7 @@ pub(super) async fn serve_failed(
                 let _ = reply.send(Ok(()));
                 return;
             }
+            Some(Message::Gone(..)) => {}
             Some(Message::Cancel(reply)) => drop(reply.send(Err(over()))),
             Some(Message::Register(_, reply)) => drop(reply.send(Err(over()))),
             Some(Message::Offer(_, reply)) => drop(reply.send(Err(over()))),

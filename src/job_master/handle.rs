@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway};
+use crate::gateway::{Adoption, GatewayError, GatewayResult, JobMasterGateway};
 
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 
@@ -27,6 +29,7 @@ pub(super) enum Message {
     ),
     FailSlot(pb::FailSlotRequest, Reply<pb::Ack>),
     Disconnect(pb::DisconnectTaskManagerRequest, Reply<pb::Ack>),
+    Gone(ResourceId, String),
     Cancel(Reply<()>),
     Describe(Reply<pb::JobDetails>),
     ResultWritten(Reply<()>),
@@ -39,6 +42,7 @@ pub struct JobMasterHandle {
     /// Boxed: a channel sets memory aside for 32 messages, and there may be thousands of JobMasters.
     pub(super) mailbox: mpsc::Sender<Box<Message>>,
     pub(super) outcome: watch::Receiver<Option<Arc<pb::JobResult>>>,
+    pub(super) reconciled: watch::Receiver<Option<Adoption>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -63,6 +67,26 @@ impl JobMasterHandle {
             .await
             .ok()
             .and_then(|result| result.clone())
+    }
+
+    /// This incarnation of a TaskManager is gone for certain: what the record places there is not waited for any longer.
+    /// Must be called within a runtime.
+    pub fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {
+        let message = Box::new(Message::Gone(resource_id, incarnation));
+        if let Err(TrySendError::Full(message)) = self.mailbox.try_send(message) {
+            let mailbox = self.mailbox.clone();
+            tokio::spawn(async move {
+                // If it ended meanwhile, nothing is waited for.
+                let _ = mailbox.send(message).await;
+            });
+        }
+    }
+
+    /// Waits until nothing that the record places is waited for any more. `None`: it stopped before that.
+    pub async fn reconciled(&self) -> Option<Adoption> {
+        let mut reconciled = self.reconciled.clone();
+        let adoption = reconciled.wait_for(Option::is_some).await;
+        adoption.ok().and_then(|adoption| *adoption)
     }
 
     /// The job's result is durable: tells the TaskManagers, gives all slots back and ends. Returns when that is done.

@@ -35,6 +35,7 @@ mod handle;
 #[cfg(test)]
 mod invariants;
 mod options;
+mod reconciling;
 mod recovery;
 mod reports;
 pub mod restart;

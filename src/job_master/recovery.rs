@@ -1,5 +1,5 @@
-//! The part of the core that takes up a stored record: what has finished stays, the rest starts anew. (An adopting
-//! JobMaster would look for everything that the record places, as this one does for what it has to stop.)
+//! The part of the core that takes up a stored record: what has finished stays, what is placed is looked for, and what
+//! a former term left unplaced starts anew. What becomes of what is looked for is decided in `reconciling.rs`.
 
 use tanist_proto::id::Generation;
 use tanist_proto::v1::ExecutionState;
@@ -8,15 +8,22 @@ use super::core::{JobMasterCore, parse};
 use super::execution_graph::{BuildError, Execution, Place, RegionPhase};
 
 impl JobMasterCore {
-    /// Takes up what the record says: finished executions stay, what is to be stopped is looked for, every other
-    /// deployed region gets a new generation. (An adopting JobMaster would look for all of them here.)
+    /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
+    /// and a region that was given up without being placed again gets a new generation.
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
         for region in 0..self.execution.regions.len() {
             let generation = self.record.regions[region].generation;
             self.restore_executions(region)?;
             let tasks = &self.execution.regions[region].tasks;
-            let is_finished = tasks.iter().all(|task| {
-                self.execution.tasks[*task].execution.state == ExecutionState::Finished
+            let executions = tasks
+                .iter()
+                .map(|task| &self.execution.tasks[*task].execution);
+            let is_finished = executions
+                .clone()
+                .all(|execution| execution.state == ExecutionState::Finished);
+            let is_placed = executions.clone().all(|execution| {
+                execution.state == ExecutionState::Reconciling
+                    || execution.state == ExecutionState::Finished
             });
             let phase = if is_finished {
                 RegionPhase::Deployed
@@ -24,6 +31,8 @@ impl JobMasterCore {
                 RegionPhase::Stopping {
                     restart_at_ms: None,
                 }
+            } else if is_placed {
+                RegionPhase::Reconciling
             } else {
                 if generation > 0 {
                     self.supersede(region);
@@ -35,6 +44,7 @@ impl JobMasterCore {
         }
         self.record.job_incarnation = self.record.job_incarnation.saturating_add(1);
         self.revision += 1;
+        self.announce_reconciliation();
         Ok(())
     }
 

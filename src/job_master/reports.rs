@@ -74,26 +74,27 @@ impl JobMasterCore {
                 self.fail_task(task, cause, now_ms);
             }
             ExecutionState::Canceled => {
-                if self.is_to_stop(task) {
-                    self.execution
-                        .advance(task, ExecutionState::Canceled, now_ms);
+                let cause = if report.cause.is_empty() {
+                    "its TaskManager cancelled it"
                 } else {
-                    let cause = if report.cause.is_empty() {
-                        "its TaskManager cancelled it"
-                    } else {
-                        &report.cause
-                    };
-                    self.fail_task(task, cause, now_ms);
-                }
+                    &report.cause
+                };
+                self.note_gone(task, cause, now_ms);
             }
-            state @ (ExecutionState::Initializing | ExecutionState::Running) => {
+            state @ (ExecutionState::Deploying
+            | ExecutionState::Initializing
+            | ExecutionState::Running) => {
                 self.execution.advance(task, state, now_ms);
             }
-            ExecutionState::Created
-            | ExecutionState::Scheduled
-            | ExecutionState::Deploying
-            | ExecutionState::Canceling
-            | ExecutionState::Reconciling => {}
+            ExecutionState::Canceling => {
+                // Nobody who leads decided that, so its TaskManager did while nobody led.
+                if execution.state == ExecutionState::Reconciling {
+                    self.execution
+                        .advance(task, ExecutionState::Canceling, now_ms);
+                    self.miss(task, "its TaskManager is cancelling it");
+                }
+            }
+            ExecutionState::Created | ExecutionState::Scheduled | ExecutionState::Reconciling => {}
         }
     }
 
@@ -268,11 +269,16 @@ impl JobMasterCore {
         self.is_stopping() || matches!(region.phase, RegionPhase::Stopping { .. })
     }
 
-    /// An execution is provably not running any more: canceled if it was to stop, else failed.
+    /// An execution is provably not running any more, or taken for that: canceled if it was to stop, else failed. If it
+    /// was awaited, the failure happened under no leader and is none for the restart strategy.
     pub(super) fn note_gone(&mut self, task: usize, cause: &str, now_ms: u64) {
         if self.is_to_stop(task) {
             self.execution
                 .advance(task, ExecutionState::Canceled, now_ms);
+        } else if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
+            self.execution.advance(task, ExecutionState::Failed, now_ms);
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            self.miss(task, cause);
         } else {
             self.fail_task(task, cause, now_ms);
         }
@@ -294,8 +300,14 @@ impl JobMasterCore {
         if self.is_to_stop(task) {
             return;
         }
+        let failure = self.failure_of(task, cause);
+        self.failures.push(failure);
+    }
+
+    /// A failure of a task, with where it is.
+    pub(super) fn failure_of(&self, task: usize, cause: String) -> Failure {
         let place = self.execution.tasks[task].execution.place.as_ref();
-        self.failures.push(Failure {
+        Failure {
             region: self.execution.tasks[task].region,
             cause,
             task: self.execution.task_name(task),
@@ -305,6 +317,6 @@ impl JobMasterCore {
             resource_id: place
                 .map(|place| place.task_manager.to_string())
                 .unwrap_or_default(),
-        });
+        }
     }
 }

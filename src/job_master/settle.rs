@@ -28,6 +28,8 @@ impl JobMasterCore {
             self.judge_failures(now_ms);
             self.give_up_overdue(now_ms);
             self.judge_failures(now_ms);
+            self.restart_missed(now_ms);
+            self.adopt_regions(now_ms);
         }
         self.decide_cancel();
         if self.result.is_some() {
@@ -71,24 +73,12 @@ impl JobMasterCore {
         let verdict = self.backoff.judge(counters, now_ms, random);
         self.revision += 1;
         for failure in &failures {
-            self.record.failures.push(pb::FailureRecord {
-                at_ms: now_ms,
-                cause: failure.cause.clone(),
-                task: failure.task.clone(),
-                host: failure.host.clone(),
-                resource_id: failure.resource_id.clone(),
-            });
+            self.note_failure(failure.clone(), now_ms);
         }
-        let surplus = self.record.failures.len().saturating_sub(KEPT_FAILURES);
-        self.record.failures.drain(..surplus);
         match verdict {
             Verdict::Restart { at_ms } => {
                 for failure in failures {
-                    self.supersede(failure.region);
-                    let phase = RegionPhase::Stopping {
-                        restart_at_ms: Some(at_ms),
-                    };
-                    self.execution.regions[failure.region].phase = phase;
+                    self.restart_region(failure.region, at_ms);
                 }
             }
             Verdict::GiveUp { reason } => {
@@ -101,6 +91,19 @@ impl JobMasterCore {
                     format!("{of_task}{} (not restarted: {reason})", first.cause);
             }
         }
+    }
+
+    /// Adds a failure to the record, in which the last ones are kept.
+    pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
+        self.record.failures.push(pb::FailureRecord {
+            at_ms: now_ms,
+            cause: failure.cause,
+            task: failure.task,
+            host: failure.host,
+            resource_id: failure.resource_id,
+        });
+        let surplus = self.record.failures.len().saturating_sub(KEPT_FAILURES);
+        self.record.failures.drain(..surplus);
     }
 
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
@@ -143,12 +146,9 @@ impl JobMasterCore {
                 self.note_gone(task, &cause, now_ms);
             }
         }
-        if overdue(self.started_at_ms, self.options.reconcile_timeout_ms) {
-            for task in 0..self.execution.tasks.len() {
-                if self.execution.tasks[task].execution.state == ExecutionState::Reconciling {
-                    self.note_gone(task, "its TaskManager was not heard of", now_ms);
-                }
-            }
+        self.miss_overdue(now_ms);
+        if self.is_reconciling() {
+            return;
         }
         let timeout_ms = self.options.slot_request_timeout_ms;
         let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());

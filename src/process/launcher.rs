@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_ha::election::Epoch;
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use crate::dispatcher::JobStore;
 use crate::gateway::{
-    Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
+    Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
 };
 use crate::job_master::{
@@ -91,6 +92,14 @@ impl JobMasterControl for Started {
 
     async fn ended(&self) -> Option<pb::JobResult> {
         self.0.ended().await.map(|result| (*result).clone())
+    }
+
+    fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {
+        self.0.task_manager_gone(resource_id, incarnation);
+    }
+
+    async fn reconciled(&self) -> Option<Adoption> {
+        self.0.reconciled().await
     }
 
     async fn result_written(&self) {

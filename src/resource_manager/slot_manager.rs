@@ -10,7 +10,7 @@
 //!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
 //!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -110,12 +110,16 @@ struct Job {
     address: String,
     /// The most demanding first.
     resources: Vec<ResourceRequirement>,
+    /// Slots that it held before this term.
+    held: BTreeMap<ResourceId, u32>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct SlotManager {
     workers: BTreeMap<ResourceId, Worker>,
+    /// All that ever registered: of these the reports say what a job holds there.
+    seen: BTreeSet<ResourceId>,
     jobs: BTreeMap<JobId, Job>,
     turn: Turn,
     next_order: u64,
@@ -128,6 +132,7 @@ impl SlotManager {
     pub fn new(allocation_seed: u64) -> SlotManager {
         SlotManager {
             workers: BTreeMap::new(),
+            seen: BTreeSet::new(),
             jobs: BTreeMap::new(),
             turn: Turn::default(),
             next_order: 0,
@@ -150,6 +155,7 @@ impl SlotManager {
         report: &[(u32, Option<SlotHolder>)],
     ) {
         self.turn.0 += 1;
+        self.seen.insert(worker.clone());
         let slots = report
             .iter()
             .map(|&(slot, holder)| {
@@ -230,10 +236,12 @@ impl SlotManager {
             order: next_order,
             address: String::new(),
             resources: Vec::new(),
+            held: BTreeMap::new(),
         });
         self.next_order += 1;
         job.address = requirements.job_master_address;
         job.resources = resources;
+        job.held = requirements.held;
     }
 
     /// Takes what came of a request.
@@ -400,6 +408,9 @@ impl SlotManager {
             return Vec::new();
         };
         let mut acquired: Vec<&pb::ResourceProfile> = self.slots_of(job).collect();
+        // Slots of TaskExecutors that have yet to report them. What fits is not known, but the job runs in them.
+        let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
+        let mut unreported: u32 = unreported.map(|(_, slots)| *slots).sum();
         let mut lacking = Vec::new();
         for resource in &known.resources {
             let wanted = match bound {
@@ -414,6 +425,7 @@ impl SlotManager {
                     Some(index) => {
                         acquired.swap_remove(index);
                     }
+                    None if unreported > 0 => unreported -= 1,
                     None => lacking.push(resource.profile),
                 }
             }

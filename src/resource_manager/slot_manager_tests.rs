@@ -28,6 +28,7 @@ fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
             minimum,
             maximum,
         }],
+        held: BTreeMap::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The ResourceManager against scripted TaskExecutors, on paused time.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -219,6 +220,7 @@ fn needs(job: JobId, slots: u32) -> ResourceRequirements {
             minimum: slots,
             maximum: slots,
         }],
+        held: BTreeMap::new(),
     }
 }
 

@@ -24,8 +24,8 @@ use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
-use crate::gateway::LocalConnector;
 use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::{Connector as _, LocalConnector};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
@@ -342,14 +342,12 @@ impl TestCluster {
         }
     }
 
-    /// Waits until so many tasks of a job run, as the present leader has deployed them, and no others; gives the highest
-    /// generation.
+    /// Waits until so many tasks of a job run as the record says, and no others, and the leader says so too; gives the
+    /// highest generation.
     pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
         let highest = || {
             let stored = self.world.stored();
             let regions = &stored.states.get(&job)?.regions;
-            let leader = self.leader_view().leader?.epoch.get();
-            let is_of_leader = regions.iter().all(|region| region.epoch == leader);
             let highest = regions.iter().map(|region| region.generation).max()?;
             let running = self.world.tasks.of(job);
             let is_recorded = |(attempt, _): &(AttemptKey, String)| {
@@ -362,11 +360,41 @@ impl TestCluster {
                 })
             };
             let all_run = running.len() == tasks && running.iter().all(is_recorded);
-            (is_of_leader && all_run).then_some(highest)
+            all_run.then_some(highest)
         };
-        self.until(&format!("{tasks} tasks run"), || highest().is_some())
-            .await;
-        highest().unwrap_or_default()
+        let start = tokio::time::Instant::now();
+        loop {
+            if highest().is_some() && self.leader_says_running(job, tasks).await {
+                return highest().unwrap_or_default();
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{tasks} tasks don't run within {PATIENCE:?}; leader: {:?}, running: {:#?}, stored: {:#?}",
+                self.leader_view(),
+                self.world.tasks,
+                self.world.stored()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn leader_says_running(&self, job: JobId, tasks: usize) -> bool {
+        let leader = self.leader_view().leader;
+        let Some(address) = leader.and_then(|leader| leader.addresses.get("rpc").cloned()) else {
+            return false;
+        };
+        let dispatcher = self.client.connector.dispatcher(&address);
+        let request = pb::DescribeJobRequest {
+            job_id: job.to_string(),
+        };
+        let described = dispatcher.describe_job(request);
+        let described = tokio::time::timeout(Duration::from_secs(1), described).await;
+        let Ok(Ok(details)) = described else {
+            return false;
+        };
+        let subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
+        let running = subtasks.filter(|subtask| subtask.state() == pb::ExecutionState::Running);
+        details.status() == pb::JobStatus::Running && running.count() == tasks
     }
 
     /// Waits until a job has ended, its result is clean and nothing else of it is stored.

@@ -25,7 +25,8 @@ async fn running() -> (TestCluster, String) {
 }
 
 async fn finishes(cluster: &TestCluster) {
-    cluster.until_running(JOB, 4).await;
+    let generation = cluster.until_running(JOB, 4).await;
+    assert_eq!(generation, 1, "no task has noticed");
     cluster.world.finish_tasks(JOB);
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
     cluster.check();

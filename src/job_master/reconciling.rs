@@ -1,0 +1,229 @@
+//! The part of the core that adopts: a recovered region is left alone if its TaskManagers still have all of it, and is
+//! restarted if not.
+//!
+//! An execution is *awaited* (RECONCILING) until the TaskManager that the record places it on has registered. It is there
+//! if that reports it, by equality of generation, running or ended; ends that the record has need nobody to report them.
+//! A region whose executions are all there is adopted: nothing is written, nothing is sent. A region that misses one gets
+//! the next generation; that is what the former leader left or what was lost meanwhile, not a failure that the restart
+//! strategy counts. What is there of such a region is stopped first, and so is what is still awaited, up to its bound.
+//!
+//! Invariants: no generation that a former term wrote is ever deployed; as long as anything is awaited, no requirements
+//! are declared, no slot is given back, and no region fails for want of slots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::{Failure, JobMasterCore};
+use super::execution_graph::RegionPhase;
+use crate::gateway::Adoption;
+
+/// How far the adoption of what the record places is.
+#[derive(Debug, Default)]
+pub(super) struct Reconciliation {
+    // When the wait began: the first write of this JobMaster was durable. Before, a slow store would use up the bound.
+    since_ms: Option<u64>,
+    // What is not there, by region, since the last event.
+    missed: Vec<Failure>,
+    // Whether something was awaited after the last event.
+    was_under_way: bool,
+    adoption: Adoption,
+}
+
+impl JobMasterCore {
+    /// Whether something that the record places is still awaited. A job that is to end awaits it only to stop it.
+    pub(super) fn is_reconciling(&self) -> bool {
+        !self.is_stopping()
+            && self
+                .execution
+                .tasks
+                .iter()
+                .any(|task| task.execution.state == ExecutionState::Reconciling)
+    }
+
+    /// What was adopted; `None` as long as something is awaited.
+    pub fn adoption(&self) -> Option<Adoption> {
+        let is_open = self.result.is_none() && self.is_reconciling();
+        (!is_open).then_some(self.reconciliation.adoption)
+    }
+
+    /// Says who is awaited.
+    pub(super) fn announce_reconciliation(&mut self) {
+        let awaited = self.execution.tasks.iter().filter(|task| {
+            task.execution.state == ExecutionState::Reconciling && !self.is_stopping()
+        });
+        let places: Vec<_> = awaited
+            .filter_map(|task| task.execution.place.as_ref())
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let ids: BTreeSet<&ResourceId> = places.iter().map(|place| &place.task_manager).collect();
+        tracing::info!(
+            job = self.record.job_id,
+            tasks = places.len(),
+            task_managers = ids.len(),
+            first = ids.first().map(|id| id.as_str()),
+            "waiting for running tasks"
+        );
+        self.reconciliation.was_under_way = true;
+    }
+
+    /// The wait begins, once.
+    pub(super) fn begin_reconciliation(&mut self, now_ms: u64) {
+        self.reconciliation.since_ms.get_or_insert(now_ms);
+    }
+
+    /// Until when TaskManagers of the record may register.
+    pub(super) fn reconciliation_deadline_ms(&self) -> Option<u64> {
+        let since_ms = self.reconciliation.since_ms?;
+        Some(since_ms.saturating_add(self.options.reconcile_timeout_ms))
+    }
+
+    /// Gives up what is awaited for too long.
+    pub(super) fn miss_overdue(&mut self, now_ms: u64) {
+        if self
+            .reconciliation_deadline_ms()
+            .is_none_or(|at_ms| now_ms < at_ms)
+        {
+            return;
+        }
+        let timeout_ms = self.options.reconcile_timeout_ms;
+        let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
+        self.miss_awaited(|_, _| true, &cause, now_ms);
+    }
+
+    /// This incarnation of a TaskManager is gone for certain. If it has registered, its heartbeats say more.
+    pub(super) fn miss_task_manager(&mut self, gone: &ResourceId, incarnation: &str, now_ms: u64) {
+        if self.task_managers.contains_key(gone) {
+            return;
+        }
+        let is_there = |task_manager: &ResourceId, location: &pb::TaskManagerLocation| {
+            task_manager == gone && location.incarnation == incarnation
+        };
+        self.miss_awaited(is_there, "its TaskManager is gone", now_ms);
+    }
+
+    fn miss_awaited(
+        &mut self,
+        is_meant: impl Fn(&ResourceId, &pb::TaskManagerLocation) -> bool,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        for task in 0..self.execution.tasks.len() {
+            let execution = &self.execution.tasks[task].execution;
+            let place = execution.place.as_ref();
+            let is_awaited = execution.state == ExecutionState::Reconciling;
+            if is_awaited && place.is_some_and(|at| is_meant(&at.task_manager, &at.location)) {
+                self.note_gone(task, cause, now_ms);
+            }
+        }
+    }
+
+    /// A task that the record places is not there to be adopted.
+    pub(super) fn miss(&mut self, task: usize, cause: &str) {
+        let cause = format!("not there after a change of the leader: {cause}");
+        let missed = self.failure_of(task, cause);
+        self.reconciliation.missed.push(missed);
+    }
+
+    /// Regions that miss a task are restarted at once.
+    pub(super) fn restart_missed(&mut self, now_ms: u64) {
+        for missed in std::mem::take(&mut self.reconciliation.missed) {
+            let is_known = self.execution.regions[missed.region].phase != RegionPhase::Reconciling;
+            if is_known || self.is_stopping() {
+                continue;
+            }
+            tracing::warn!(
+                job = self.record.job_id,
+                task = missed.task,
+                cause = missed.cause,
+                "region can't be adopted"
+            );
+            let region = missed.region;
+            self.note_failure(missed, now_ms);
+            self.restart_region(region, now_ms);
+        }
+    }
+
+    /// The region gets the next generation, to be placed at a time when all of the present one has ended.
+    pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
+        let at = &mut self.execution.regions[region];
+        if at.phase == RegionPhase::Reconciling {
+            let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
+            self.reconciliation.adoption.tasks_restarted += tasks;
+        }
+        at.phase = RegionPhase::Stopping {
+            restart_at_ms: Some(at_ms),
+        };
+        self.supersede(region);
+    }
+
+    /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.
+    pub(super) fn adopt_regions(&mut self, now_ms: u64) {
+        for region in 0..self.execution.regions.len() {
+            if self.execution.regions[region].phase != RegionPhase::Reconciling {
+                continue;
+            }
+            let executions = self.execution.regions[region]
+                .tasks
+                .iter()
+                .map(|task| &self.execution.tasks[*task].execution);
+            if executions
+                .clone()
+                .any(|execution| execution.state == ExecutionState::Reconciling)
+            {
+                continue;
+            }
+            // Those whose end the record had were not heard of.
+            let adopted = executions.filter(|execution| execution.known_since.is_some());
+            let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
+            self.execution.regions[region].phase = RegionPhase::Deployed;
+            let adoption = &mut self.reconciliation.adoption;
+            adoption.tasks_adopted += adopted;
+            adoption.first_adopted_at_ms.get_or_insert(now_ms);
+            adoption.last_adopted_at_ms = Some(now_ms);
+        }
+        let is_under_way = self.is_reconciling();
+        if std::mem::replace(&mut self.reconciliation.was_under_way, is_under_way) && !is_under_way
+        {
+            let Adoption {
+                tasks_adopted,
+                tasks_restarted,
+                ..
+            } = self.reconciliation.adoption;
+            tracing::info!(
+                job = self.record.job_id,
+                tasks_adopted,
+                tasks_restarted,
+                "reconciled"
+            );
+            for region in &mut self.execution.regions {
+                if let RegionPhase::Waiting { since_ms } = &mut region.phase {
+                    *since_ms = now_ms;
+                }
+            }
+        }
+    }
+
+    /// The slots in which adopted executions are, by TaskManager: what the ResourceManager may not have heard of yet.
+    pub(super) fn adopted_slots(&self) -> BTreeMap<ResourceId, u32> {
+        let mut slots: BTreeSet<(&ResourceId, AllocationId)> = BTreeSet::new();
+        for task in &self.execution.tasks {
+            let is_of_former_term = self.record.regions[task.region].epoch < self.epoch.get();
+            if let Some(place) = &task.execution.place
+                && is_of_former_term
+                && !task.execution.is_ended()
+            {
+                slots.insert((&place.task_manager, place.allocation));
+            }
+        }
+        let mut counts = BTreeMap::new();
+        for (task_manager, _) in slots {
+            *counts.entry(task_manager.clone()).or_default() += 1;
+        }
+        counts
+    }
+}
