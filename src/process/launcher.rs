@@ -8,6 +8,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
+use super::dial::Awaiting;
 use crate::dispatcher::JobStore;
 use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
@@ -27,6 +28,8 @@ pub(super) struct LauncherServices {
     pub connector: Arc<dyn Connector>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    /// Hears of each JobMaster of a recovered job.
+    pub awaiting: Awaiting,
 }
 
 /// Starts JobMasters within one term.
@@ -68,7 +71,12 @@ impl JobMasterLauncher for Launcher {
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
         };
-        Arc::new(Started(JobMaster::start(services.options.clone(), context)))
+        let job_id = context.graph.job_id.clone();
+        let job_master = JobMaster::start(services.options.clone(), context);
+        if recovered {
+            services.awaiting.started(&job_id, &job_master);
+        }
+        Arc::new(Started(job_master))
     }
 }
 

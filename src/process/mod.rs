@@ -2,6 +2,7 @@
 
 mod contender;
 pub mod demo;
+mod dial;
 pub mod ha;
 mod job_records;
 mod jobmanager;

@@ -239,10 +239,11 @@ impl TestCluster {
             rpc_address: format!("{name}:1"),
             data_address: data_address.to_owned(),
         };
-        let observer = self.memory.observer();
+        let process = ProcessId::new(name);
+        let observer = self.memory.observer_of(process.clone());
         let leaders = ElectionDriver::observed(&observer);
         let slots = self.options.taskmanager.slots.get();
-        let store = Arc::new(self.memory.store_of(ProcessId::new(name)));
+        let store = Arc::new(self.memory.store_of(process));
         let records = StoredJobRecords::opened(RecordStore::new(store, None, 0));
         let executor = start_executor(ExecutorServices {
             options: &self.options,
