@@ -5,7 +5,6 @@
 //! it saw last together with the ends of all logs. Not here: what is done to a cluster and what must hold then, which are the
 //! tests' own.
 
-pub mod bench;
 pub mod builder;
 pub mod cli;
 pub mod cluster;

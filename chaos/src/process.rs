@@ -203,7 +203,8 @@ impl Process {
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     }
 
-    fn log_path(&self) -> PathBuf {
+    /// Where all that it says goes.
+    pub fn log_path(&self) -> PathBuf {
         self.directory.join("process.log")
     }
 

@@ -95,7 +95,7 @@ pub fn demo(arguments: &[String]) -> anyhow::Result<()> {
 /// Builds the released program and what measures it, each for itself: together, the features that only the harness wants
 /// would get into the program.
 pub fn bench(arguments: &[String]) -> anyhow::Result<()> {
-    for (package, program) in [("tanist", "tanist"), ("tanist-chaos", "tanist-bench")] {
+    for (package, program) in [("tanist", "tanist"), ("tanist-bench", "tanist-bench")] {
         let build = ["build", "--release", "--package", package, "--bin", program];
         run(&mut cargo(&build))?;
     }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::Command;
+use tokio::process::{ChildStdout, Command};
 
 use super::DemoError;
 
@@ -83,11 +83,36 @@ impl Playground {
         command: &str,
         own: &[&str],
     ) -> Result<Child, DemoError> {
+        let log = self.open_log(name)?;
+        self.spawn(name, command, own, log.into())
+    }
+
+    /// The same; what it prints is read by the caller, and only what it logs goes to the log.
+    pub(super) fn start_watched(
+        &mut self,
+        name: &str,
+        command: &str,
+        own: &[&str],
+    ) -> Result<ChildStdout, DemoError> {
+        let child = self.spawn(name, command, own, Stdio::piped())?;
+        let output = self.children[child.index].process.stdout.take();
+        Ok(output.expect("it was started with a pipe"))
+    }
+
+    /// A process that was started before goes on in the same log.
+    fn open_log(&self, name: &str) -> Result<File, DemoError> {
         let path = self.log_path(name);
-        let log = File::create(&path).map_err(DemoError::io(path.display().to_string()))?;
-        let errors = log
-            .try_clone()
-            .map_err(DemoError::io(path.display().to_string()))?;
+        let log = File::options().create(true).append(true).open(&path);
+        log.map_err(DemoError::io(path.display().to_string()))
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        command: &str,
+        own: &[&str],
+        output: Stdio,
+    ) -> Result<Child, DemoError> {
         let store = format!("high-availability.embedded.dir={}", self.store().display());
         let temporary = format!("io.tmp.dirs={}", self.directory.display());
         let mut process = Command::new(&self.program);
@@ -104,8 +129,8 @@ impl Playground {
             // Ctrl-C in a terminal is the demo's alone, which then ends its children.
             .process_group(0)
             .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors)
+            .stdout(output)
+            .stderr(self.open_log(name)?)
             .kill_on_drop(true)
             .spawn()
             .map_err(DemoError::io(self.program.display().to_string()))?;

@@ -1,10 +1,14 @@
-//! `tanist demo`: a cluster of real processes whose leader is killed in the middle of a word count, told as a story.
+//! `tanist demo`: a cluster of real processes whose leader is killed again and again while jobs run, told as a story.
 //!
 //! Three JobManagers and two TaskManagers run as child processes on the embedded store, in a directory of their own. Both the
-//! processes and the directory are gone when the demo ends, also when it fails or is interrupted. It succeeds only if the
-//! result is what a single thread counts.
+//! processes and the directory are gone when the demo ends, also when it fails or is interrupted. It succeeds only if no
+//! task was restarted, the streaming job's records came without a hole or a repetition, and the word count's result is
+//! what a single thread counts.
 
 mod children;
+mod story;
+mod stream;
+pub mod ticks;
 mod watch;
 mod words;
 
@@ -12,29 +16,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tanist_proto::id::JobId;
-use tanist_proto::v1::{JobDetails, JobStatus};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::Instant;
 
 use self::children::Playground;
-use self::watch::ClusterWatch;
+use self::story::Story;
 
-/// The job file that the demo runs, as it is shipped.
-const JOB_FILE: &str = include_str!("../../../examples/wordcount.yaml");
-const FILES: usize = 8;
-const JOBMANAGERS: usize = 3;
-const TASKMANAGERS: usize = 2;
-const PARALLELISM: u32 = 2;
-/// The leader is killed when this part of the words has been read.
-const KILL_AT_PERCENT: u64 = 30;
-/// How long the cluster may take to stand.
-const START_BOUND: Duration = Duration::from_secs(30);
-/// How long somebody may take to take over, and the job to run again.
-const TAKEOVER_BOUND: Duration = Duration::from_secs(30);
-/// How long the job may take.
-const JOB_BOUND: Duration = Duration::from_secs(300);
-/// How often the leader is asked about the job.
+/// How often the leader is asked about a job.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What can be chosen.
@@ -84,7 +71,7 @@ pub enum DemoError {
         /// What it said.
         log: String,
     },
-    /// The result is not what a single thread counts.
+    /// A result is not what it has to be.
     #[error("THE RESULT IS WRONG: {0}")]
     WrongResult(String),
     /// A signal.
@@ -107,7 +94,7 @@ pub async fn run(program: PathBuf, options: DemoOptions) -> Result<(), DemoError
     let mut hangup = listen(SignalKind::hangup())?;
     let mut playground = Playground::create(program, options.keep)?;
     let played = tokio::select! {
-        played = play(&mut playground, &options) => played,
+        played = Story::play(&mut playground, &options) => played,
         _ = interrupt.recv() => Err(DemoError::Interrupted),
         _ = terminate.recv() => Err(DemoError::Interrupted),
         _ = hangup.recv() => Err(DemoError::Interrupted),
@@ -124,192 +111,8 @@ pub async fn run(program: PathBuf, options: DemoOptions) -> Result<(), DemoError
     played.and(stopped)
 }
 
-async fn play(playground: &mut Playground, options: &DemoOptions) -> Result<(), DemoError> {
-    tell(&format!(
-        "a cluster on this machine, on the embedded store in {}",
-        playground.directory().display()
-    ));
-    let started = Instant::now();
-    let mut managers = Vec::new();
-    for index in 1..=JOBMANAGERS {
-        let id = format!("jm-{index}");
-        let own = format!("jobmanager.id={id}");
-        managers.push(playground.start(
-            &id,
-            "jobmanager",
-            &[&own, "jobmanager.rpc.port=0", "rest.bind-port=0"],
-        )?);
-    }
-    for index in 1..=TASKMANAGERS {
-        let id = format!("tm-{index}");
-        let own = format!("taskmanager.resource-id={id}");
-        playground.start(
-            &id,
-            "taskmanager",
-            &[&own, "taskmanager.numberOfTaskSlots=1"],
-        )?;
-    }
-    let mut watch = ClusterWatch::open(playground.store()).await?;
-    let first = playground
-        .bounded("a leader", START_BOUND, watch.leader_above(0))
-        .await?;
-    tell(&format!(
-        "{JOBMANAGERS} JobManagers and {TASKMANAGERS} TaskManagers started; {} leads (epoch {}), {} after the start",
-        first.process,
-        first.epoch,
-        milliseconds(started)
-    ));
-
-    let input = playground.directory().join("input");
-    let output = playground.directory().join("output");
-    let expected = words::write_and_count(input.clone(), FILES, options.megabytes << 20).await?;
-    tell(&format!(
-        "{} MB of text in {FILES} files: one thread counts {} words, {} different ones",
-        options.megabytes,
-        expected.total(),
-        expected.different()
-    ));
-
-    let job = JobId::random();
-    let submitted = Instant::now();
-    submit(playground, job, &first, &input, &output).await?;
-    let read = watch.until(&first, job, |details| {
-        progress(details, expected.total()) >= KILL_AT_PERCENT
-    });
-    let details = playground
-        .bounded("the job to read its input", JOB_BOUND, read)
-        .await?;
-    if details.status() == JobStatus::Finished {
-        return unexpected(
-            "the job finished before its leader could be killed: give it more --megabytes",
-        );
-    }
-    let percent = progress(&details, expected.total());
-    let victim = managers.iter().find(|child| child.name() == first.process);
-    let victim = victim.ok_or_else(|| {
-        DemoError::Unexpected(format!("the leader {} is none of ours", first.process))
-    })?;
-    tell(&format!(
-        "{percent} % of the words are read: $ kill -9 {}   (that is {}, the leader)",
-        playground.pid(victim),
-        first.process
-    ));
-    let killed = Instant::now();
-    playground.kill(victim);
-
-    let successor = watch.leader_above(first.epoch);
-    let second = playground
-        .bounded("somebody to take over", TAKEOVER_BOUND, successor)
-        .await?;
-    tell(&format!(
-        "{} TOOK OVER {} after the kill (epoch {}): all jobs recovered from the store",
-        second.process,
-        milliseconds(killed),
-        second.epoch
-    ));
-    let runs = watch.until(&second, job, all_tasks_run);
-    playground
-        .bounded("the job to run again", TAKEOVER_BOUND, runs)
-        .await?;
-    tell(&format!(
-        "the job runs again {} after the kill",
-        milliseconds(killed)
-    ));
-    let over = watch.until(&second, job, |details| is_over(details.status()));
-    let details = playground
-        .bounded("the end of the job", JOB_BOUND, over)
-        .await?;
-    if details.status() != JobStatus::Finished {
-        return unexpected(&format!(
-            "the job ended as {}",
-            details.status().as_str_name()
-        ));
-    }
-    tell(&format!(
-        "the job FINISHED {:.1} s after its submission",
-        submitted.elapsed().as_secs_f64()
-    ));
-    expected.check(output).await?;
-    tell(&format!(
-        "THE RESULT IS RIGHT: {} words, each counted exactly as by a single thread",
-        expected.different()
-    ));
-    Ok(())
-}
-
-/// Submits the word count as a person does.
-async fn submit(
-    playground: &Playground,
-    job: JobId,
-    leader: &watch::Leader,
-    input: &std::path::Path,
-    output: &std::path::Path,
-) -> Result<(), DemoError> {
-    let file = playground.directory().join("wordcount.yaml");
-    std::fs::write(&file, JOB_FILE).map_err(DemoError::io(file.display().to_string()))?;
-    tell(&format!(
-        "$ tanist run wordcount.yaml --detached --parallelism {PARALLELISM}"
-    ));
-    let arguments = [
-        "run".to_owned(),
-        file.display().to_string(),
-        "--detached".to_owned(),
-        "--job-id".to_owned(),
-        job.to_string(),
-        "--address".to_owned(),
-        leader.rest.clone(),
-        "--parallelism".to_owned(),
-        PARALLELISM.to_string(),
-        "--param".to_owned(),
-        format!("input={}/*.txt", input.display()),
-        "--param".to_owned(),
-        format!("output={}", output.display()),
-    ];
-    playground.call(&arguments).await
-}
-
-/// The part of all words that the sources have passed on, in percent.
-fn progress(details: &JobDetails, words: u64) -> u64 {
-    if is_over(details.status()) {
-        return 100;
-    }
-    let source = details.vertices.iter().min_by_key(|vertex| {
-        details
-            .edges
-            .iter()
-            .filter(|edge| edge.target == vertex.id)
-            .count()
-    });
-    let passed: u64 = source
-        .iter()
-        .flat_map(|vertex| &vertex.subtasks)
-        .filter_map(|subtask| subtask.metrics.as_ref())
-        .map(|metrics| metrics.records_out)
-        .sum();
-    passed * 100 / words.max(1)
-}
-
-fn all_tasks_run(details: &JobDetails) -> bool {
-    use tanist_proto::v1::ExecutionState as State;
-    let mut subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
-    let runs = |state: State| matches!(state, State::Running | State::Finished);
-    is_over(details.status())
-        || details.status() == JobStatus::Running && subtasks.all(|subtask| runs(subtask.state()))
-}
-
-fn is_over(status: JobStatus) -> bool {
-    matches!(
-        status,
-        JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed
-    )
-}
-
-fn unexpected(text: &str) -> Result<(), DemoError> {
+fn unexpected<T>(text: &str) -> Result<T, DemoError> {
     Err(DemoError::Unexpected(text.to_owned()))
-}
-
-fn milliseconds(since: Instant) -> String {
-    format!("{} ms", since.elapsed().as_millis())
 }
 
 /// One line of the story.

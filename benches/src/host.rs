@@ -11,8 +11,8 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::proc;
-use super::samples::{Samples, shown};
+use crate::proc;
+use crate::samples::{Samples, shown};
 
 /// How often the disk is asked to make something durable.
 const SYNCS: usize = 200;

@@ -10,13 +10,13 @@ use tanist_ha::keys::{Key, Kind, Name};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::http::{Http, PROTOBUF, YAML};
-use crate::cluster::Cluster;
+use crate::http::{Http, PROTOBUF, YAML};
+use tanist_chaos::cluster::Cluster;
 
 /// `examples/wordcount.yaml`.
-pub const WORDCOUNT: &str = include_str!("../../../examples/wordcount.yaml");
+pub const WORDCOUNT: &str = include_str!("../../examples/wordcount.yaml");
 /// `examples/stream.yaml`: two vertices at parallelism 2.
-pub const STREAM: &str = include_str!("../../../examples/stream.yaml");
+pub const STREAM: &str = include_str!("../../examples/stream.yaml");
 /// One vertex at parallelism 1 that does next to nothing.
 pub const TINY: &str = "version: 1
 name: tiny

@@ -6,14 +6,14 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::BenchOptions;
-use super::host::milliseconds;
-use super::http::Http;
-use super::jobs::{TINY, Template};
-use super::proc;
-use super::report::Figure;
-use super::samples::{Samples, Unit};
-use crate::store::{Store, StoreKind};
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs::{TINY, Template};
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::{Samples, Unit};
+use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are accepted, persisted, get their JobMaster and wait for slots. Each client posts a \
 compiled graph of one vertex with a fresh job id to `/v1/jobs` over a connection of its own and waits for the answer before the \

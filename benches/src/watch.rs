@@ -6,8 +6,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_proto::id::JobId;
 
-use super::http::Http;
-use crate::wait::wait_for_every;
+use crate::http::Http;
+use tanist_chaos::wait::wait_for_every;
 
 /// How often is looked: figures are late by at most this, and one answer.
 const INTERVAL: Duration = Duration::from_millis(1);

@@ -5,15 +5,15 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use tokio::time::Instant;
 
-use super::BenchOptions;
-use super::host::milliseconds;
-use super::http::Http;
-use super::proc;
-use super::report::Figure;
-use super::samples::Unit;
-use super::watch::{until, until_led};
-use crate::cluster::Cluster;
-use crate::store::{Store, StoreKind};
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::{until, until_led};
+use tanist_chaos::cluster::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "A fresh cluster, empty in its store. *Leads*: from starting the process until its `/v1/ha/status` names it as the \
 confirmed leader; the processor time is what it had used by then. *Stands by*: a second JobManager's `/v1/ha/status` names the \

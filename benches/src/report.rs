@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::Benchmark;
-use super::host::{Host, Load};
-use super::samples::{Samples, Unit, shown};
-use crate::store::StoreKind;
+use crate::Benchmark;
+use crate::host::{Host, Load};
+use crate::samples::{Samples, Unit, shown};
+use tanist_chaos::store::StoreKind;
 
 /// One measured quantity.
 #[derive(Debug, Clone)]
@@ -115,6 +115,7 @@ fn measurement_json(measurement: &Measurement) -> Value {
             "n": figure.samples.all().len(),
             "min": figure.samples.min(),
             "median": figure.samples.median(),
+            "p99": figure.samples.quantile(0.99),
             "max": figure.samples.max(),
             "samples": figure.samples.all(),
             "flink": figure.flink,
@@ -140,6 +141,7 @@ fn table(measurements: &[&Measurement]) -> String {
             "n",
             "min",
             "median",
+            "p99",
             "max",
             "load / others",
             "Flink 2.3 (measured elsewhere on 2 cores)",
@@ -162,7 +164,7 @@ fn table(measurements: &[&Measurement]) -> String {
     rendered(&rows)
 }
 
-fn row(measurement: &Measurement, figure: &Figure) -> [String; 9] {
+fn row(measurement: &Measurement, figure: &Figure) -> [String; 10] {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
     [
         figure.what.clone(),
@@ -171,6 +173,7 @@ fn row(measurement: &Measurement, figure: &Figure) -> [String; 9] {
         figure.samples.all().len().to_string(),
         number(figure.samples.min()),
         number(figure.samples.median()),
+        number(figure.samples.quantile(0.99)),
         number(figure.samples.max()),
         measurement.load.to_string(),
         figure.flink.to_owned(),
@@ -232,17 +235,22 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_store_with_its_three_numbers() {
+    fn the_table_has_a_row_for_each_store_with_its_numbers() {
         let text = report().to_markdown();
         let rows: Vec<Vec<&str>> = text
             .lines()
             .filter(|line| line.starts_with("| leads"))
             .map(|line| line.split('|').map(str::trim).collect())
             .collect();
-        let embedded = ["", "leads", "embedded", "ms", "3", "1.00", "2.00", "3.00"];
-        assert_eq!(rows[0][..8], embedded);
-        assert_eq!(rows[1][2..8], ["etcd", "ms", "3", "10.0", "20.0", "30.0"]);
-        assert_eq!(rows[0][8..10], ["1.2 / 0.5", "3 850"]);
+        let embedded = [
+            "leads", "embedded", "ms", "3", "1.00", "2.00", "3.00", "3.00",
+        ];
+        assert_eq!(rows[0][1..9], embedded);
+        assert_eq!(
+            rows[1][2..9],
+            ["etcd", "ms", "3", "10.0", "20.0", "30.0", "30.0"]
+        );
+        assert_eq!(rows[0][9..11], ["1.2 / 0.5", "3 850"]);
         assert!(
             text.contains("## Not measured\n\n- memory on etcd"),
             "{text}"

@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use crate::wordcount::Counts;
+use tanist_chaos::wordcount::Counts;
 
 /// How many different words there are.
 const VOCABULARY: u32 = 50_000;
@@ -66,7 +66,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wordcount::{check_counts, count_into};
+    use tanist_chaos::wordcount::{check_counts, count_into};
 
     #[test]
     fn the_counts_are_those_of_the_text_and_few_words_are_frequent() -> anyhow::Result<()> {

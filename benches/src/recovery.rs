@@ -3,16 +3,16 @@
 use anyhow::Context as _;
 use tokio::time::Instant;
 
-use super::BenchOptions;
-use super::host::milliseconds;
-use super::http::Http;
-use super::jobs::{TINY, Template};
-use super::memory::mebibytes;
-use super::proc;
-use super::report::Figure;
-use super::samples::Unit;
-use super::watch::{until_all_run, until_led, until_listed};
-use crate::store::{Store, StoreKind};
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs::{TINY, Template};
+use crate::memory::mebibytes;
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::{until_all_run, until_led, until_listed};
+use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager without TaskManagers, which is then killed and started again (it ends its own earlier \
 term at once, so no lease is waited for): from the start of the process until `/v1/ha/status` names it confirmed, until `/v1/jobs` \

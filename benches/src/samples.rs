@@ -1,4 +1,4 @@
-//! What was measured: samples of one quantity, and the three numbers that are told of them.
+//! What was measured: samples of one quantity, and the numbers that are told of them.
 
 use std::fmt;
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::sleep;
 
-use super::BenchOptions;
-use super::http::Http;
-use super::jobs::{self, STREAM};
-use super::proc;
-use super::report::Figure;
-use super::samples::Unit;
-use super::watch::until_running;
-use crate::process::Process;
-use crate::store::{Store, StoreKind};
+use crate::BenchOptions;
+use crate::http::Http;
+use crate::jobs::{self, STREAM};
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::until_running;
+use tanist_chaos::process::Process;
+use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "Two JobManagers and one TaskManager of 2 slots, left alone for 10 s. Resident memory (`VmRSS`) includes the pages of \
 the program file that were touched, which all processes share; *anonymous* is without them. Then the streaming job at 2000 \

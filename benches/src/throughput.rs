@@ -5,16 +5,16 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::Instant;
 
-use super::http::Http;
-use super::jobs::{self, KEYED_COUNT, WORDCOUNT};
-use super::memory::mebibytes;
-use super::report::Figure;
-use super::samples::Unit;
-use super::watch::until_finished;
-use super::{BenchOptions, proc, text};
-use crate::cluster::Cluster;
-use crate::store::{Store, StoreKind};
-use crate::wordcount::{check_counts, read_output};
+use crate::http::Http;
+use crate::jobs::{self, KEYED_COUNT, WORDCOUNT};
+use crate::memory::mebibytes;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::until_finished;
+use crate::{BenchOptions, proc, text};
+use tanist_chaos::cluster::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
+use tanist_chaos::wordcount::{check_counts, read_output};
 
 pub(super) const WORDCOUNT_METHOD: &str = "`examples/wordcount.yaml` over 4 local files of 50 MB (50,000 different words, spread by Zipf's law; in the page cache), one \
 TaskManager, started anew for each run; the result is checked. From the submission's acknowledgement until the job is seen \

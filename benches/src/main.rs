@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
+use tanist_bench::{BenchOptions, Benchmark};
 use tanist_chaos::StoreKind;
-use tanist_chaos::bench::{self, BenchOptions, Benchmark};
 
 /// Measures the released program and prints a table.
 #[derive(Debug, Parser)]
@@ -57,7 +57,7 @@ async fn main() -> anyhow::Result<()> {
         stores: or_all(arguments.store),
         quick: arguments.quick,
     };
-    let report = bench::run(&options).await?;
+    let report = tanist_bench::run(&options).await?;
     print!("{}", report.to_markdown());
     if let Some(path) = arguments.json {
         let text = serde_json::to_string_pretty(&report.to_json())?;

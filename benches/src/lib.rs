@@ -14,6 +14,7 @@ pub mod recovery;
 pub mod report;
 pub mod samples;
 pub mod startup;
+pub mod stream;
 pub mod submission;
 pub mod text;
 pub mod throughput;
@@ -23,10 +24,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use self::host::{Host, LoadWatch};
-use self::report::{Figure, Measurement, Report};
-use crate::builder::ClusterBuilder;
-use crate::store::{Store, StoreKind};
+use crate::host::{Host, LoadWatch};
+use crate::report::{Figure, Measurement, Report};
+use tanist_chaos::builder::ClusterBuilder;
+use tanist_chaos::store::{Store, StoreKind};
 
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,0 +1,219 @@
+//! The leader ends: how long nobody leads, until its job is led again, and what its records notice of it.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist::process::demo::ticks;
+use tanist_chaos::store::{Store, StoreKind};
+use tanist_chaos::{Cluster, Leader};
+use tanist_proto::id::JobId;
+use tokio::time::Instant;
+
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::stream::TickFollower;
+use crate::watch::{until, until_led, until_running};
+
+pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots with a streaming job running (2 vertices at parallelism 2, unbounded, 4,000 records a \
+second over 8 keys, each printed). From the signal until another JobManager's `/v1/ha/status` names a leader of a higher \
+epoch, and until `/v1/jobs/:id` of that leader has every subtask RUNNING. *Frozen* is SIGSTOP, ended by SIGCONT after the \
+takeover. *Gap*: the longest time between two records of one key as they are printed, from the signal until 500 records after the takeover; \
+*without a kill* over 1,000 records of the same job. The run fails if a record is missing or comes twice, or if an attempt number \
+changes. (Flink's numbers: ZooKeeper session of 2 s, and with its default of 60 s; parallelism 2, 4 tasks.)";
+
+/// Of each kind.
+const KILLS: (usize, usize) = (100, 3);
+const OTHERS: (usize, usize) = (25, 1);
+const RECORDS_AFTER: u64 = 500;
+
+/// How the leader ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Killed,
+    AskedToEnd,
+    Frozen,
+}
+
+impl Ending {
+    const ALL: [Ending; 3] = [Ending::Killed, Ending::AskedToEnd, Ending::Frozen];
+
+    fn name(self) -> &'static str {
+        match self {
+            Ending::Killed => "SIGKILL",
+            Ending::AskedToEnd => "SIGTERM",
+            Ending::Frozen => "frozen",
+        }
+    }
+
+    fn flink(self) -> [&'static str; 2] {
+        match self {
+            Ending::Killed => [
+                "session 2 s: 2 350 / 2 650 / 3 010 ms; 60 s: 60 700 / 60 900 / 61 100 ms",
+                "session 2 s: 3 310 / 3 630 / 3 940 ms; 60 s: 62 200 / 62 300 / 62 500 ms",
+            ],
+            Ending::AskedToEnd => [
+                "session 2 s: 860 / 1 020 / 1 140 ms; 60 s: 1 130 / 1 330 / 1 530 ms",
+                "session 2 s: 1 550 / 1 890 / 2 080 ms; 60 s: 2 420 / 2 450 / 2 470 ms",
+            ],
+            Ending::Frozen => ["", ""],
+        }
+    }
+
+    fn repetitions(self, options: &BenchOptions) -> usize {
+        match self {
+            Ending::Killed => options.pick(KILLS.0, KILLS.1),
+            Ending::AskedToEnd | Ending::Frozen => options.pick(OTHERS.0, OTHERS.1),
+        }
+    }
+
+    fn figures(self) -> [Figure; 3] {
+        let [confirmed, running] = self.flink();
+        let name = self.name();
+        [
+            Figure::new(
+                format!("{name} -> leader confirmed"),
+                Unit::Milliseconds,
+                confirmed,
+            ),
+            Figure::new(
+                format!("{name} -> all subtasks RUNNING"),
+                Unit::Milliseconds,
+                running,
+            ),
+            Figure::new(
+                format!("gap in the records, {name}"),
+                Unit::Milliseconds,
+                "1 700 to 21 000 ms",
+            ),
+        ]
+    }
+}
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let builder = options.cluster(Store::shared(store).await?);
+    let cluster = builder.jobmanagers(3).taskmanagers(1).start().await?;
+    let mut bench = Bench::start(cluster).await?;
+    let mut figures = Vec::new();
+    let mut quiet = Figure::new("gap in the records, without a kill", Unit::Milliseconds, "");
+    let attempts = bench.attempts().await?;
+    for ending in Ending::ALL {
+        let mut of_it = ending.figures();
+        for _ in 0..ending.repetitions(options) {
+            bench.ticks.take_longest_gap();
+            bench.ticks.more(2 * RECORDS_AFTER).await?;
+            quiet.push(milliseconds(bench.ticks.take_longest_gap()));
+            let round = bench.end_the_leader(ending).await?;
+            for (figure, sample) in of_it.iter_mut().zip(round) {
+                figure.push(milliseconds(sample));
+            }
+        }
+        figures.extend(of_it);
+    }
+    figures.push(quiet);
+    bench.ticks.check()?;
+    let after = bench.attempts().await?;
+    ensure!(
+        after == attempts,
+        "attempts changed: {attempts:?}, {after:?}"
+    );
+    bench.cluster.discard();
+    Ok(figures)
+}
+
+struct Bench {
+    cluster: Cluster,
+    http: Http,
+    job: JobId,
+    ticks: TickFollower,
+}
+
+impl Bench {
+    async fn start(mut cluster: Cluster) -> anyhow::Result<Bench> {
+        let http = Http::default();
+        let leader = cluster.leader().await?;
+        let job = jobs::submit(&http, &leader.rest, ticks::JOB_FILE, 2, &[]).await?;
+        until_running(&http, &leader.rest, job).await?;
+        let ticks = TickFollower::start(cluster.taskmanager(0).log_path());
+        Ok(Bench {
+            cluster,
+            http,
+            job,
+            ticks,
+        })
+    }
+
+    /// The attempt number of every subtask.
+    async fn attempts(&mut self) -> anyhow::Result<Vec<String>> {
+        let leader = self.cluster.leader().await?;
+        until_running(&self.http, &leader.rest, self.job).await?;
+        let path = format!("/v1/jobs/{}", self.job);
+        let body = self.http.get(&leader.rest, &path).await?;
+        let mut attempts = Vec::new();
+        for vertex in body["vertices"].as_array().into_iter().flatten() {
+            let id = vertex["id"].as_str().unwrap_or_default();
+            let vertex = format!("{path}/vertices/{id}");
+            let detail = self.http.get(&leader.rest, &vertex).await?;
+            for subtask in detail["subtasks"].as_array().into_iter().flatten() {
+                attempts.push(format!(
+                    "{id} {} {}",
+                    subtask["subtask"], subtask["attempt"]
+                ));
+            }
+        }
+        Ok(attempts)
+    }
+
+    /// Until it was confirmed, until all ran, and the longest gap in the records.
+    async fn end_the_leader(&mut self, ending: Ending) -> anyhow::Result<[Duration; 3]> {
+        let leader = self.cluster.leader().await?;
+        let observer = self.cluster.rest_address((leader.index + 1) % 3).to_owned();
+        let start = Instant::now();
+        let process = self.cluster.jobmanager(leader.index);
+        match ending {
+            Ending::Killed => process.kill(),
+            Ending::AskedToEnd => process.ask_to_end()?,
+            Ending::Frozen => process.stop()?,
+        }
+        let successor = until_led(&self.http, &observer, leader.epoch).await?;
+        let confirmed = start.elapsed();
+        until_running(&self.http, &successor, self.job).await?;
+        let running = start.elapsed();
+        self.ticks.more(RECORDS_AFTER).await?;
+        let gap = self.ticks.take_longest_gap();
+        self.heal(ending, &leader).await?;
+        Ok([confirmed, running, gap])
+    }
+
+    /// Three JobManagers again, all of which know the leader.
+    async fn heal(&mut self, ending: Ending, former: &Leader) -> anyhow::Result<()> {
+        let process = self.cluster.jobmanager(former.index);
+        match ending {
+            Ending::Killed => process.start()?,
+            Ending::AskedToEnd => {
+                process.terminate().await?;
+                process.start()?;
+            }
+            Ending::Frozen => process.cont()?,
+        }
+        self.cluster.wait_until_complete().await?;
+        let leader = self.cluster.leader().await?;
+        for index in 0..3 {
+            let address = self.cluster.rest_address(index).to_owned();
+            until("every JobManager to know the leader", async || {
+                let status = self.http.get(&address, "/v1/ha/status").await?;
+                let epoch = status["leader"]["epoch"].as_u64();
+                ensure!(epoch >= Some(leader.epoch), "{status}");
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Reads along what the TaskManagers print of the streaming job.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::ChildStdout;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::DemoError;
+use super::ticks::Ticks;
+
+/// What was seen until the end.
+#[derive(Debug)]
+pub(super) struct Summary {
+    pub(super) records: u64,
+    /// Between two records of one key.
+    pub(super) longest_gap: Duration,
+}
+
+/// Reads along.
+#[derive(Debug)]
+pub(super) struct StreamWatch {
+    seen: Arc<Mutex<Ticks>>,
+    records: watch::Receiver<u64>,
+}
+
+impl StreamWatch {
+    /// Reads what the TaskManagers print, until they end.
+    pub(super) fn of(outputs: Vec<ChildStdout>) -> StreamWatch {
+        let seen = Arc::<Mutex<Ticks>>::default();
+        let (count, records) = watch::channel(0);
+        let count = Arc::new(count);
+        for output in outputs {
+            let (seen, count) = (seen.clone(), count.clone());
+            tokio::spawn(async move {
+                let mut lines = BufReader::new(output).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let mut seen = seen.lock().expect("nothing panics holding it");
+                    if seen.take(&line, Instant::now()) {
+                        count.send_modify(|count| *count += 1);
+                    }
+                }
+            });
+        }
+        StreamWatch { seen, records }
+    }
+
+    /// How many records came so far.
+    pub(super) fn records(&self) -> u64 {
+        *self.records.borrow()
+    }
+
+    /// Waits for more than `number` records.
+    pub(super) async fn records_above(&self, number: u64) -> Result<u64, DemoError> {
+        let mut records = self.records.clone();
+        let more = records.wait_for(|count| *count > number).await;
+        let ended = |_| DemoError::Unexpected("the TaskManagers print nothing any more".to_owned());
+        more.map(|count| *count).map_err(ended)
+    }
+
+    /// What came so far; an error if a record is missing or came twice.
+    pub(super) fn summary(&self) -> Result<Summary, DemoError> {
+        let mut seen = self.seen.lock().expect("nothing panics holding it");
+        match seen.wrong() {
+            Some(wrong) => Err(DemoError::WrongResult(wrong.to_owned())),
+            None => Ok(Summary {
+                records: seen.records(),
+                longest_gap: seen.take_longest_gap(),
+            }),
+        }
+    }
+}
