@@ -20,9 +20,9 @@ use super::{
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
 use crate::gateway::{
-    Adoption, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
-    JobMasterGateway, JobMasterLauncher, ResourceOverview, ResourceRequirements,
-    ResourceRequirementsGateway,
+    Adoption, Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, ResourceOverview,
+    ResourceRequirements, ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
 
@@ -107,6 +107,14 @@ impl JobMasterLauncher for Surroundings {
 
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
+        Ok(())
+    }
+
     async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
         Ok(())
     }

@@ -6,10 +6,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
@@ -17,8 +19,8 @@ use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::{
-    Connector, GatewayError, GatewayResult, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway, TaskExecutorGateway,
+    Connector, Departure, GatewayError, GatewayResult, JobMasterId, JobMasterRegistration,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway, TaskExecutorGateway,
 };
 
 /// What a task ended with.
@@ -29,7 +31,10 @@ pub(super) enum Done {
     /// An event from within this process.
     Local(Event),
     /// The ResourceManager answered.
-    Declared { wanted: Wanted, is_accepted: bool },
+    Declared {
+        wanted: Option<Wanted>,
+        answer: GatewayResult<()>,
+    },
     /// A TaskManager answered, or didn't.
     Called {
         connection: Connection,
@@ -54,6 +59,8 @@ pub(super) struct Calls {
     sender: pb::Sender,
     job: pb::JobScope,
     graph: Arc<pb::JobGraph>,
+    id: JobMasterId,
+    superseded: CancellationToken,
     rpc_address: String,
     ask_timeout: Duration,
     retry_delay: Duration,
@@ -76,6 +83,11 @@ impl Calls {
                 job_incarnation,
             },
             graph: Arc::new(context.graph.clone()),
+            id: JobMasterId {
+                epoch: Epoch::new(context.sender.epoch),
+                incarnation: job_incarnation,
+            },
+            superseded: CancellationToken::new(),
             rpc_address: context.rpc_address.clone(),
             ask_timeout: options.rpc_ask_timeout,
             retry_delay: options.heartbeat_interval,
@@ -271,22 +283,48 @@ impl Calls {
         });
     }
 
-    /// States what the job needs.
-    pub(super) fn declare(&self, io: &mut JoinSet<Done>, wanted: Wanted) {
-        let (resources, requirements) = (self.resources.clone(), self.requirements(&wanted));
+    /// Registers where that is to be done, then states all that the job needs, where that is known.
+    pub(super) fn declare(
+        &self,
+        io: &mut JoinSet<Done>,
+        wanted: Option<Wanted>,
+        is_registered: bool,
+    ) {
+        let resources = self.resources.clone();
+        // Without anything to state, registering again is the sign of life.
+        let is_registering = !is_registered || wanted.is_none();
+        let registration = is_registering.then(|| JobMasterRegistration {
+            job: job_id(&self.graph),
+            job_master: self.id,
+            superseded: self.superseded.clone(),
+        });
+        let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
         io.spawn(async move {
-            let declared = resources.declare_required_resources(requirements);
+            let declared = async {
+                if let Some(registration) = registration {
+                    resources.register_job_master(registration).await?;
+                }
+                match requirements {
+                    Some(requirements) => resources.declare_required_resources(requirements).await,
+                    None => Ok(()),
+                }
+            };
             let answer = bounded(ask_timeout, declared).await;
             if let Err(error) = &answer {
                 tracing::debug!(%error, "requirements were not taken, declared again later");
-                tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
+                // Whoever is only not known any more registers at once.
+                if is_registering || !matches!(error, GatewayError::NotFound(_)) {
+                    tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
+                }
             }
-            Done::Declared {
-                wanted,
-                is_accepted: answer.is_ok(),
-            }
+            Done::Declared { wanted, answer }
         });
+    }
+
+    /// Completes when another JobMaster has taken this one's place.
+    pub(super) fn superseded(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.superseded.clone().cancelled_owned()
     }
 
     fn requirements(&self, wanted: &Wanted) -> ResourceRequirements {
@@ -298,6 +336,7 @@ impl Calls {
         };
         ResourceRequirements {
             job: job_id(&self.graph),
+            job_master: self.id,
             job_master_address: self.rpc_address.clone(),
             resources: if needed == 0 {
                 Vec::new()
@@ -323,12 +362,12 @@ impl Calls {
                 }
             }
         });
-        let declared = self
-            .resources
-            .declare_required_resources(self.requirements(&Wanted::default()));
-        let declared = bounded(self.ask_timeout, declared);
-        let (_, declared) = tokio::join!(futures::future::join_all(goodbyes), declared);
-        if let Err(error) = declared {
+        let job = job_id(&self.graph);
+        let departure = Departure::JobEnded(self.id);
+        let left = self.resources.disconnect_job_master(job, departure);
+        let left = bounded(self.ask_timeout, left);
+        let (_, left) = tokio::join!(futures::future::join_all(goodbyes), left);
+        if let Err(error) = left {
             tracing::debug!(%error, "the ResourceManager did not hear that the job has ended");
         }
     }

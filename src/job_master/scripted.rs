@@ -16,9 +16,9 @@ use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
 use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
-    ResourceManagerGateway, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
-    TaskExecutorGateway,
+    Connector, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    JobMasterRegistration, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway, TaskExecutorGateway,
 };
 
 /// How a TaskExecutor answers.
@@ -177,6 +177,9 @@ impl TaskExecutorGateway for TaskExecutor {
 pub(super) struct Surroundings {
     pub(super) task_executors: BTreeMap<String, Arc<TaskExecutor>>,
     pub(super) declared: Mutex<Vec<u32>>,
+    pub(super) registered: Mutex<Vec<JobMasterRegistration>>,
+    /// What the next declarations are refused with, the last first.
+    pub(super) refusals: Mutex<Vec<GatewayError>>,
     pub(super) committed: Mutex<Vec<pb::Committable>>,
     pub(super) failing_commits: Mutex<u32>,
     pub(super) is_occupied: Mutex<bool>,
@@ -202,10 +205,23 @@ impl Connector for Surroundings {
 
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
+    async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()> {
+        lock(&self.registered).push(registration);
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
+        lock(&self.declared).push(0);
+        Ok(())
+    }
+
     async fn declare_required_resources(
         &self,
         requirements: ResourceRequirements,
     ) -> GatewayResult<()> {
+        if let Some(refusal) = lock(&self.refusals).pop() {
+            return Err(refusal);
+        }
         let needed = requirements
             .resources
             .iter()

@@ -18,7 +18,7 @@ use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
 use super::superseding::PAUSE;
-use super::{Options, TaskExecutorServices};
+use super::{Fatal, Options, TaskExecutorServices};
 use crate::gateway::registration::Registered;
 use crate::gateway::{Connector, GatewayError, GatewayResult, JobStandings, NoAnswer};
 
@@ -62,6 +62,8 @@ pub(super) enum Message {
         run: u64,
         reply: Reply<pb::RegisterTaskManagerRequest>,
     },
+    /// A leader has seen a registration of this number.
+    RegistrationSeen(u64),
     Task(TaskKey, TaskStatus),
     Stop(String, oneshot::Sender<()>),
 }
@@ -86,7 +88,7 @@ pub(super) enum Called {
 pub(super) struct Channels {
     pub(super) mailbox: mpsc::Sender<Message>,
     pub(super) messages: mpsc::Receiver<Message>,
-    pub(super) fatal: watch::Sender<Option<String>>,
+    pub(super) fatal: watch::Sender<Option<Fatal>>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -174,6 +176,7 @@ impl Actor {
                 let metrics = |execution: &_| metrics_of(running, job, execution);
                 answer(reply, self.core.prepare_job_master(job, run, &metrics));
             }
+            Message::RegistrationSeen(number) => self.core.raise_registration(number),
             Message::Task(task, status) => {
                 let metrics = running.get(&task).map(|running| running.metrics());
                 if status.is_terminal() {
@@ -317,11 +320,11 @@ impl Actor {
                     .release_task(job, of.vertex, of.subtask, of.generation);
             }
             Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
-            Effect::Fatal(reason) => {
-                tracing::error!(reason, "the task executor can't go on");
+            Effect::Fatal(cause) => {
+                tracing::error!(%cause, "the task executor can't go on");
                 self.channels.fatal.send_if_modified(|fatal| {
                     let is_first = fatal.is_none();
-                    fatal.get_or_insert(reason);
+                    fatal.get_or_insert(cause);
                     is_first
                 });
             }

@@ -20,7 +20,7 @@ use super::job::Job;
 use super::launcher::{TaskStart, TaskStatus};
 use super::slot_table::{SlotHolder, SlotTable};
 use super::superseding::Asking;
-use super::{Options, TaskExecutorDescription};
+use super::{Fatal, Options, TaskExecutorDescription};
 use crate::gateway::fencing::HighestEpoch;
 
 /// Whom a connection leads to.
@@ -99,7 +99,7 @@ pub enum Effect {
     /// Nothing of the job is here any more.
     Release(JobId),
     /// This process can't go on.
-    Fatal(String),
+    Fatal(Fatal),
 }
 
 /// The leader that is followed.
@@ -143,7 +143,11 @@ impl Core {
         highest: HighestEpoch,
         first_registration: u64,
     ) -> Core {
-        let slots = SlotTable::new(description.slots, description.default_slot_profile);
+        let slots = SlotTable::new(
+            description.slots,
+            description.default_slot_profile,
+            description.total_profile,
+        );
         Core {
             options,
             description,
@@ -249,10 +253,10 @@ impl Core {
             }) = known.executions.take_overdue(now)
             {
                 let timeout = self.options.task_cancellation_timeout;
-                self.effects.push(Effect::Fatal(format!(
+                self.effects.push(Effect::Fatal(Fatal::Stuck(format!(
                     "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after it \
                      was told to"
-                )));
+                ))));
             }
             if known
                 .connection

@@ -11,6 +11,7 @@ use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, Proce
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
+use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -31,8 +32,8 @@ use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
-use crate::process::taskmanager::{ExecutorServices, describe, start_executor};
-use crate::task_executor::{TaskExecutor, TaskLauncher};
+use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
+use crate::task_executor::{TaskExecutor, TaskExecutorDescription, first_registration};
 use crate::telemetry::ExitCode;
 
 /// How long a test waits for anything, in its own time.
@@ -125,11 +126,23 @@ impl TestCluster {
 
     /// Starts a JobManager; it must not run.
     pub fn start_job_manager(&mut self, name: &str) {
+        let options = self.options.clone();
+        self.start_job_manager_with(name, options);
+    }
+
+    /// Starts a JobManager that is configured for another cluster.
+    pub fn start_job_manager_of(&mut self, name: &str, cluster_id: &str) {
+        let mut options = (*self.options).clone();
+        options.ha.cluster_id = cluster_id.parse().expect("a name");
+        self.start_job_manager_with(name, Arc::new(options));
+    }
+
+    fn start_job_manager_with(&mut self, name: &str, options: Arc<ClusterOptions>) {
         let life = self.next_life(name);
         let process = ProcessId::new(name);
         let address = format!("{name}:1");
         let contender = Contender::new(ContenderOptions {
-            options: self.options.clone(),
+            options,
             process: process.clone(),
             store: "memory",
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
@@ -216,48 +229,51 @@ impl TestCluster {
 
     /// Starts a TaskManager with the resource id `name`; it must not run.
     pub fn start_task_manager(&mut self, name: &str) {
+        self.start_task_manager_as(name, first_registration(), PROTOCOL_VERSION);
+    }
+
+    /// The same, with registrations above this number, and of this version.
+    pub fn start_task_manager_as(
+        &mut self,
+        name: &str,
+        first_registration: u64,
+        protocol_version: u32,
+    ) {
         let life = self.next_life(name);
         let launcher = Arc::new(ScriptedTasks {
             world: self.world.clone(),
             life: life.clone(),
         });
-        self.start_task_manager_with(name, &life, launcher, HighestEpoch::default(), "-:0");
-    }
-
-    fn start_task_manager_with(
-        &mut self,
-        name: &str,
-        life: &str,
-        launcher: Arc<dyn TaskLauncher>,
-        highest_epoch: HighestEpoch,
-        data_address: &str,
-    ) {
-        wait_for_another_millisecond();
         let location = pb::TaskManagerLocation {
             resource_id: name.to_owned(),
-            incarnation: life.to_owned(),
+            incarnation: life.clone(),
             rpc_address: format!("{name}:1"),
-            data_address: data_address.to_owned(),
+            data_address: "-:0".to_owned(),
+        };
+        let slots = self.options.taskmanager.slots.get();
+        let description = TaskExecutorDescription {
+            protocol_version,
+            ..describe(location, slots, &self.options.ha.cluster_id)
         };
         let process = ProcessId::new(name);
         let observer = self.memory.observer_of(process.clone());
         let leaders = ElectionDriver::observed(&observer);
-        let slots = self.options.taskmanager.slots.get();
         let store = Arc::new(self.memory.store_of(process));
         let records = StoredJobRecords::opened(RecordStore::new(store, None, 0));
         let executor = start_executor(ExecutorServices {
             options: &self.options,
-            description: describe(location, slots),
-            highest_epoch,
+            description,
+            highest_epoch: HighestEpoch::default(),
             leaders: retrieval::follow(leaders),
             records: Arc::new(records),
-            connector: Arc::new(self.connector.from_host(life)),
+            connector: Arc::new(self.connector.from_host(&life)),
             launcher,
+            first_registration,
         });
         self.connector
             .put_task_executor(&format!("{name}:1"), Arc::new(executor.handle()));
         let running = TaskManagerLife {
-            life: life.to_owned(),
+            life,
             executor,
             _observer: observer,
         };
@@ -276,6 +292,16 @@ impl TestCluster {
         self.connector.remove(&format!("{name}:1"));
         drop(running);
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    /// Waits until a TaskManager ends by itself; gives its exit code.
+    pub async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
+        let running = self.task_managers.remove(name).expect("it runs");
+        let nobody = CancellationToken::new();
+        let end = until_it_ends(running.executor, &nobody);
+        let code = tokio::time::timeout(PATIENCE, end).await;
+        self.connector.remove(&format!("{name}:1"));
+        code.unwrap_or_else(|_| panic!("{name} did not end: {:#?}", self.world.stored()))
     }
 
     /// Ends a TaskManager in order: it says goodbye.
@@ -452,16 +478,4 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
         .datagen("others", Some(10), None, 1, 10)
         .discard("there");
     stream.build().compile(&options).expect("a valid job")
-}
-
-/// Registration numbers of a process begin with the wall clock, which stands nearly still here.
-fn wait_for_another_millisecond() {
-    let millis = || {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.unwrap_or_default().as_millis()
-    };
-    let before = millis();
-    while millis() == before {
-        std::hint::spin_loop();
-    }
 }

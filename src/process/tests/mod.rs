@@ -6,4 +6,5 @@ mod leaderless;
 mod lifecycle;
 mod partitions;
 mod random;
+mod registrations;
 mod task_managers;
