@@ -315,6 +315,7 @@ forward_all! { DispatcherGateway, "Dispatcher",
     describe_job(DescribeJobRequest) -> JobDetails;
     describe_cluster(DescribeClusterRequest) -> ClusterOverview;
     list_task_managers(ListTaskManagersRequest) -> ListTaskManagersResponse;
+    drain_task_manager(DrainTaskManagerRequest) -> Ack;
 }
 
 forward_all! { ResourceManagerGateway, "ResourceManager",

@@ -125,6 +125,11 @@ pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse>;
+    /// Gives no slots of a TaskManager away any more; it leaves when the last one is free.
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack>;
 }
 
 /// What TaskExecutors ask of the leading ResourceManager.
@@ -165,6 +170,11 @@ pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
         job: tanist_proto::id::JobId,
         departure: Departure,
     ) -> GatewayResult<()>;
+    /// Gives no slots of a TaskManager to jobs any more, and has it leave when none is in use. It has heard so.
+    async fn drain_task_manager(&self, resource_id: ResourceId) -> GatewayResult<()> {
+        let text = format!("no TaskManager {resource_id} is registered");
+        Err(GatewayError::NotFound(text))
+    }
     /// Registered TaskManagers and their slots.
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
 }

@@ -143,6 +143,11 @@ pub(super) async fn until_it_ends(executor: TaskExecutor, stop: &CancellationTok
         cause = executor.fatal() => cause,
     };
     let code = match cause {
+        Fatal::Drained => {
+            info!("drained: saying goodbye");
+            executor.stop("the TaskManager was drained").await;
+            return ExitCode::Ended;
+        }
         Fatal::Refused(_) => {
             executor
                 .stop(&format!("the TaskManager is refused: {cause}"))

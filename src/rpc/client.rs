@@ -177,6 +177,7 @@ gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::Disp
     describe_job: DescribeJobRequest => JobDetails,
     describe_cluster: DescribeClusterRequest => ClusterOverview,
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse,
+    drain_task_manager: DrainTaskManagerRequest => Ack,
 });
 
 gateway_client!(ResourceManagerClient, ResourceManagerGateway, pb::resource_manager_client::ResourceManagerClient, {

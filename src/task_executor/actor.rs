@@ -133,6 +133,7 @@ impl Actor {
         let mut is_followed = true;
         let stopped = loop {
             self.core.review_doubts(Instant::now());
+            self.core.review_draining();
             self.run_effects();
             let deadline = self.core.next_deadline();
             let cancel = self.channels.cancel.clone();

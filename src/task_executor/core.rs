@@ -131,6 +131,8 @@ pub struct Core {
     pub(super) reported_slots: u64,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) is_stopping: bool,
+    pub(super) is_draining: bool,
+    pub(super) has_left: bool,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -164,6 +166,8 @@ impl Core {
             reported_slots: 0,
             jobs: BTreeMap::new(),
             is_stopping: false,
+            is_draining: false,
+            has_left: false,
             effects: Vec::new(),
         }
     }

@@ -171,6 +171,11 @@ impl Executions {
             .any(|(_, execution)| execution.allocation == allocation)
     }
 
+    /// Whether nothing runs, and every end is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.executions.is_empty()
+    }
+
     /// Whether anything runs.
     pub fn is_running(&self) -> bool {
         self.live().next().is_some()

@@ -35,6 +35,9 @@ mod core;
 mod core_tests;
 mod dataflow_launcher;
 mod deliveries;
+mod draining;
+#[cfg(test)]
+mod draining_tests;
 mod executions;
 mod handle;
 mod job;
@@ -137,6 +140,8 @@ pub struct TaskExecutorDescription {
 pub enum Fatal {
     /// The cluster will never take it: it is unknown, of another cluster, or of a version that does not fit.
     Refused(String),
+    /// It was told to drain, and its last slot is free. Nothing is wrong.
+    Drained,
     /// A task does not end: only the end of the process ends it.
     Stuck(String),
     /// It ended without having been asked to.
@@ -146,6 +151,7 @@ pub enum Fatal {
 impl fmt::Display for Fatal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Fatal::Drained => f.write_str("it was drained"),
             Fatal::Refused(cause) | Fatal::Stuck(cause) | Fatal::Broken(cause) => {
                 f.write_str(cause)
             }

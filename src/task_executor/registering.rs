@@ -110,6 +110,7 @@ impl Core {
             protocol_version: of.protocol_version,
             cluster_id: of.cluster_id.clone(),
             memory_configuration: Some(of.memory_configuration),
+            draining: self.is_draining,
         })
     }
 

@@ -35,6 +35,8 @@ impl Core {
         let refused = |reason: &str| Answer::Refused(reason.to_owned());
         let answer = if self.is_stopping {
             refused("the TaskManager is shutting down")
+        } else if self.is_draining && !self.slots.is_held(holder) {
+            refused("the TaskManager is being drained")
         } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
             refused("what is left of the job is being stopped")
         } else {
@@ -174,6 +176,9 @@ impl Core {
         request: &pb::HeartbeatFromResourceManagerRequest,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
+        if request.draining {
+            self.drain();
+        }
         let slot_report = Some(self.slots.report());
         Ok(pb::HeartbeatFromResourceManagerResponse { slot_report })
     }

@@ -290,9 +290,36 @@ impl Leader {
             .await
     }
 
+    /// Has it drain.
+    pub async fn drain(&self) {
+        let request = pb::HeartbeatFromResourceManagerRequest {
+            sender: self.resource_manager_sender(),
+            draining: true,
+        };
+        let answer = self
+            .task_executor()
+            .heartbeat_from_resource_manager(request)
+            .await;
+        answer.expect("is registered");
+    }
+
+    /// Gives a slot of the job back.
+    pub async fn free(&self, allocation: &str) {
+        let request = pb::FreeSlotsRequest {
+            sender: self.job_master_sender(),
+            allocation_ids: vec![allocation.to_owned()],
+            cause: "a test says so".to_owned(),
+        };
+        let answer = self.task_executor().free_slots(request).await;
+        answer.expect("is registered");
+    }
+
     pub async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
         let sender = self.resource_manager_sender();
-        let request = pb::HeartbeatFromResourceManagerRequest { sender };
+        let request = pb::HeartbeatFromResourceManagerRequest {
+            sender,
+            draining: false,
+        };
         let answer = self
             .task_executor()
             .heartbeat_from_resource_manager(request)

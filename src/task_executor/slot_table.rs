@@ -270,6 +270,11 @@ impl SlotTable {
             .any(|slot| slot.holder().is_some_and(|holder| holder.job == job))
     }
 
+    /// Whether nobody holds any slot.
+    pub fn is_free(&self) -> bool {
+        self.slots.iter().all(|slot| slot.holder().is_none())
+    }
+
     /// Every slot.
     pub fn report(&self) -> pb::SlotReport {
         let numbers: Vec<u32> = (0..).zip(&self.slots).map(|(number, _)| number).collect();
