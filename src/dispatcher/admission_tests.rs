@@ -19,9 +19,10 @@ use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
     Adoption, Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
-    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, ResourceOverview,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
@@ -191,6 +192,7 @@ impl Fixture {
                 initial_backoff: Duration::from_secs(1),
                 max_backoff: Duration::from_secs(60),
             },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
         Dispatcher::start(DispatcherOptions::default(), context, recovered)
     }
@@ -234,7 +236,7 @@ fn submission(token: &str) -> pb::SubmitJobRequest {
     pb::SubmitJobRequest {
         graph: Some(job.compile(&options).expect("valid")),
         submission_token: token.to_owned(),
-        deadline_ms: 0,
+        ..pb::SubmitJobRequest::default()
     }
 }
 

@@ -21,9 +21,10 @@ use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     SinkCleaner,
 };
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
     Adoption, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl,
-    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, ResourceOverview,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
 
@@ -195,6 +196,7 @@ impl Leader {
                 initial_backoff: Duration::from_millis(10),
                 max_backoff: Duration::from_secs(1),
             },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
         let dispatcher = Dispatcher::start(options, context, recovered);
         Leader {
@@ -504,6 +506,7 @@ async fn what_a_late_task_left_behind_goes_with_the_result() {
     result.remove = Some(pb::Cleanup {
         blobs: Vec::new(),
         sink_directories: vec!["/out".to_owned()],
+        ..pb::Cleanup::default()
     });
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;

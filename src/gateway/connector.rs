@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
 
+use super::blobs::BlobGateway;
 use super::{DispatcherGateway, JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway};
 
 /// Gives gateways by address. Over the wire it opens connections lazily, so that these calls neither wait nor fail: an
@@ -26,4 +27,6 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
         let _it_is_not_known = address;
         false
     }
+    /// The blob server of the JobManager at `address`, which is not the address of its components.
+    fn blobs(&self, address: &str) -> Arc<dyn BlobGateway>;
 }

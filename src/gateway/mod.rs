@@ -4,6 +4,7 @@
 //! Both implementations take the same message structs and make the same checks; in one process nothing is encoded.
 //! Every message names its term ([`tanist_proto::v1::Sender`]); the receiver's [`fencing`] refuses outdated ones.
 
+pub mod blobs;
 mod components;
 mod connector;
 pub mod fencing;

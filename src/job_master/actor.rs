@@ -78,7 +78,13 @@ async fn run(
     );
     match core {
         Ok(core) => {
-            let calls = Calls::new(&options, &context, core.job_incarnation());
+            let calls = match Calls::new(&options, &context, core.job_incarnation()).await {
+                Ok(calls) => calls,
+                Err(error) => {
+                    tracing::error!(job = context.graph.job_id, %error, "JobMaster broke");
+                    return;
+                }
+            };
             let actor = JobMasterActor {
                 calls,
                 clock,

@@ -6,6 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message as _;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::{AllocationId, ResourceId};
@@ -17,6 +19,7 @@ use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::{
     Connector, Departure, GatewayError, GatewayResult, JobMasterId, JobMasterRegistration,
@@ -61,6 +64,8 @@ pub(super) struct Calls {
     graph: Arc<pb::JobGraph>,
     id: JobMasterId,
     superseded: CancellationToken,
+    /// The same for TaskManagers, where it is too large to be sent with each deployment.
+    held: Option<HeldBlob>,
     rpc_address: String,
     ask_timeout: Duration,
     retry_delay: Duration,
@@ -71,23 +76,31 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(
+    pub(super) async fn new(
         options: &JobMasterOptions,
         context: &JobMasterContext,
         job_incarnation: u64,
-    ) -> Calls {
-        Calls {
+    ) -> GatewayResult<Calls> {
+        let graph = Arc::new(context.graph.clone());
+        let held = if graph.encoded_len() > options.inline_deployment_threshold {
+            let encoded = encode(graph.clone()).await?;
+            Some(context.blobs.hold(encoded).await?)
+        } else {
+            None
+        };
+        Ok(Calls {
             sender: context.sender.clone(),
             job: pb::JobScope {
                 job_id: context.graph.job_id.clone(),
                 job_incarnation,
             },
-            graph: Arc::new(context.graph.clone()),
             id: JobMasterId {
                 epoch: Epoch::new(context.sender.epoch),
                 incarnation: job_incarnation,
             },
             superseded: CancellationToken::new(),
+            graph,
+            held,
             rpc_address: context.rpc_address.clone(),
             ask_timeout: options.rpc_ask_timeout,
             retry_delay: options.heartbeat_interval,
@@ -95,7 +108,7 @@ impl Calls {
             resources: context.resources.clone(),
             state_store: context.state_store.clone(),
             committer: context.committer.clone(),
-        }
+        })
     }
 
     /// Starts the task of an effect that waits for somebody; others are the actor's own.
@@ -196,8 +209,9 @@ impl Calls {
         let request = pb::SubmitTasksRequest {
             sender: self.sender(&connection),
             job: Some(self.job.clone()),
-            graph: Some((*self.graph).clone()),
+            graph: self.held.is_none().then(|| (*self.graph).clone()),
             tasks,
+            graph_reference: self.held.as_ref().map(HeldBlob::reference),
         };
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.submit_tasks(request)).await;
@@ -475,4 +489,10 @@ async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committ
         }
         Err(CommitError::Refused(reason)) => Done::Local(Event::SinksRefused(reason)),
     }
+}
+
+/// Encodes beside the runtime's threads: a large graph would hold one up.
+async fn encode(graph: Arc<pb::JobGraph>) -> GatewayResult<Bytes> {
+    let encoded = tokio::task::spawn_blocking(move || Bytes::from(graph.encode_to_vec())).await;
+    encoded.map_err(|error| GatewayError::Internal(format!("the graph can't be encoded: {error}")))
 }

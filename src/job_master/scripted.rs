@@ -14,6 +14,7 @@ use tanist_proto::v1::ExecutionState;
 use super::testing::{graph_of, submitted};
 use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
 use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
+use crate::gateway::blobs::{BlobGateway, ServedBlobs};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::{
     Connector, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
@@ -201,6 +202,10 @@ impl Connector for Surroundings {
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         self.task_executors[address].clone()
     }
+
+    fn blobs(&self, _: &str) -> Arc<dyn BlobGateway> {
+        unreachable!("a JobMaster fetches nothing")
+    }
 }
 
 #[async_trait]
@@ -308,6 +313,7 @@ impl Fixture {
             connector: surroundings.clone(),
             committer: surroundings.clone(),
             on_higher_epoch,
+            blobs: ServedBlobs::new("jm:2"),
         };
         let job_master = JobMaster::start(options, context);
         Fixture {

@@ -15,11 +15,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::ha::HaServices;
+use super::settings;
 use super::sinks::Sinks;
 use super::term::{self, TermServices};
 use super::view::{CurrentTerm, JobManagerView, ViewInner};
 use crate::config::ClusterOptions;
 use crate::gateway::Connector;
+use crate::gateway::blobs::ServedBlobs;
 use crate::telemetry::{ExitCode, version};
 
 /// The newest format of records that this version reads.
@@ -38,6 +40,8 @@ pub(super) struct ContenderOptions {
     pub addresses: BTreeMap<String, String>,
     pub connector: Arc<dyn Connector>,
     pub sinks: Sinks,
+    /// What its blob server serves.
+    pub blobs: ServedBlobs,
 }
 
 /// See the module.
@@ -76,6 +80,8 @@ impl Contender {
                 store: self.options.store,
                 current: self.current.clone(),
                 connector: self.options.connector.clone(),
+                blobs: self.options.blobs.clone(),
+                inline_threshold: settings::inline_deployment_threshold(&self.options.options),
                 election: self.election.subscribe(),
                 leaders: self.leaders.subscribe(),
             }),
@@ -109,6 +115,7 @@ impl Contender {
             current: self.current.clone(),
             addresses: of.addresses.clone(),
             sinks: of.sinks.clone(),
+            blobs: of.blobs.clone(),
         };
         let code = lead_term_after_term(&terms, &opened, stop).await;
         opened.election.close().await;

@@ -10,6 +10,7 @@ use tanist_proto::v1 as pb;
 
 use super::dial::Awaiting;
 use crate::dispatcher::JobStore;
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
@@ -30,6 +31,7 @@ pub(super) struct LauncherServices {
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
     /// Hears of each JobMaster of a recovered job.
     pub awaiting: Awaiting,
+    pub blobs: ServedBlobs,
 }
 
 /// Starts JobMasters within one term.
@@ -70,6 +72,7 @@ impl JobMasterLauncher for Launcher {
             connector: services.connector.clone(),
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
+            blobs: services.blobs.clone(),
         };
         let job_id = context.graph.job_id.clone();
         let job_master = JobMaster::start(services.options.clone(), context);

@@ -3,6 +3,7 @@
 mod contender;
 pub mod demo;
 mod dial;
+mod forwarding;
 pub mod ha;
 mod job_records;
 mod jobmanager;

@@ -12,7 +12,9 @@ use tanist_proto::v1 as pb;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
+use super::blobs::BlobClient;
 use super::status::from_status;
+use crate::gateway::blobs::BlobGateway;
 use crate::gateway::{
     Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     ResourceManagerGateway, TaskExecutorGateway,
@@ -102,6 +104,14 @@ impl Connector for TonicConnector {
 
     async fn is_abandoned(&self, address: &str) -> bool {
         super::abandoned::is_abandoned(address).await
+    }
+
+    fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
+        // No other server has this address, so that no call shares the connection.
+        Arc::new(BlobClient {
+            name: format!("the blob server at {address}"),
+            channel: self.channel(address),
+        })
     }
 }
 

@@ -5,9 +5,11 @@
 //! the error that the other side meant.
 
 mod abandoned;
+mod blobs;
 mod client;
 mod server;
 mod status;
 
+pub use blobs::BlobServer;
 pub use client::{RpcOptions, TonicConnector};
 pub use server::{RpcServer, Services};

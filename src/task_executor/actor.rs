@@ -16,9 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
+use super::graphs::{GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
 use super::superseding::PAUSE;
 use super::{Fatal, Options, TaskExecutorServices};
+
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
 use crate::gateway::{Connector, GatewayError, GatewayResult, JobStandings, NoAnswer};
 
@@ -52,7 +55,7 @@ pub(super) enum Request {
 /// What the actor is told.
 #[derive(Debug)]
 pub(super) enum Message {
-    Request(Request),
+    Request(Box<Request>),
     PrepareResourceManager {
         run: u64,
         reply: Reply<pb::RegisterTaskExecutorRequest>,
@@ -81,6 +84,7 @@ pub(super) enum Called {
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
     StoreAnswered(Result<JobStandings, NoAnswer>),
+    Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
 }
 
@@ -103,11 +107,13 @@ struct Registering {
 pub(super) struct Actor {
     options: Options,
     services: TaskExecutorServices,
-    core: Core,
+    pub(super) core: Core,
     channels: Channels,
-    calls: JoinSet<Called>,
+    pub(super) calls: JoinSet<Called>,
     registering: BTreeMap<Target, Registering>,
     running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    pub(super) fetches: GraphFetches,
+    pub(super) fetcher: BlobFetcher,
 }
 
 impl Actor {
@@ -117,7 +123,10 @@ impl Actor {
         core: Core,
         channels: Channels,
     ) -> Actor {
+        let fetcher = BlobFetcher::new(services.connector.clone(), options.rpc_timeout);
         Actor {
+            fetches: GraphFetches::default(),
+            fetcher,
             options,
             services,
             core,
@@ -169,7 +178,7 @@ impl Actor {
         let now = Instant::now();
         let running = &self.running;
         match message {
-            Message::Request(request) => self.request(now, request),
+            Message::Request(request) => self.request(now, *request),
             Message::PrepareResourceManager { run, reply } => {
                 answer(reply, self.core.prepare_resource_manager(run));
             }
@@ -197,7 +206,7 @@ impl Actor {
                 answer(reply, core.request_slot(now, &request))
             }
             Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
-            Request::SubmitTasks(request, reply) => answer(reply, core.submit_tasks(now, request)),
+            Request::SubmitTasks(request, reply) => self.submit_tasks(now, request, reply),
             Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
             Request::Acknowledge(request, reply) => {
                 answer(reply, core.acknowledge_executions(now, &request));
@@ -243,6 +252,7 @@ impl Actor {
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
             Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
+            Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Watched) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),
@@ -460,7 +470,7 @@ fn within<T>(
 }
 
 /// Who asked may have gone: then nobody wants the answer.
-fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
+pub(super) fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
     let _nobody_waits = reply.send(answer);
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::executions::{ExecutionKey, Executions};
+use super::graphs::KnownGraph;
 
 /// Something that is sent one at a time and repeated until it arrives.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct Job {
     pub executions: Executions,
     /// The pipelined region of each vertex, as the graph that was deployed orders them.
     pub regions: BTreeMap<JobVertexId, usize>,
+    /// Its graph, if deployments only name it and it was fetched.
+    pub(super) graph: Option<KnownGraph>,
     /// Allocations to be offered.
     pub to_offer: BTreeSet<AllocationId>,
     /// The offer that is under way.
@@ -72,6 +75,7 @@ impl Job {
             connection: Connection::idle(),
             executions: Executions::default(),
             regions: BTreeMap::new(),
+            graph: None,
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),

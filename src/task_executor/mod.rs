@@ -39,6 +39,9 @@ mod draining;
 #[cfg(test)]
 mod draining_tests;
 mod executions;
+mod graphs;
+#[cfg(test)]
+mod graphs_tests;
 mod handle;
 mod job;
 mod launcher;

@@ -221,20 +221,31 @@ impl Leader {
         generation: u64,
         allocation: &str,
     ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let request = self.deployment(0, generation, allocation);
+        self.task_executor().submit_tasks(request).await
+    }
+
+    /// A deployment of a subtask, with its graph.
+    pub fn deployment(
+        &self,
+        subtask: u32,
+        generation: u64,
+        allocation: &str,
+    ) -> pb::SubmitTasksRequest {
         let deployment = pb::TaskDeployment {
             vertex_id: VERTEX.to_owned(),
-            subtask: 0,
+            subtask,
             generation,
             allocation_id: allocation.to_owned(),
             inputs: Vec::new(),
         };
-        let request = pb::SubmitTasksRequest {
+        pb::SubmitTasksRequest {
             sender: self.job_master_sender(),
             job: scope(),
             graph: Some(graph()),
             tasks: vec![deployment],
-        };
-        self.task_executor().submit_tasks(request).await
+            graph_reference: None,
+        }
     }
 
     pub async fn cancel(&self, up_to_generation: u64) {

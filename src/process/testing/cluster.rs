@@ -25,6 +25,7 @@ use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector as _, LocalConnector};
 use crate::job::{CompileOptions, JobBuilder};
@@ -141,6 +142,8 @@ impl TestCluster {
         let life = self.next_life(name);
         let process = ProcessId::new(name);
         let address = format!("{name}:1");
+        let blob_address = format!("{name}:2");
+        let blobs = ServedBlobs::new(blob_address.as_str());
         let contender = Contender::new(ContenderOptions {
             options,
             process: process.clone(),
@@ -148,7 +151,9 @@ impl TestCluster {
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
             sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
+            blobs: blobs.clone(),
         });
+        self.connector.put_blobs(&blob_address, Arc::new(blobs));
         self.connector
             .put_job_manager(&address, contender.components());
         let clock = Clock::tokio();
@@ -194,7 +199,7 @@ impl TestCluster {
     pub async fn kill_job_manager_keeping_its_lease(&mut self, name: &str) {
         let running = self.job_managers.remove(name).expect("it runs");
         self.world.kill(&running.life);
-        self.connector.remove(&format!("{name}:1"));
+        self.remove_addresses(name);
         running.run.abort();
         // Its election may outlive it for as long as somebody still waits for an answer of the dead: without a session it
         // takes nothing, and cut off it gives nothing back.
@@ -209,7 +214,14 @@ impl TestCluster {
         running.stop.cancel();
         let code = running.run.await.expect("it ends in order");
         assert_eq!(code, ExitCode::Ended);
-        self.connector.remove(&format!("{name}:1"));
+        self.remove_addresses(name);
+    }
+
+    /// Nobody listens where this JobManager did.
+    fn remove_addresses(&self, name: &str) {
+        for port in [1, 2] {
+            self.connector.remove(&format!("{name}:{port}"));
+        }
     }
 
     /// Waits until a JobManager was struck, and removes what is left of it. Gives its name.

@@ -3,6 +3,7 @@
 mod crashes;
 mod draining;
 mod job_records;
+mod large_graphs;
 mod leaderless;
 mod lifecycle;
 mod partitions;
