@@ -180,6 +180,8 @@ pub struct TaskManagerOptions {
     pub registration_timeout: Duration,
     /// After how long an allocated slot that no JobMaster took is free again.
     pub slot_timeout: Duration,
+    /// How long tasks go on while neither a leader nor the store can be reached.
+    pub failover_timeout: Duration,
 }
 
 /// Heartbeats.

@@ -182,6 +182,8 @@ options! {
             "After how long without a ResourceManager a TaskManager complains. It stays and keeps its tasks.";
         TM_SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", Value("10 s"),
             "After how long an allocated slot that no JobMaster took is free again.";
+        TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
+            "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
     }
     "Liveness and RPC" {
         HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", Value("10 s"),

@@ -3,9 +3,11 @@
 mod adoptions;
 mod contender;
 pub mod demo;
+mod dial;
 mod forwarding;
 pub mod ha;
 pub mod history;
+mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;

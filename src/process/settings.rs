@@ -79,6 +79,7 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
         heartbeat_timeout: options.heartbeat.timeout,
         rpc_timeout: options.rpc.ask_timeout,
         slot_timeout: options.taskmanager.slot_timeout,
+        job_manager_failover_timeout: options.taskmanager.failover_timeout,
         task_cancellation_timeout: options
             .jobs
             .task_cancellation_timeout

@@ -1,8 +1,9 @@
 //! One term of a JobManager: built on grant, stopped when it is over.
 //!
-//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the Dispatcher start with
-//! them, and only then the term is confirmed (`leader-info`). A crash between any two steps leaves what the store had
-//! before: nothing of a term is told to anybody before it is confirmed, and what it writes is fenced.
+//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the
+//! Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the term is confirmed
+//! (`leader-info`). A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
+//! was dialled knows an epoch whose leader is gone, and waits for the next.
 //! Stopping is forgetting: nobody is told, the store knows.
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::LeaderSession;
+use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::retry::Backoff;
@@ -19,9 +20,11 @@ use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::v1 as pb;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::adoptions::Adoptions;
+use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
@@ -93,8 +96,22 @@ async fn lead_on(
     phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
 
-    let term = start_components(services, session, store.clone(), recovered);
+    let placements = Placements::of(&recovered);
+    let awaiting = Awaiting::default();
+    let term = start_components(
+        services,
+        session,
+        store.clone(),
+        recovered,
+        awaiting.clone(),
+    );
     services.current.begin(term.components.clone());
+    // Ends with the term.
+    let mut dialling = JoinSet::new();
+    dialling.spawn(dial::dial(
+        placements,
+        dial_services(services, session, awaiting),
+    ));
     let confirmed = services
         .ha
         .election
@@ -177,11 +194,10 @@ fn start_components(
     session: &LeaderSession,
     store: Arc<JobStore>,
     recovered: RecoveredJobs,
+    awaiting: Awaiting,
 ) -> StartedTerm {
     let options = &services.options;
-    let election = services.ha.election.clone();
-    let on_higher_epoch: Arc<dyn Fn(_) + Send + Sync> =
-        Arc::new(move |epoch| election.heard(epoch));
+    let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
         ResourceManagerServices {
@@ -198,17 +214,14 @@ fn start_components(
     let adoptions = Adoptions::default();
     let launcher = Launcher::new(LauncherServices {
         options: settings::job_master(options),
-        sender: pb::Sender {
-            cluster_incarnation: session.incarnation().to_string(),
-            epoch: session.epoch().get(),
-            registration: 0,
-        },
+        sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
+        awaiting,
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
     });
@@ -235,6 +248,36 @@ fn start_components(
         resource_manager,
         adoptions,
     }
+}
+
+fn dial_services(
+    services: &TermServices,
+    session: &LeaderSession,
+    awaiting: Awaiting,
+) -> DialServices {
+    DialServices {
+        connector: services.connector.clone(),
+        sender: sender(session),
+        rpc_address: services.rpc_address.clone(),
+        process: session.process().to_string(),
+        patience: services.options.heartbeat.timeout,
+        on_higher_epoch: on_higher_epoch(services),
+        awaiting,
+    }
+}
+
+/// How this term names itself.
+fn sender(session: &LeaderSession) -> pb::Sender {
+    pb::Sender {
+        cluster_incarnation: session.incarnation().to_string(),
+        epoch: session.epoch().get(),
+        registration: 0,
+    }
+}
+
+fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> {
+    let election = services.ha.election.clone();
+    Arc::new(move |epoch| election.heard(epoch))
 }
 
 /// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or

@@ -4,6 +4,7 @@
 //! term come and go, the server stays) and passes the message on; a client adds a deadline and turns a status back into
 //! the error that the other side meant.
 
+mod abandoned;
 mod blobs;
 mod client;
 mod server;

@@ -147,6 +147,7 @@ forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
     describe_job: DescribeJobRequest => JobDetails, components.dispatcher();
     describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse, components.dispatcher();
+    drain_task_manager: DrainTaskManagerRequest => Ack, components.dispatcher();
 });
 
 forward!(pb::resource_manager_server::ResourceManager, Shared, |components, message| {
@@ -180,4 +181,5 @@ forward!(pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>, |
         GatewayResult::Ok(gateway);
     disconnect_job_master: DisconnectJobMasterRequest => Ack, GatewayResult::Ok(gateway);
     disconnect_resource_manager: DisconnectResourceManagerRequest => Ack, GatewayResult::Ok(gateway);
+    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse, GatewayResult::Ok(gateway);
 });

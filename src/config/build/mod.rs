@@ -266,6 +266,7 @@ impl Builder<'_> {
             slots: self.values.get(&TM_SLOTS),
             registration_timeout: self.positive(&TM_REGISTRATION_TIMEOUT),
             slot_timeout: self.positive(&TM_SLOT_TIMEOUT),
+            failover_timeout: self.positive(&TM_FAILOVER_TIMEOUT),
         }
     }
 

@@ -2,7 +2,10 @@
 
 mod adoption;
 mod crashes;
+mod draining;
+mod job_records;
 mod large_graphs;
+mod leaderless;
 mod lifecycle;
 mod partitions;
 mod random;

@@ -117,6 +117,18 @@ impl DispatcherGateway for ScriptedDispatcher {
             task_managers: self.task_managers.clone(),
         })
     }
+
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        let mut locations = self.task_managers.iter().flat_map(|info| &info.location);
+        if locations.any(|location| location.resource_id == request.resource_id) {
+            return Ok(pb::Ack {});
+        }
+        Err(GatewayError::NotFound("no TaskManager".to_owned()))
+    }
 }
 
 type Leader = Option<Arc<ScriptedDispatcher>>;
