@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_ha::election::{LeaderElection, LeaderSession, Leadership, Member, ProcessId};
+use tanist_ha::election::{
+    HostIdentity, LeaderElection, LeaderSession, Leadership, Member, ProcessId,
+};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::retry::Backoff;
 use tokio::sync::watch;
@@ -97,6 +99,7 @@ impl Contender {
             addresses: of.addresses.clone(),
             reads_format: READS_FORMAT,
             version: version(),
+            host: HostIdentity::own(),
         };
         if let Err(error) = opened.election.announce(&member).await {
             warn!(%error, "this process is not listed among the members yet");

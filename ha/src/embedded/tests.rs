@@ -367,6 +367,7 @@ async fn members_are_those_that_live() {
         addresses: Default::default(),
         reads_format: 1,
         version: String::new(),
+        host: None,
     };
     a.announce(&member("host:1")).await.expect("announced");
     b.announce(&member("../b")).await.expect("announced");

@@ -150,6 +150,7 @@ impl ClusterView for ScriptedView {
             addresses: addresses(port),
             reads_format: 1,
             version: "0.1.0".to_owned(),
+            host: None,
         };
         HaStatus {
             store: "etcd",
