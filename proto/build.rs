@@ -5,6 +5,7 @@ use std::io::Error;
 fn main() -> Result<(), Error> {
     let files = [
         "tanist/v1/graph.proto",
+        "tanist/v1/peers.proto",
         "tanist/v1/records.proto",
         "tanist/v1/rpc.proto",
     ];

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::detector::Identity;
 use tanist_ha::election::{
     HostIdentity, LeaderElection, LeaderSession, Leadership, Member, ProcessId,
 };
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::ha::HaServices;
+use super::peers::{self, PeersHandle, PeersSetup};
 use super::sinks::Sinks;
 use super::term::{self, TermServices};
 use super::view::{CurrentTerm, JobManagerView, ViewInner};
@@ -40,6 +42,8 @@ pub(super) struct ContenderOptions {
     pub addresses: BTreeMap<String, String>,
     pub connector: Arc<dyn Connector>,
     pub sinks: Sinks,
+    /// How it takes part among its peers; without, only leases tell who lives.
+    pub peers: Option<PeersSetup>,
 }
 
 /// See the module.
@@ -49,6 +53,7 @@ pub(super) struct Contender {
     current: Arc<CurrentTerm>,
     election: watch::Sender<Option<LeaderElection>>,
     leaders: watch::Sender<LeaderView>,
+    peers: watch::Sender<Option<PeersHandle>>,
 }
 
 impl Contender {
@@ -58,6 +63,7 @@ impl Contender {
             current: Arc::default(),
             election: watch::Sender::new(None),
             leaders: watch::Sender::new(LeaderView::default()),
+            peers: watch::Sender::new(None),
         }
     }
 
@@ -80,6 +86,7 @@ impl Contender {
                 connector: self.options.connector.clone(),
                 election: self.election.subscribe(),
                 leaders: self.leaders.subscribe(),
+                peers: self.peers.subscribe(),
             }),
         }
     }
@@ -93,13 +100,32 @@ impl Contender {
             self.leaders.clone(),
         ));
         let of = &self.options;
-        let member = Member {
+        let identity = Identity {
             process: of.process.clone(),
             incarnation: format!("{:016x}", rand::random::<u64>()),
+            host: HostIdentity::own(),
+        };
+        let started = of.peers.as_ref().map(|setup| {
+            let (store, current) = (opened.store.clone(), self.current.clone());
+            let leaders = self.leaders.subscribe();
+            peers::start(
+                setup,
+                identity.clone(),
+                &opened.election,
+                store,
+                current,
+                leaders,
+            )
+        });
+        let (peers, _upkeep) = started.unzip();
+        self.peers.send_replace(peers.clone());
+        let member = Member {
+            process: identity.process,
+            incarnation: identity.incarnation,
             addresses: of.addresses.clone(),
             reads_format: READS_FORMAT,
             version: version(),
-            host: HostIdentity::own(),
+            host: identity.host,
         };
         if let Err(error) = opened.election.announce(&member).await {
             warn!(%error, "this process is not listed among the members yet");
@@ -112,8 +138,12 @@ impl Contender {
             current: self.current.clone(),
             addresses: of.addresses.clone(),
             sinks: of.sinks.clone(),
+            peers: peers.clone(),
         };
         let code = lead_term_after_term(&terms, &opened, stop).await;
+        if let Some(peers) = peers {
+            peers.close();
+        }
         opened.election.close().await;
         code
     }
@@ -142,7 +172,17 @@ async fn lead_term_after_term(
         let ended = tokio::select! {
             ended = &mut leading => ended,
             () = stop.cancelled() => {
-                info!(epoch = %session.epoch(), "resigning: this process was asked to end");
+                info!(epoch = %session.epoch(), "this process was asked to end");
+                // It leads until it is deposed; only if nobody takes over, it resigns.
+                if let Some(peers) = &services.peers {
+                    tokio::select! {
+                        _ = &mut leading => {
+                            give_back(services, opened, std::future::ready(())).await;
+                            return ExitCode::Ended;
+                        }
+                        _ = peers.leave() => {}
+                    }
+                }
                 services.current.end();
                 give_back(services, opened, leading).await;
                 return ExitCode::Ended;

@@ -6,6 +6,7 @@ pub mod ha;
 mod jobmanager;
 mod launcher;
 mod listen;
+pub mod peers;
 mod settings;
 pub mod shutdown;
 mod sinks;

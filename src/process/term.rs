@@ -13,7 +13,7 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::Key;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::Write;
 use tanist_ha::store::pipeline::CommitPipeline;
@@ -23,6 +23,8 @@ use tracing::{info, warn};
 
 use super::ha::HaServices;
 use super::launcher::{Launcher, LauncherServices};
+use super::peers::takeover::TakeoverRecord;
+use super::peers::{PeersHandle, look_for_the_deposed, record_key};
 use super::settings;
 use super::sinks::Sinks;
 use super::view::{CurrentTerm, TermComponents};
@@ -46,6 +48,8 @@ pub(super) struct TermServices {
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
+    /// The other JobManagers; nothing where processes do not watch each other.
+    pub peers: Option<PeersHandle>,
 }
 
 /// How long the parts of a takeover took.
@@ -64,12 +68,21 @@ struct HistoryRecord<'a> {
     since_ms: u64,
     jobs: usize,
     phases: &'a Phases,
+    /// How it followed the former term; nothing for the first.
+    takeover: Option<TakeoverRecord>,
 }
 
 /// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
 /// be given up.
 pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Result<()> {
+    let reports = services.peers.as_ref().map(|peers| &peers.reports);
+    if let Some(reports) = reports {
+        reports.recovering(0, 0);
+    }
     let ended = lead_on(services, session).await;
+    if let Some(reports) = reports {
+        reports.standby();
+    }
     if session.is_over() { Ok(()) } else { ended }
 }
 
@@ -107,9 +120,16 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
                 took_ms = phases.confirmed_ms,
                 "leadership confirmed, all jobs recovered"
             );
-            write_history(&pipeline, session, jobs, &phases).await;
+            if let Some(peers) = &services.peers {
+                peers.reports.leading();
+            }
+            let record = write_history(&pipeline, session, jobs, &phases).await;
+            let peers = services.peers.as_ref();
+            let looking =
+                look_for_the_deposed(peers, &*services.ha.store, &pipeline, session, record);
             tokio::select! {
                 () = session.over() => Ok(()),
+                () = looking => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),
@@ -214,32 +234,30 @@ async fn write_history(
     session: &LeaderSession,
     jobs: usize,
     phases: &Phases,
-) {
+) -> Option<Key> {
     let record = HistoryRecord {
         epoch: session.epoch().get(),
         process: session.process().as_str(),
         since_ms: wall_clock_ms(),
         jobs,
         phases,
+        takeover: TakeoverRecord::of(session),
     };
-    let key = |epoch: u64| {
-        // Padded, so that listings are in order.
-        let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
-        Key::new(Kind::History, name)
-    };
-    let Ok(value) = serde_json::to_vec(&record) else {
-        return;
-    };
+    let value = serde_json::to_vec(&record).ok()?;
     let mut writes = vec![Write::Put {
-        key: key(record.epoch),
+        key: record_key(record.epoch),
         value: value.into(),
     }];
     if let Some(oldest) = record.epoch.checked_sub(REMEMBERED_TERMS) {
-        writes.push(Write::Delete { key: key(oldest) });
+        writes.push(Write::Delete {
+            key: record_key(oldest),
+        });
     }
     if let Err(error) = pipeline.commit(writes).await {
         warn!(%error, "the term's history record was not written");
+        return None;
     }
+    Some(record_key(record.epoch))
 }
 
 fn millis(since: tokio::time::Instant) -> f64 {

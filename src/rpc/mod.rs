@@ -5,8 +5,10 @@
 //! the error that the other side meant.
 
 mod client;
+pub mod peers;
 mod server;
 mod status;
 
 pub use client::{RpcOptions, TonicConnector};
+pub use peers::TonicPeers;
 pub use server::{RpcServer, Services};

@@ -133,6 +133,7 @@ impl TestCluster {
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
             sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
+            peers: None,
         });
         self.connector
             .put_job_manager(&address, contender.components());
