@@ -68,9 +68,9 @@ pub struct HaOptions {
 pub struct DetectorOptions {
     /// From one sign of life to the next.
     pub beat_interval: Duration,
-    /// Silence after which others are asked; at least three intervals.
+    /// Silence after which others are asked; at least three intervals, and shorter than a lease.
     pub silence_timeout: Duration,
-    /// How long those may take; at least two intervals. With the silence shorter than a lease.
+    /// How long those may take; at least two intervals.
     pub ask_timeout: Duration,
     /// How long free leadership is left to a leader that is heard.
     pub hold_off_timeout: Duration,

@@ -95,13 +95,9 @@ impl Builder<'_> {
             BackendOptions::Embedded(_) => None,
         };
         if let Some((key, lease)) = lease {
-            let keys = [
-                DETECTOR_SILENCE_TIMEOUT.name,
-                DETECTOR_ASK_TIMEOUT.name,
-                key.name,
-            ];
-            self.require(silence_timeout + ask_timeout < lease, &keys, || {
-                "silence and asking must be over before the lease or session is".to_owned()
+            let keys = [DETECTOR_SILENCE_TIMEOUT.name, key.name];
+            self.require(silence_timeout < lease, &keys, || {
+                "silence must be noticed before the lease or session ends".to_owned()
             });
         }
         let least = Duration::from_secs(10);
