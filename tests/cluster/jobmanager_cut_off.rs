@@ -21,7 +21,7 @@ async fn a_leader_that_no_longer_hears_its_store_is_replaced_and_changes_nothing
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, proxy) = cluster_with_a_proxy(kind, None).await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
+    let workload = WordsAndTicks::prepare(&cluster, 12)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;

@@ -16,7 +16,7 @@ async fn a_leader_that_wakes_up_after_its_term_changes_nothing(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
+    let workload = WordsAndTicks::prepare(&cluster, 12)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;

@@ -19,12 +19,14 @@ on_stores! {
     etcd(Etcd) {
         a_killed_leader_is_followed_because_its_process_is_gone,
         a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_either,
+        taskmanagers_are_asked_about_a_leader_that_stands_still,
         a_leader_that_is_asked_to_end_hands_over,
         the_only_jobmanager_follows_its_own_earlier_start,
     }
     zookeeper(ZooKeeper) {
         a_killed_leader_is_followed_because_its_process_is_gone,
         a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_either,
+        taskmanagers_are_asked_about_a_leader_that_stands_still,
         a_leader_that_is_asked_to_end_hands_over,
         the_only_jobmanager_follows_its_own_earlier_start,
     }
@@ -60,9 +62,18 @@ async fn a_killed_leader_is_followed_because_its_process_is_gone(
 async fn a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_either(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = default_cluster(kind).await?.jobmanagers(3);
+    stopped_leader(default_cluster(kind).await?.jobmanagers(3)).await
+}
+
+async fn taskmanagers_are_asked_about_a_leader_that_stands_still(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    stopped_leader(default_cluster(kind).await?.jobmanagers(2)).await
+}
+
+async fn stopped_leader(builder: ClusterBuilder) -> anyhow::Result<()> {
     let mut cluster = builder.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
+    let workload = WordsAndTicks::prepare(&cluster, 6)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;

@@ -14,6 +14,8 @@ use crate::process::view::CurrentTerm;
 /// How many TaskManagers are named to be asked about the leader.
 const MOST_WITNESSES: usize = 8;
 const WITNESS_INTERVAL: Duration = Duration::from_secs(1);
+/// While none is known: without anybody to ask a frozen leader is followed by its lease alone.
+const FIRST_WITNESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What goes into the beats of this process.
 #[derive(Debug, Default)]
@@ -55,8 +57,17 @@ impl Reports {
 /// Keeps the list of TaskManagers to ask current while this process leads.
 pub(super) async fn report_witnesses(current: Arc<CurrentTerm>, reports: Arc<Reports>) {
     loop {
-        tokio::time::sleep(WITNESS_INTERVAL).await;
+        let none = reports.witnesses.borrow().is_empty();
+        let pause = if none {
+            FIRST_WITNESS_INTERVAL
+        } else {
+            WITNESS_INTERVAL
+        };
+        tokio::time::sleep(pause).await;
         let Ok(dispatcher) = current.dispatcher() else {
+            reports
+                .witnesses
+                .send_if_modified(|known| !std::mem::take(known).is_empty());
             continue;
         };
         let request = pb::ListTaskManagersRequest::default();
