@@ -4,6 +4,7 @@ use std::io::Error;
 
 fn main() -> Result<(), Error> {
     let files = [
+        "tanist/v1/blob.proto",
         "tanist/v1/graph.proto",
         "tanist/v1/peers.proto",
         "tanist/v1/records.proto",
@@ -11,5 +12,8 @@ fn main() -> Result<(), Error> {
     ];
     println!("cargo::rerun-if-changed=tanist");
     let descriptors = protox::compile(files, ["."]).map_err(Error::other)?;
-    tonic_prost_build::configure().compile_fds(descriptors)
+    tonic_prost_build::configure()
+        // Chunks are passed on without being copied.
+        .bytes(".tanist.v1.BlobChunk")
+        .compile_fds(descriptors)
 }

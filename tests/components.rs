@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist::gateway::fencing::HighestEpoch;
 use tanist::gateway::{
-    GatewayResult, JobMasterGateway, LocalConnector, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _,
+    GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, LocalConnector,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
 };
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
@@ -22,6 +22,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 const BOUND: Duration = Duration::from_secs(600);
 
@@ -181,8 +182,12 @@ impl Cluster {
                 total_profile: pb::ResourceProfile::default(),
                 default_slot_profile: pb::ResourceProfile::default(),
                 slots,
+                memory_configuration: pb::MemoryConfiguration::default(),
+                cluster_id: "test".to_owned(),
                 version: String::new(),
+                protocol_version: tanist_proto::PROTOCOL_VERSION,
             },
+            first_registration: task_executor::first_registration(),
         };
         let executor = TaskExecutor::start(task_executor::Options::default(), services);
         self.connector
@@ -192,8 +197,22 @@ impl Cluster {
 }
 
 async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: u32) {
+    let job_master = JobMasterId {
+        epoch: Epoch::new(epoch),
+        incarnation: 1,
+    };
+    let registration = JobMasterRegistration {
+        job,
+        job_master,
+        superseded: CancellationToken::new(),
+    };
+    handle
+        .register_job_master(registration)
+        .await
+        .expect("nobody else speaks for it");
     let requirements = ResourceRequirements {
         job,
+        job_master,
         job_master_address: format!("jm{epoch}:1"),
         resources: vec![ResourceRequirement {
             profile: None,

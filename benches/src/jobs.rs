@@ -85,7 +85,9 @@ impl Template {
         let value = value.with_context(|| format!("{key} is not in the store"))?;
         match record::decode(&key, GRAPH_FORMAT, &value)? {
             Payload::Inline { bytes, .. } => Ok(Template(pb::JobGraph::decode(bytes)?)),
-            Payload::Blob { .. } => bail!("{key} is in a blob, which no small graph is"),
+            Payload::Blob { .. } | Payload::Parts { .. } => {
+                bail!("{key} is somewhere else, which no small graph is")
+            }
         }
     }
 

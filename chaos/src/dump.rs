@@ -76,7 +76,9 @@ fn result(name: &Name, value: &[u8]) -> anyhow::Result<pb::JobResult> {
         Payload::Inline { bytes, .. } => {
             pb::JobResult::decode(bytes).with_context(|| key.to_string())
         }
-        Payload::Blob { .. } => bail!("{key} is in a blob, which no small result is"),
+        Payload::Blob { .. } | Payload::Parts { .. } => {
+            bail!("{key} is somewhere else, which no small result is")
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures::TryStreamExt as _;
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _};
@@ -33,6 +34,20 @@ impl Checksum {
     /// The checksum of `bytes`.
     pub fn of(bytes: &[u8]) -> Checksum {
         Checksum(Sha256::digest(bytes).into())
+    }
+
+    /// Its 32 bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<&[u8]> for Checksum {
+    type Error = InvalidChecksum;
+    fn try_from(bytes: &[u8]) -> Result<Checksum, InvalidChecksum> {
+        let sum = bytes.try_into();
+        sum.map(Checksum)
+            .map_err(|_| InvalidChecksum(format!("{} bytes", bytes.len())))
     }
 }
 
@@ -88,16 +103,16 @@ pub struct BlobPointer {
     pub sha256: Checksum,
 }
 
-mod name_as_text {
+pub(crate) mod name_as_text {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
     use crate::keys::Name;
 
-    pub(super) fn serialize<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(name.as_str())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
         Name::new(String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
@@ -205,6 +220,16 @@ impl BlobStore {
             )));
         }
         Ok(bytes)
+    }
+
+    /// An object's bytes as they come, for somebody who checks them; `Corrupt` if it is missing.
+    pub async fn stream(&self, name: &Name) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let path = Path::from(name.as_str());
+        let object = self.objects.get(&path).await;
+        let object = object.map_err(|error| failure(name, error))?;
+        let name = name.clone();
+        let chunks = object.into_stream();
+        Ok(chunks.map_err(move |error| failure(&name, error)).boxed())
     }
 
     /// Deletes an object; nothing happens if it is not there.

@@ -12,6 +12,7 @@
 //! changes           persistent   number and epoch of the last committed transaction
 //! changes/<n>       persistent   the names that transaction number n (modulo 1024) touched
 //! graphs/<job>      persistent   the job's graph; immutable
+//! parts/<set>.<n>   persistent   a piece of a record that is too large for one transaction; immutable
 //! states/<job>      persistent   what must not be lost about a running job
 //! checkpoints/<job>.<id>         completed checkpoints
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
@@ -73,6 +74,8 @@ impl FromStr for Name {
 pub enum Kind {
     /// Job graphs.
     Graphs,
+    /// Pieces of records that are too large for one transaction.
+    Parts,
     /// States of running jobs.
     States,
     /// Completed checkpoints.
@@ -87,8 +90,9 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Graphs,
+        Kind::Parts,
         Kind::States,
         Kind::Checkpoints,
         Kind::Results,
@@ -100,6 +104,7 @@ impl Kind {
     pub fn directory(self) -> &'static str {
         match self {
             Kind::Graphs => "graphs",
+            Kind::Parts => "parts",
             Kind::States => "states",
             Kind::Checkpoints => "checkpoints",
             Kind::Results => "results",

@@ -90,6 +90,12 @@ macro_rules! suite {
                         values_of_all_sizes_are_kept,
                         a_transaction_too_large_harms_nothing;
                 }
+                parts {
+                    Shared:
+                        a_record_larger_than_a_transaction_is_kept_in_parts,
+                        parts_without_a_record_are_removed_by_the_next_term,
+                        a_record_above_the_limit_is_refused_before_anything_is_written;
+                }
                 watches {
                     Shared:
                         a_feed_tells_of_a_gap_only_when_the_ring_was_passed;

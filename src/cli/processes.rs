@@ -63,6 +63,7 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
     RestServerOptions {
         await_leader_timeout: configuration.rest().await_leader_timeout,
         submission_timeout: configuration.client().timeout,
+        max_content_length: configuration.rest().max_content_length.as_usize(),
         default_parallelism: jobs.default_parallelism.get(),
         max_parallelism: jobs.max_parallelism.get(),
         operator_chaining: jobs.operator_chaining,

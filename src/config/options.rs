@@ -59,6 +59,8 @@ pub struct HaOptions {
     pub transfer_timeout: Duration,
     /// The largest compressed record that is kept in the store itself.
     pub inline_threshold: MemorySize,
+    /// The largest compressed graph that is split over keys of the store.
+    pub max_graph_size: MemorySize,
     /// How old a blob is that nothing points to before it is deleted.
     pub blob_orphan_grace: Duration,
 }
@@ -155,6 +157,8 @@ pub struct JobManagerOptions {
     pub ports: PortRange,
     /// Ports to try for signs of life.
     pub peer_ports: PortRange,
+    /// Ports to try for the blob server, on the same addresses.
+    pub blob_ports: PortRange,
     /// How long results of ended jobs are kept; at least ten times the client's timeout.
     pub result_expiration: Duration,
 }
@@ -170,6 +174,8 @@ pub struct RestOptions {
     pub bind_ports: PortRange,
     /// How long a request waits for a leader.
     pub await_leader_timeout: Duration,
+    /// The largest body of a request.
+    pub max_content_length: MemorySize,
 }
 
 /// The TaskManager.
@@ -211,6 +217,8 @@ pub struct RpcOptions {
     pub ask_timeout: Duration,
     /// The largest message.
     pub max_message_size: MemorySize,
+    /// The largest graph within a message; at most half of `max_message_size`.
+    pub inline_deployment_threshold: MemorySize,
 }
 
 /// Registrations.

@@ -114,6 +114,8 @@ options! {
             "How long a leader that is asked to end, or to hand over, waits for a standby to take over.";
         HA_INLINE_THRESHOLD: MemorySize = "high-availability.inline-threshold", Value("64 kb"),
             "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
+        HA_MAX_GRAPH_SIZE: MemorySize = "high-availability.store.max-graph-size", Value("8 mb"),
+            "The largest graph, compressed, that is split over keys of the store where no blob store survives the loss of a host. Larger ones are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),
             "How old a blob is that nothing points to before it is deleted.";
         ZK_QUORUM: Quorum = "high-availability.zookeeper.quorum", Unset,
@@ -154,6 +156,8 @@ options! {
             "The port of the RPC server. The port really bound is published.";
         JM_PEER_PORT: PortRange = "jobmanager.peer.port", Value("0"),
             "The port on which other JobManagers and TaskManagers hear whether this one lives. The port really bound is published.";
+        BLOB_PORT: PortRange = "blob.server.port", Value("0"),
+            "The port over which every JobManager serves large graphs to TaskManagers and other JobManagers, bound as the RPC server is. The port really bound is published.";
         JOBSTORE_EXPIRATION: Duration = "jobstore.expiration-time", Value("3600 s"),
             "How long the result of an ended job is kept. At least ten times `client.timeout`: a late retry must still find it.";
     }
@@ -168,6 +172,8 @@ options! {
             "The port that the REST server binds.";
         REST_AWAIT_LEADER: Duration = "rest.await-leader-timeout", Value("30 s"),
             "How long a request waits for a leader before it is answered with 503.";
+        REST_MAX_CONTENT: MemorySize = "rest.server.max-content-length", Value("100 mb"),
+            "The largest body of a request. Larger ones are answered with 413.";
     }
     "TaskManager" {
         TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),
@@ -198,6 +204,8 @@ options! {
             "How long the answer to a call may take.";
         RPC_MAX_MESSAGE: MemorySize = "rpc.max-message-size", Value("16 mb"),
             "The largest message between processes.";
+        RPC_INLINE_DEPLOYMENT: MemorySize = "rpc.inline-deployment-threshold", Value("256 kb"),
+            "The largest graph that goes along with deployments and forwarded submissions. Larger ones are fetched by their hash. At most half of `rpc.max-message-size`.";
         REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("100 ms"),
             "How long the first attempt to register waits for its answer; each further one twice as long.";
         REGISTRATION_MAX: Duration = "cluster.registration.max-timeout", Value("30 s"),
@@ -287,10 +295,6 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ("akka.ask.timeout", "write `rpc.ask.timeout`"),
     ("pekko.framesize", "write `rpc.max-message-size`"),
     ("akka.framesize", "write `rpc.max-message-size`"),
-    (
-        "blob.server.port",
-        "blobs are served on `jobmanager.rpc.port`: remove it",
-    ),
     (
         "high-availability.jobmanager.port",
         "write `jobmanager.rpc.port`",

@@ -269,6 +269,18 @@ fn related_options_must_fit_and_the_message_says_what_to_write() {
         ),
         (&[("rpc.max-message-size", "1 kb")], "`1 mb` to `1 gb`"),
         (
+            &[("rpc.inline-deployment-threshold", "9 mb")],
+            "at most half of `rpc.max-message-size`",
+        ),
+        (
+            &[("rest.server.max-content-length", "2 gb")],
+            "`1 kb` to `1 gb`",
+        ),
+        (
+            &[("high-availability.store.max-graph-size", "65 mb")],
+            "write at most `64 mb`",
+        ),
+        (
             &[("parallelism.default", "129")],
             "write `parallelism.default: 128` or less",
         ),

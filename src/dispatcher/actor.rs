@@ -24,6 +24,7 @@ use super::entry::{Entry, Quarantined, accepted, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
 use crate::dataflow::sink;
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
 /// How a Dispatcher behaves.
@@ -60,6 +61,8 @@ pub struct DispatcherContext {
     pub resources: Arc<dyn ResourceRequirementsGateway>,
     /// Removes what ended jobs leave.
     pub cleaner: Cleaner,
+    /// Fetches graphs that submissions only name.
+    pub blobs: BlobFetcher,
 }
 
 impl fmt::Debug for DispatcherContext {
@@ -82,6 +85,7 @@ impl Dispatcher {
         recovered: RecoveredJobs,
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
+        let blobs = context.blobs.clone();
         let mut actor = DispatcherActor {
             options,
             context,
@@ -93,7 +97,7 @@ impl Dispatcher {
         };
         actor.recover(recovered);
         tokio::spawn(actor.run(mailbox));
-        DispatcherHandle { commands }
+        DispatcherHandle { commands, blobs }
     }
 }
 
@@ -381,6 +385,7 @@ impl DispatcherActor {
                     // Blobs are gone for good; see `on_cleaned_up` for what is kept.
                     if let Some(remove) = &mut result.remove {
                         remove.blobs.clear();
+                        remove.parts.clear();
                     }
                 }
                 (Ok(()), _) => {}
@@ -538,7 +543,13 @@ impl DispatcherActor {
         };
         let remove = result.remove.clone().unwrap_or_default();
         let cleaner = self.context.cleaner.clone();
+        let store = self.context.store.clone();
         self.tasks.spawn(async move {
+            if let Err(failure) = store.clean_parts(job, &remove.parts).await {
+                // The term is over: the next one resumes the cleanup.
+                warn!(%job, %failure, "the parts of a graph could not be removed");
+                return Event::Done;
+            }
             cleaner.run(job, &remove).await;
             Event::CleanedUp { job }
         });
@@ -553,6 +564,7 @@ impl DispatcherActor {
             // A TaskExecutor that was cut off may still write there: looked at once more when the result goes.
             remove: result.remove.as_ref().map(|remove| pb::Cleanup {
                 blobs: Vec::new(),
+                parts: Vec::new(),
                 sink_directories: remove.sink_directories.clone(),
             }),
             ..(**result).clone()

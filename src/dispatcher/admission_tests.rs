@@ -19,10 +19,11 @@ use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     RecoveredJob, RecoveredJobs, SinkCleaner,
 };
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
-    Adoption, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
-    JobMasterGateway, JobMasterLauncher, ResourceOverview, ResourceRequirements,
-    ResourceRequirementsGateway,
+    Adoption, Departure, DispatcherGateway as _, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
+    ResourceRequirements, ResourceRequirementsGateway,
 };
 use crate::job::{CompileOptions, JobBuilder};
 
@@ -107,6 +108,14 @@ impl JobMasterLauncher for Surroundings {
 
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
+        Ok(())
+    }
+
     async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
         Ok(())
     }
@@ -183,6 +192,7 @@ impl Fixture {
                 initial_backoff: Duration::from_secs(1),
                 max_backoff: Duration::from_secs(60),
             },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
         Dispatcher::start(DispatcherOptions::default(), context, recovered)
     }
@@ -226,7 +236,7 @@ fn submission(token: &str) -> pb::SubmitJobRequest {
     pb::SubmitJobRequest {
         graph: Some(job.compile(&options).expect("valid")),
         submission_token: token.to_owned(),
-        deadline_ms: 0,
+        ..pb::SubmitJobRequest::default()
     }
 }
 

@@ -11,7 +11,7 @@ use tanist_proto::id::JobId;
 use tracing::warn;
 
 use super::job_store::{JobStore, JobStoreError, RecoveredJob};
-use crate::gateway::{JobMasterControl, ResourceRequirements, ResourceRequirementsGateway};
+use crate::gateway::{Departure, JobMasterControl, ResourceRequirementsGateway};
 
 /// So many JobMasters of a job may break in a term.
 pub(super) const TOLERATED: u32 = 3;
@@ -41,13 +41,8 @@ pub(super) async fn clear_away(
     store: Arc<JobStore>,
 ) -> Result<RecoveredJob, JobStoreError> {
     control.stop().await;
-    let nothing = ResourceRequirements {
-        job,
-        job_master_address: String::new(),
-        resources: Vec::new(),
-        held: BTreeMap::new(),
-    };
-    if let Err(error) = resources.declare_required_resources(nothing).await {
+    let left = resources.disconnect_job_master(job, Departure::Broke);
+    if let Err(error) = left.await {
         warn!(%job, %error, "the requirements of a broken JobMaster could not be withdrawn");
     }
     if broken <= TOLERATED {

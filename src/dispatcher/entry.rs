@@ -56,6 +56,7 @@ impl Quarantined {
             dirty: true,
             remove: Some(pb::Cleanup {
                 blobs: Vec::new(),
+                parts: Vec::new(),
                 sink_directories: self.sink_directories.clone(),
             }),
             submission_token: self.key.token.clone(),

@@ -10,8 +10,12 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::core::{Submission, SubmissionKey};
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
 use crate::job::validate_job_graph;
+
+/// The size of an encoded graph that is worth a thread of its own, in bytes.
+const LARGE: usize = 64 * 1024;
 
 /// An answer that the actor owes.
 pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
@@ -53,6 +57,7 @@ pub(super) enum Command {
 #[derive(Debug, Clone)]
 pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
+    pub(super) blobs: BlobFetcher,
 }
 
 impl Command {
@@ -108,6 +113,29 @@ impl DispatcherHandle {
     }
 }
 
+impl DispatcherHandle {
+    /// The same submission with its graph, fetched from the JobManager that was asked if it only names it.
+    async fn with_graph(
+        &self,
+        mut request: pb::SubmitJobRequest,
+    ) -> GatewayResult<pb::SubmitJobRequest> {
+        let Some(reference) = request.graph_reference.take() else {
+            return Ok(request);
+        };
+        let fetched = self.blobs.fetch(&reference).await;
+        let encoded = fetched.map_err(|error| match error {
+            // It was restarted, or has given up: who submits tries again.
+            GatewayError::NotFound(reason) => GatewayError::NotYet(reason),
+            other => other,
+        })?;
+        let graph = tokio::task::spawn_blocking(move || pb::JobGraph::decode(encoded)).await;
+        let invalid = |error: String| GatewayError::Invalid(format!("no job graph: {error}"));
+        let graph = graph.map_err(|error| invalid(error.to_string()))?;
+        request.graph = Some(graph.map_err(|error| invalid(error.to_string()))?);
+        Ok(request)
+    }
+}
+
 fn job_of(text: &str) -> GatewayResult<JobId> {
     text.parse()
         .map_err(|error| GatewayError::Invalid(format!("{error}")))
@@ -115,15 +143,15 @@ fn job_of(text: &str) -> GatewayResult<JobId> {
 
 /// Checks a submission: what is wrong with it is said before anything is persisted.
 fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
+    if request.submission_token.is_empty() {
+        let text = "the submission has no token: send the same one with every try";
+        return Err(GatewayError::Invalid(text.to_owned()));
+    }
     let graph = request
         .graph
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
     let job = job_of(&graph.job_id)?;
     validate_job_graph(&graph).map_err(|error| GatewayError::Invalid(error.to_string()))?;
-    if request.submission_token.is_empty() {
-        let text = "the submission has no token: send the same one with every try";
-        return Err(GatewayError::Invalid(text.to_owned()));
-    }
     let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
     let key = SubmissionKey {
         token: request.submission_token,
@@ -143,7 +171,18 @@ impl DispatcherGateway for DispatcherHandle {
         &self,
         request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse> {
-        let submission = Box::new(check(request)?);
+        let request = self.with_graph(request).await?;
+        let graph = request.graph.as_ref();
+        let submission = if graph.is_some_and(|graph| graph.encoded_len() > LARGE) {
+            // Checking and hashing it would hold a thread of the runtime up.
+            let checking = tokio::task::spawn_blocking(move || check(request));
+            let failed =
+                |error| GatewayError::Internal(format!("checking the graph failed: {error}"));
+            checking.await.map_err(failed)??
+        } else {
+            check(request)?
+        };
+        let submission = Box::new(submission);
         self.ask(|reply| Command::Submit { submission, reply })
             .await
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use prost::Message;
 use tanist_ha::election::Epoch;
+use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
@@ -17,6 +18,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
+use super::parts::KnownParts;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 
@@ -93,11 +95,13 @@ pub enum RecoveredJob {
 /// Writes and reads the records of one term's jobs.
 #[derive(Debug)]
 pub struct JobStore {
-    records: RecordStore,
-    pipeline: CommitPipeline,
-    epoch: Epoch,
+    pub(super) records: RecordStore,
+    pub(super) pipeline: CommitPipeline,
+    pub(super) epoch: Epoch,
     /// The blobs that records point to.
     blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
+    /// The parts that graphs point to.
+    parts: Mutex<KnownParts>,
 }
 
 impl JobStore {
@@ -108,6 +112,7 @@ impl JobStore {
             pipeline,
             epoch,
             blobs: Mutex::default(),
+            parts: Mutex::default(),
         }
     }
 
@@ -121,7 +126,7 @@ impl JobStore {
         self.records.coordination_store()
     }
 
-    /// Writes graph and state of a new job in one transaction.
+    /// Writes graph and state of a new job in one transaction; before it the graph's parts, if it is split.
     pub async fn put_submission(
         &self,
         graph: &pb::JobGraph,
@@ -130,15 +135,27 @@ impl JobStore {
         let job = job_id(&graph.job_id)?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
         let state = self.prepare(job, StateRecord(state.clone())).await?;
+        self.write_parts(job, &graph.parts).await?;
+        if !graph.parts.is_empty() {
+            failpoint("submit.parts-written").await;
+        }
         let written = vec![
             (job, Kind::Graphs, graph.blob),
             (job, Kind::States, state.blob),
         ];
-        self.commit(vec![graph.write, state.write], written).await
+        let committed = self.commit(vec![graph.write, state.write], written).await;
+        match &committed {
+            Ok(()) => {
+                let names = graph.parts.iter().map(|part| part.key().name.clone());
+                self.lock_parts().note(job, names.collect());
+            }
+            Err(error) => self.take_back(job, &graph.parts, error).await,
+        }
+        committed
     }
 
     /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
-    /// written: it names the blobs that have to be removed, too.
+    /// written: it names the blobs and parts that have to be removed, too.
     pub async fn put_result(
         &self,
         mut result: pb::JobResult,
@@ -153,6 +170,10 @@ impl JobStore {
         if !blobs.is_empty() {
             result.remove.get_or_insert_default().blobs.extend(blobs);
         }
+        let parts = self.lock_parts().of(job);
+        if !parts.is_empty() {
+            result.remove.get_or_insert_default().parts.extend(parts);
+        }
         match self.try_put_result(job, &result).await {
             Err(JobStoreError::Refused(Error::TooLarge { size, limit, .. })) => {
                 warn!(%job, size, limit, "the result is too large for the store: it is kept without details");
@@ -164,6 +185,7 @@ impl JobStore {
         }
         // The result names them from here on.
         self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
+        self.lock_parts().forget(job);
         Ok(result)
     }
 
@@ -318,9 +340,13 @@ impl JobStore {
         let graph = match graph {
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::Graphs, stored.blob);
+                self.lock_parts().note(job, stored.parts);
                 Ok(Box::new(stored.record.0))
             }
-            Some(Err(error)) => Err(error.to_string()),
+            Some(Err(error)) => {
+                self.lock_parts().note_unreadable(job);
+                Err(error.to_string())
+            }
             None => Err(missing("graphs")),
         };
         match (graph, state) {
@@ -371,6 +397,10 @@ impl JobStore {
         }
     }
 
+    pub(super) fn lock_parts(&self) -> std::sync::MutexGuard<'_, KnownParts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -412,7 +442,7 @@ fn name_of(job: JobId) -> Name {
 }
 
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr) => {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name(pub $message);
@@ -420,6 +450,7 @@ macro_rules! protobuf_record {
         impl Record for $name {
             const KIND: Kind = $kind;
             const FORMAT: u16 = 1;
+            const SPLITS: bool = $splits;
 
             fn encode(&self) -> Vec<u8> {
                 self.0.encode_to_vec()
@@ -434,13 +465,13 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States
+    StateRecord(pb::JobState), Kind::States, splits: false
 }
 protobuf_record! {
     /// `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results
+    ResultRecord(pb::JobResult), Kind::Results, splits: false
 }

@@ -13,6 +13,7 @@
 //!
 //! What a crash leaves behind, step by step:
 //! - before the submission's transaction: nothing; the client's retry with the same id and token is a first submission;
+//! - between the parts of a large graph and the transaction: parts that no graph points to; the next term removes them;
 //! - between transaction and acknowledgement: the job is there and runs; the retry gets the same answer;
 //! - while running: graph and state; the next term recovers it;
 //! - before the result's transaction: graph and state, saying that all is finished or canceled; the next term ends it
@@ -32,6 +33,7 @@ mod denials;
 mod entry;
 mod handle;
 pub mod job_store;
+mod parts;
 #[cfg(test)]
 mod tests;
 

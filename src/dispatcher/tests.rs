@@ -21,9 +21,11 @@ use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     SinkCleaner,
 };
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
-    Adoption, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl, JobMasterGateway,
-    JobMasterLauncher, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
+    Adoption, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
+    ResourceRequirements, ResourceRequirementsGateway,
 };
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -87,7 +89,7 @@ impl JobMasterControl for Scripted {
 #[derive(Debug, Default)]
 struct World {
     job_masters: Mutex<Vec<Arc<Scripted>>>,
-    requirements: Mutex<Vec<ResourceRequirements>>,
+    withdrawn: Mutex<Vec<JobId>>,
     cleaned: Mutex<Vec<String>>,
 }
 
@@ -107,11 +109,16 @@ impl JobMasterLauncher for World {
 
 #[async_trait]
 impl ResourceRequirementsGateway for World {
-    async fn declare_required_resources(
-        &self,
-        requirements: ResourceRequirements,
-    ) -> GatewayResult<()> {
-        lock(&self.requirements).push(requirements);
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, job: JobId, _: Departure) -> GatewayResult<()> {
+        lock(&self.withdrawn).push(job);
+        Ok(())
+    }
+
+    async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
         Ok(())
     }
 
@@ -189,6 +196,7 @@ impl Leader {
                 initial_backoff: Duration::from_millis(10),
                 max_backoff: Duration::from_secs(1),
             },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
         let dispatcher = Dispatcher::start(options, context, recovered);
         Leader {
@@ -471,9 +479,7 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
         let job_masters = lock(&a.world.job_masters);
         assert_eq!(job_masters.len(), broken + 1);
         assert_eq!(job_masters[broken].state.job_incarnation, 5);
-        let withdrawn = lock(&a.world.requirements);
-        assert_eq!(withdrawn.len(), broken);
-        assert!(withdrawn.iter().all(|it| it.resources.is_empty()));
+        assert_eq!(*lock(&a.world.withdrawn), vec![JOB; broken]);
     }
     a.end_last(End::Broken);
     a.wait_for(JOB, pb::JobStatus::Suspended).await;
@@ -500,6 +506,7 @@ async fn what_a_late_task_left_behind_goes_with_the_result() {
     result.remove = Some(pb::Cleanup {
         blobs: Vec::new(),
         sink_directories: vec!["/out".to_owned()],
+        ..pb::Cleanup::default()
     });
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;

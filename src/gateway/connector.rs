@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tanist_proto::id::JobId;
 
+use super::blobs::BlobGateway;
 use super::{DispatcherGateway, JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway};
 
 /// Gives gateways by address. Over the wire it opens connections lazily, so that these calls neither wait nor fail: an
@@ -18,4 +19,6 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
     fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway>;
     /// The TaskExecutor at `address`.
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway>;
+    /// The blob server of the JobManager at `address`, which is not the address of its components.
+    fn blobs(&self, address: &str) -> Arc<dyn BlobGateway>;
 }

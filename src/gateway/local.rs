@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::blobs::{BlobGateway, BlobStream};
 use super::{
     Components, Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     ResourceManagerGateway, TaskExecutorGateway,
@@ -84,6 +85,7 @@ struct Host {
     resource_manager: Option<Arc<dyn ResourceManagerGateway>>,
     job_masters: BTreeMap<JobId, Arc<dyn JobMasterGateway>>,
     task_executor: Option<Arc<dyn TaskExecutorGateway>>,
+    blobs: Option<Arc<dyn BlobGateway>>,
 }
 
 impl LocalConnector {
@@ -123,6 +125,11 @@ impl LocalConnector {
     /// Puts a TaskExecutor at `address`.
     pub fn put_task_executor(&self, address: &str, gateway: Arc<dyn TaskExecutorGateway>) {
         self.host(address, |host| host.task_executor = Some(gateway));
+    }
+
+    /// Puts a blob server at `address`.
+    pub fn put_blobs(&self, address: &str, gateway: Arc<dyn BlobGateway>) {
+        self.host(address, |host| host.blobs = Some(gateway));
     }
 
     /// Switches a fault on the way to `address` on or off.
@@ -168,6 +175,10 @@ impl Connector for LocalConnector {
     }
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
+        self.way(address)
+    }
+
+    fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
         self.way(address)
     }
 }
@@ -338,6 +349,19 @@ forward_all! { TaskExecutorGateway, "TaskExecutor",
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest) -> HeartbeatFromJobMasterResponse;
     disconnect_job_master(DisconnectJobMasterRequest) -> Ack;
     disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack;
+}
+
+#[async_trait]
+impl BlobGateway for Way {
+    async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream> {
+        let find = |host: &Host| match &host.blobs {
+            Some(gateway) => Ok(Found::Gateway(gateway.clone())),
+            None => gone("blob server"),
+        };
+        let look_up = |_| none("blob server");
+        let ask = |gateway: Arc<dyn BlobGateway>| async move { gateway.fetch(request).await };
+        self.call("blob server", "fetch", find, look_up, ask).await
+    }
 }
 
 macro_rules! forward_to_job {

@@ -4,6 +4,7 @@
 //! Both implementations take the same message structs and make the same checks; in one process nothing is encoded.
 //! Every message names its term ([`tanist_proto::v1::Sender`]); the receiver's [`fencing`] refuses outdated ones.
 
+pub mod blobs;
 mod components;
 mod connector;
 pub mod fencing;
@@ -148,13 +149,58 @@ pub trait ResourceManagerGateway: Send + Sync + fmt::Debug + 'static {
 /// What JobMasters ask of the ResourceManager. Both live in the leading JobManager, in one term.
 #[async_trait]
 pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
-    /// States all that a job needs, replacing what was stated before. Empty: nothing any more.
+    /// Registers the JobMaster of a job, which then has to state all that the job needs. The same again is a success; an
+    /// older one than the present is `Outdated`.
+    async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()>;
+    /// States all that a job needs, replacing what was stated before. Empty: nothing. `NotFound`: register first, or again.
+    /// `Outdated`: another JobMaster speaks for the job.
     async fn declare_required_resources(
         &self,
         requirements: ResourceRequirements,
     ) -> GatewayResult<()>;
+    /// The JobMaster of a job is gone: the job needs nothing, or nothing until there is another one.
+    async fn disconnect_job_master(
+        &self,
+        job: tanist_proto::id::JobId,
+        departure: Departure,
+    ) -> GatewayResult<()>;
     /// Registered TaskManagers and their slots.
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
+}
+
+/// Tells the JobMasters of one job apart; a younger one is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobMasterId {
+    /// The term that it is part of.
+    pub epoch: tanist_ha::election::Epoch,
+    /// Which one of that term, and of the job.
+    pub incarnation: u64,
+}
+
+impl fmt::Display for JobMasterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of epoch {}", self.incarnation, self.epoch)
+    }
+}
+
+/// Why a JobMaster speaks for its job no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// The job has a durable result, says its JobMaster.
+    JobEnded(JobMasterId),
+    /// It broke, whichever it was; the job goes on with another one.
+    Broke,
+}
+
+/// A JobMaster that speaks for a job.
+#[derive(Debug, Clone)]
+pub struct JobMasterRegistration {
+    /// For which one.
+    pub job: tanist_proto::id::JobId,
+    /// Who.
+    pub job_master: JobMasterId,
+    /// Cancelled when a younger one takes its place.
+    pub superseded: tokio_util::sync::CancellationToken,
 }
 
 /// All that a job needs.
@@ -162,6 +208,8 @@ pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
 pub struct ResourceRequirements {
     /// Whose.
     pub job: tanist_proto::id::JobId,
+    /// Who states it: the registered JobMaster.
+    pub job_master: JobMasterId,
     /// Where its JobMaster is reached: `host:port`.
     pub job_master_address: String,
     /// What it needs, by profile.

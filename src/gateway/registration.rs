@@ -3,6 +3,9 @@
 //! The same for every connection. Each attempt asks anew what to send, so that it carries a registration number of its own and
 //! a report of that moment. An attempt ends at a timeout that doubles; after an error or a refusal there is a delay, which
 //! the caller's wake-up ends at once. It is cancelled by dropping it, with which a late answer is dropped as well.
+//!
+//! Registrations are numbered, and the other side takes none at or below the highest that it has seen. It says which one
+//! that is; the caller's next attempt, which follows at once, is to have a higher one.
 
 use std::future::Future;
 use std::time::Duration;
@@ -47,6 +50,11 @@ pub enum Answer<S> {
     Success(S),
     /// Not this time.
     Failure(String),
+    /// A registration of this one with a number up to this was seen: it takes a higher one.
+    TooLow {
+        /// The highest number that was seen.
+        highest: u64,
+    },
     /// Never.
     Rejection(String),
 }
@@ -57,11 +65,34 @@ impl Answer<pb::RegistrationSuccess> {
         use pb::registration_response::Answer as Message;
         match message.answer {
             Some(Message::Success(success)) => Ok(Answer::Success(success)),
-            Some(Message::Failure(failure)) => Ok(Answer::Failure(failure.reason)),
+            Some(Message::Failure(failure)) => Ok(match failure.highest_registration {
+                0 => Answer::Failure(failure.reason),
+                highest => Answer::TooLow { highest },
+            }),
             Some(Message::Rejection(rejection)) => Ok(Answer::Rejection(rejection.reason)),
             None => Err(GatewayError::Invalid(
                 "the registration's answer is empty".to_owned(),
             )),
+        }
+    }
+
+    /// The answer as a message.
+    pub fn into_message(self) -> pb::RegistrationResponse {
+        use pb::registration_response::Answer as Message;
+        let answer = match self {
+            Answer::Success(success) => Message::Success(success),
+            Answer::Failure(reason) => Message::Failure(pb::RegistrationFailure {
+                reason,
+                highest_registration: 0,
+            }),
+            Answer::TooLow { highest } => Message::Failure(pb::RegistrationFailure {
+                reason: format!("a registration with number {highest} was seen before"),
+                highest_registration: highest,
+            }),
+            Answer::Rejection(reason) => Message::Rejection(pb::RegistrationRejection { reason }),
+        };
+        pb::RegistrationResponse {
+            answer: Some(answer),
         }
     }
 }
@@ -72,6 +103,7 @@ impl<S> Answer<S> {
         match self {
             Answer::Success(success) => Answer::Success(change(success)),
             Answer::Failure(reason) => Answer::Failure(reason),
+            Answer::TooLow { highest } => Answer::TooLow { highest },
             Answer::Rejection(reason) => Answer::Rejection(reason),
         }
     }
@@ -101,6 +133,7 @@ where
 {
     let mut timeout = options.initial_timeout;
     let mut error_delay = options.initial_timeout.min(options.error_delay);
+    let mut was_too_low = false;
     loop {
         let delay = match tokio::time::timeout(timeout, attempt()).await {
             Ok(Ok(Answer::Success(success))) => return Registered::Success(success),
@@ -109,6 +142,25 @@ where
             Ok(Ok(Answer::Failure(reason))) => {
                 tracing::info!(target_address = target, reason, "registration was refused");
                 options.refused_delay
+            }
+            Ok(Ok(Answer::TooLow { highest })) if !std::mem::replace(&mut was_too_low, true) => {
+                tracing::info!(
+                    target_address = target,
+                    highest,
+                    "registration's number is too low"
+                );
+                Duration::ZERO
+            }
+            // Also with a number above the last one that was seen: another process has the same id.
+            Ok(Ok(Answer::TooLow { highest })) => {
+                tracing::warn!(
+                    target_address = target,
+                    highest,
+                    "registration's number is too low again: does another process have this id?"
+                );
+                let delay = error_delay;
+                error_delay = error_delay.saturating_mul(2).min(options.error_delay);
+                delay
             }
             Ok(Err(error)) => {
                 tracing::debug!(target_address = target, %error, "registration failed");
@@ -204,6 +256,31 @@ mod tests {
         let (result, begun) = run(script, &Notify::new()).await;
         assert_eq!(result, Registered::Rejected("wrong cluster".to_owned()));
         assert!((22..=30).contains(&begun[1].as_secs()), "{begun:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_number_that_was_too_low_is_followed_by_the_next_at_once_but_not_for_ever() {
+        let too_low = || Some(Ok(Answer::TooLow { highest: 9 }));
+        let script = vec![too_low(), too_low(), Some(Ok(Answer::Success(1)))];
+        let (result, begun) = run(script, &Notify::new()).await;
+        assert_eq!(result, Registered::Success(1));
+        assert_eq!(begun[1], Duration::ZERO);
+        assert!(begun[2] >= Duration::from_millis(75), "{begun:?}");
+    }
+
+    #[test]
+    fn an_answer_is_the_same_after_its_way_as_a_message() {
+        for answer in [
+            Answer::Success(pb::RegistrationSuccess::default()),
+            Answer::Failure("busy".to_owned()),
+            Answer::TooLow { highest: 7 },
+            Answer::Rejection("wrong cluster".to_owned()),
+        ] {
+            assert_eq!(
+                Answer::from_message(answer.clone().into_message()),
+                Ok(answer)
+            );
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -78,7 +78,13 @@ async fn run(
     );
     match core {
         Ok(core) => {
-            let calls = Calls::new(&options, &context, core.job_incarnation());
+            let calls = match Calls::new(&options, &context, core.job_incarnation()).await {
+                Ok(calls) => calls,
+                Err(error) => {
+                    tracing::error!(job = context.graph.job_id, %error, "JobMaster broke");
+                    return;
+                }
+            };
             let actor = JobMasterActor {
                 calls,
                 clock,
@@ -89,6 +95,7 @@ async fn run(
                 cancels: Vec::new(),
                 wanted: None,
                 is_declaring: false,
+                is_registered: false,
                 next_heartbeat: Instant::now() + options.heartbeat_interval,
                 options,
                 context,
@@ -156,6 +163,8 @@ pub(super) struct JobMasterActor {
     cancels: Vec<Reply<()>>,
     wanted: Option<Wanted>,
     is_declaring: bool,
+    /// Whether the ResourceManager took the last that it was told.
+    is_registered: bool,
     next_heartbeat: Instant,
 }
 
@@ -171,11 +180,18 @@ impl JobMasterActor {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event is never refused");
         }
+        self.declare();
+        let superseded = self.calls.superseded();
+        tokio::pin!(superseded);
         let closing = loop {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
                 biased;
                 () = stop.cancelled() => Next::Forget,
+                () = &mut superseded => {
+                    tracing::warn!(job = self.context.graph.job_id, "another JobMaster took over");
+                    Next::Forget
+                }
                 Some(done) = self.io.join_next() => match done {
                     Ok(done) => self.note_done(done),
                     // Which effect was lost is unknown, so nothing can be built on this state any more.
@@ -272,12 +288,14 @@ impl JobMasterActor {
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
-            Done::Declared {
-                wanted,
-                is_accepted,
-            } => {
+            Done::Declared { wanted, answer } => {
                 self.is_declaring = false;
-                if !is_accepted || self.wanted != Some(wanted) {
+                self.is_registered = answer.is_ok();
+                if let Err(error @ GatewayError::Outdated { .. }) = &answer {
+                    tracing::warn!(job = self.context.graph.job_id, %error, "JobMaster forgets");
+                    return Next::Forget;
+                }
+                if answer.is_err() || self.wanted != wanted {
                     self.declare();
                 }
             }
@@ -416,9 +434,10 @@ impl JobMasterActor {
     }
 
     fn declare(&mut self) {
-        if let Some(wanted) = self.wanted.clone().filter(|_| !self.is_declaring) {
+        if !self.is_declaring {
             self.is_declaring = true;
-            self.calls.declare(&mut self.io, wanted);
+            let (wanted, is_registered) = (self.wanted.clone(), self.is_registered);
+            self.calls.declare(&mut self.io, wanted, is_registered);
         }
     }
 

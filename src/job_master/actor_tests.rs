@@ -403,3 +403,43 @@ async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_b
     };
     wait_until("the next generation runs", runs_again).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn all_requirements_are_declared_in_full_at_each_new_connection() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let declared = || lock(&fixture.surroundings.declared).clone();
+    let registered = || lock(&fixture.surroundings.registered).len();
+    wait_until("declared", || declared() == [2]).await;
+    assert_eq!(registered(), 1);
+    // The ResourceManager does not know it any more: it registers and declares again, at once.
+    let unknown = GatewayError::NotFound("not registered".to_owned());
+    lock(&fixture.surroundings.refusals).push(unknown);
+    wait_until("declared again", || registered() == 2).await;
+    wait_until("declared in full", || declared() == [2, 2]).await;
+    let ids = lock(&fixture.surroundings.registered);
+    assert_eq!(ids[0].job_master, ids[1].job_master);
+    assert_eq!(ids[0].job_master.epoch, Epoch::new(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_master_whose_place_another_one_took_forgets() {
+    let told = Fixture::start(options(RestartStrategy::None));
+    wait_until("registered", || {
+        !lock(&told.surroundings.registered).is_empty()
+    })
+    .await;
+    lock(&told.surroundings.registered)[0].superseded.cancel();
+    assert_eq!(told.job_master.ended().await, None);
+
+    let refused = Fixture::start(options(RestartStrategy::None));
+    wait_until("declared", || {
+        !lock(&refused.surroundings.declared).is_empty()
+    })
+    .await;
+    let outdated = GatewayError::Outdated {
+        epoch: 3,
+        reason: "another one is the present one".to_owned(),
+    };
+    lock(&refused.surroundings.refusals).push(outdated);
+    assert_eq!(refused.job_master.ended().await, None);
+}

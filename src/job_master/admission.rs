@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::actor::JobMasterActor;
 use super::event::{Connection, Event, Refusal, Registration};
 use super::options::millis;
+use crate::gateway::registration::Answer;
 use crate::gateway::{GatewayError, GatewayResult};
 
 impl JobMasterActor {
@@ -31,7 +32,7 @@ impl JobMasterActor {
         };
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {
-            Ok(_) => pb::registration_response::Answer::Success(pb::RegistrationSuccess {
+            Ok(_) => Answer::Success(pb::RegistrationSuccess {
                 resource_id: format!("job-master-{}-{job_incarnation}", self.context.graph.job_id),
                 cluster_id: String::new(),
                 cluster_incarnation: self.context.sender.cluster_incarnation.clone(),
@@ -39,16 +40,15 @@ impl JobMasterActor {
                 heartbeat_interval_ms: millis(self.options.heartbeat_interval),
                 heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
             }),
-            Err(refusal) => {
-                let reason = refusal.to_string();
-                pb::registration_response::Answer::Failure(pb::RegistrationFailure { reason })
+            Err(Refusal::Outdated { seen, .. }) => Answer::TooLow {
+                highest: seen.get(),
+            },
+            Err(refusal @ (Refusal::NotRegistered(_) | Refusal::Ended)) => {
+                Answer::Failure(refusal.to_string())
             }
         };
-        let registration = Some(pb::RegistrationResponse {
-            answer: Some(answer),
-        });
         Ok(pb::RegisterTaskManagerResponse {
-            registration,
+            registration: Some(answer.into_message()),
             job_incarnation,
         })
     }

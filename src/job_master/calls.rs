@@ -6,19 +6,24 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message as _;
+use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::{
-    Connector, GatewayError, GatewayResult, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway, TaskExecutorGateway,
+    Connector, Departure, GatewayError, GatewayResult, JobMasterId, JobMasterRegistration,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway, TaskExecutorGateway,
 };
 
 /// What a task ended with.
@@ -29,7 +34,10 @@ pub(super) enum Done {
     /// An event from within this process.
     Local(Event),
     /// The ResourceManager answered.
-    Declared { wanted: Wanted, is_accepted: bool },
+    Declared {
+        wanted: Option<Wanted>,
+        answer: GatewayResult<()>,
+    },
     /// A TaskManager answered, or didn't.
     Called {
         connection: Connection,
@@ -54,6 +62,10 @@ pub(super) struct Calls {
     sender: pb::Sender,
     job: pb::JobScope,
     graph: Arc<pb::JobGraph>,
+    id: JobMasterId,
+    superseded: CancellationToken,
+    /// The same for TaskManagers, where it is too large to be sent with each deployment.
+    held: Option<HeldBlob>,
     rpc_address: String,
     ask_timeout: Duration,
     retry_delay: Duration,
@@ -64,18 +76,31 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(
+    pub(super) async fn new(
         options: &JobMasterOptions,
         context: &JobMasterContext,
         job_incarnation: u64,
-    ) -> Calls {
-        Calls {
+    ) -> GatewayResult<Calls> {
+        let graph = Arc::new(context.graph.clone());
+        let held = if graph.encoded_len() > options.inline_deployment_threshold {
+            let encoded = encode(graph.clone()).await?;
+            Some(context.blobs.hold(encoded).await?)
+        } else {
+            None
+        };
+        Ok(Calls {
             sender: context.sender.clone(),
             job: pb::JobScope {
                 job_id: context.graph.job_id.clone(),
                 job_incarnation,
             },
-            graph: Arc::new(context.graph.clone()),
+            id: JobMasterId {
+                epoch: Epoch::new(context.sender.epoch),
+                incarnation: job_incarnation,
+            },
+            superseded: CancellationToken::new(),
+            graph,
+            held,
             rpc_address: context.rpc_address.clone(),
             ask_timeout: options.rpc_ask_timeout,
             retry_delay: options.heartbeat_interval,
@@ -83,7 +108,7 @@ impl Calls {
             resources: context.resources.clone(),
             state_store: context.state_store.clone(),
             committer: context.committer.clone(),
-        }
+        })
     }
 
     /// Starts the task of an effect that waits for somebody; others are the actor's own.
@@ -184,8 +209,9 @@ impl Calls {
         let request = pb::SubmitTasksRequest {
             sender: self.sender(&connection),
             job: Some(self.job.clone()),
-            graph: Some((*self.graph).clone()),
+            graph: self.held.is_none().then(|| (*self.graph).clone()),
             tasks,
+            graph_reference: self.held.as_ref().map(HeldBlob::reference),
         };
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.submit_tasks(request)).await;
@@ -271,22 +297,48 @@ impl Calls {
         });
     }
 
-    /// States what the job needs.
-    pub(super) fn declare(&self, io: &mut JoinSet<Done>, wanted: Wanted) {
-        let (resources, requirements) = (self.resources.clone(), self.requirements(&wanted));
+    /// Registers where that is to be done, then states all that the job needs, where that is known.
+    pub(super) fn declare(
+        &self,
+        io: &mut JoinSet<Done>,
+        wanted: Option<Wanted>,
+        is_registered: bool,
+    ) {
+        let resources = self.resources.clone();
+        // Without anything to state, registering again is the sign of life.
+        let is_registering = !is_registered || wanted.is_none();
+        let registration = is_registering.then(|| JobMasterRegistration {
+            job: job_id(&self.graph),
+            job_master: self.id,
+            superseded: self.superseded.clone(),
+        });
+        let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
         io.spawn(async move {
-            let declared = resources.declare_required_resources(requirements);
+            let declared = async {
+                if let Some(registration) = registration {
+                    resources.register_job_master(registration).await?;
+                }
+                match requirements {
+                    Some(requirements) => resources.declare_required_resources(requirements).await,
+                    None => Ok(()),
+                }
+            };
             let answer = bounded(ask_timeout, declared).await;
             if let Err(error) = &answer {
                 tracing::debug!(%error, "requirements were not taken, declared again later");
-                tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
+                // Whoever is only not known any more registers at once.
+                if is_registering || !matches!(error, GatewayError::NotFound(_)) {
+                    tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
+                }
             }
-            Done::Declared {
-                wanted,
-                is_accepted: answer.is_ok(),
-            }
+            Done::Declared { wanted, answer }
         });
+    }
+
+    /// Completes when another JobMaster has taken this one's place.
+    pub(super) fn superseded(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.superseded.clone().cancelled_owned()
     }
 
     fn requirements(&self, wanted: &Wanted) -> ResourceRequirements {
@@ -298,6 +350,7 @@ impl Calls {
         };
         ResourceRequirements {
             job: job_id(&self.graph),
+            job_master: self.id,
             job_master_address: self.rpc_address.clone(),
             resources: if needed == 0 {
                 Vec::new()
@@ -323,12 +376,12 @@ impl Calls {
                 }
             }
         });
-        let declared = self
-            .resources
-            .declare_required_resources(self.requirements(&Wanted::default()));
-        let declared = bounded(self.ask_timeout, declared);
-        let (_, declared) = tokio::join!(futures::future::join_all(goodbyes), declared);
-        if let Err(error) = declared {
+        let job = job_id(&self.graph);
+        let departure = Departure::JobEnded(self.id);
+        let left = self.resources.disconnect_job_master(job, departure);
+        let left = bounded(self.ask_timeout, left);
+        let (_, left) = tokio::join!(futures::future::join_all(goodbyes), left);
+        if let Err(error) = left {
             tracing::debug!(%error, "the ResourceManager did not hear that the job has ended");
         }
     }
@@ -436,4 +489,10 @@ async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committ
         }
         Err(CommitError::Refused(reason)) => Done::Local(Event::SinksRefused(reason)),
     }
+}
+
+/// Encodes beside the runtime's threads: a large graph would hold one up.
+async fn encode(graph: Arc<pb::JobGraph>) -> GatewayResult<Bytes> {
+    let encoded = tokio::task::spawn_blocking(move || Bytes::from(graph.encode_to_vec())).await;
+    encoded.map_err(|error| GatewayError::Internal(format!("the graph can't be encoded: {error}")))
 }

@@ -168,8 +168,8 @@ fn result(
         ended_at_ms: now_ms,
         dirty: true,
         remove: Some(pb::Cleanup {
-            blobs: Vec::new(),
             sink_directories: sink_directories(graph),
+            ..pb::Cleanup::default()
         }),
         submission_token: state.submission_token.clone(),
         graph_digest: state.graph_digest.clone(),

@@ -10,6 +10,7 @@ use tanist_proto::v1 as pb;
 
 use super::core::CoreOptions;
 use super::restart::RestartStrategy;
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::persistence::JobStateStore;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
 
@@ -25,6 +26,8 @@ pub struct JobMasterOptions {
     pub rpc_failure_threshold: u32,
     /// A call that is not answered in this time has no answer.
     pub rpc_ask_timeout: Duration,
+    /// A larger graph (encoded, in bytes) is not sent with deployments but fetched (`rpc.inline-deployment-threshold`).
+    pub inline_deployment_threshold: usize,
     /// How long a region waits for slots before that counts as a failure.
     pub slot_request_timeout: Duration,
     /// How long a slot that nothing needs is kept.
@@ -44,6 +47,7 @@ impl Default for JobMasterOptions {
             heartbeat_timeout: Duration::from_secs(50),
             rpc_failure_threshold: 2,
             rpc_ask_timeout: Duration::from_secs(10),
+            inline_deployment_threshold: 256 << 10,
             slot_request_timeout: Duration::from_secs(300),
             slot_idle_timeout: Duration::from_secs(50),
             task_cancellation_timeout: Duration::from_secs(180),
@@ -110,6 +114,8 @@ pub struct JobMasterContext {
     pub committer: Arc<dyn SinkCommitter>,
     /// Ends the term when a younger one is heard of.
     pub on_higher_epoch: OnHigherEpoch,
+    /// Serves a graph that is too large for messages, while this JobMaster lives.
+    pub blobs: ServedBlobs,
 }
 
 impl fmt::Debug for JobMasterContext {

@@ -14,11 +14,12 @@ use tanist_proto::v1::ExecutionState;
 use super::testing::{graph_of, submitted};
 use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
 use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
+use crate::gateway::blobs::{BlobGateway, ServedBlobs};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
-    ResourceManagerGateway, ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
-    TaskExecutorGateway,
+    Connector, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    JobMasterRegistration, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
+    ResourceRequirementsGateway, TaskExecutorGateway,
 };
 
 /// How a TaskExecutor answers.
@@ -170,6 +171,9 @@ impl TaskExecutorGateway for TaskExecutor {
 pub(super) struct Surroundings {
     pub(super) task_executors: BTreeMap<String, Arc<TaskExecutor>>,
     pub(super) declared: Mutex<Vec<u32>>,
+    pub(super) registered: Mutex<Vec<JobMasterRegistration>>,
+    /// What the next declarations are refused with, the last first.
+    pub(super) refusals: Mutex<Vec<GatewayError>>,
     pub(super) committed: Mutex<Vec<pb::Committable>>,
     pub(super) failing_commits: Mutex<u32>,
     pub(super) is_occupied: Mutex<bool>,
@@ -191,14 +195,31 @@ impl Connector for Surroundings {
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         self.task_executors[address].clone()
     }
+
+    fn blobs(&self, _: &str) -> Arc<dyn BlobGateway> {
+        unreachable!("a JobMaster fetches nothing")
+    }
 }
 
 #[async_trait]
 impl ResourceRequirementsGateway for Surroundings {
+    async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()> {
+        lock(&self.registered).push(registration);
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, _: JobId, _: Departure) -> GatewayResult<()> {
+        lock(&self.declared).push(0);
+        Ok(())
+    }
+
     async fn declare_required_resources(
         &self,
         requirements: ResourceRequirements,
     ) -> GatewayResult<()> {
+        if let Some(refusal) = lock(&self.refusals).pop() {
+            return Err(refusal);
+        }
         let needed = requirements
             .resources
             .iter()
@@ -285,6 +306,7 @@ impl Fixture {
             connector: surroundings.clone(),
             committer: surroundings.clone(),
             on_higher_epoch,
+            blobs: ServedBlobs::new("jm:2"),
         };
         let job_master = JobMaster::start(options, context);
         Fixture {

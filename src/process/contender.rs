@@ -19,11 +19,13 @@ use tracing::{info, warn};
 
 use super::ha::HaServices;
 use super::peers::{self, PeersHandle, PeersSetup};
+use super::settings;
 use super::sinks::Sinks;
 use super::term::{self, TermServices};
 use super::view::{CurrentTerm, JobManagerView, ViewInner};
 use crate::config::ClusterOptions;
 use crate::gateway::Connector;
+use crate::gateway::blobs::ServedBlobs;
 use crate::telemetry::{ExitCode, version};
 
 /// The newest format of records that this version reads.
@@ -44,6 +46,8 @@ pub(super) struct ContenderOptions {
     pub sinks: Sinks,
     /// How it takes part among its peers; without, only leases tell who lives.
     pub peers: Option<PeersSetup>,
+    /// What its blob server serves.
+    pub blobs: ServedBlobs,
 }
 
 /// See the module.
@@ -84,6 +88,8 @@ impl Contender {
                 store: self.options.store,
                 current: self.current.clone(),
                 connector: self.options.connector.clone(),
+                blobs: self.options.blobs.clone(),
+                inline_threshold: settings::inline_deployment_threshold(&self.options.options),
                 election: self.election.subscribe(),
                 leaders: self.leaders.subscribe(),
                 peers: self.peers.subscribe(),
@@ -139,6 +145,7 @@ impl Contender {
             addresses: of.addresses.clone(),
             sinks: of.sinks.clone(),
             peers: peers.clone(),
+            blobs: of.blobs.clone(),
         };
         let code = lead_term_after_term(&terms, &opened, stop).await;
         if let Some(peers) = peers {

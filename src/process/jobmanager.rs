@@ -16,7 +16,8 @@ use super::settings;
 use super::sinks::Sinks;
 use super::view::JobManagerView;
 use crate::config::{ClusterOptions, Configuration};
-use crate::rpc::{RpcServer, Services, TonicConnector};
+use crate::gateway::blobs::ServedBlobs;
+use crate::rpc::{BlobServer, RpcServer, Services, TonicConnector};
 use crate::telemetry::ExitCode;
 
 /// A JobManager whose servers are bound. It contends once it runs.
@@ -25,6 +26,8 @@ pub struct JobManager {
     options: Arc<ClusterOptions>,
     process: ProcessId,
     rpc: RpcServer,
+    blob_server: BlobServer,
+    blobs: ServedBlobs,
     rest: Option<TcpListener>,
     contender: Contender,
 }
@@ -36,6 +39,9 @@ impl JobManager {
         let manager = &options.jobmanager;
         let key = "jobmanager.rpc.port";
         let rpc = listen::bind("the RPC server", key, &manager.bind_host, &manager.ports).await?;
+        let key = "blob.server.port";
+        let ports = &manager.blob_ports;
+        let blob_listener = listen::bind("the blob server", key, &manager.bind_host, ports).await?;
         let rest = &options.rest;
         let key = "rest.bind-port";
         let rest_listener =
@@ -46,6 +52,8 @@ impl JobManager {
         let peer_address = manager.address.with_port(port_of(&peer));
         let rpc_address = manager.address.with_port(port_of(&rpc));
         let rest_address = rest.address.with_port(port_of(&rest_listener));
+        let blob_address = manager.address.with_port(port_of(&blob_listener));
+        let blobs = ServedBlobs::new(blob_address.as_str());
         let process = match &manager.id {
             Some(id) => ProcessId::new(id.as_str()),
             None => ProcessId::new(rpc_address.as_str()),
@@ -54,6 +62,7 @@ impl JobManager {
             ("rpc".to_owned(), rpc_address),
             ("rest".to_owned(), rest_address),
             (PEER.to_owned(), peer_address),
+            ("blob".to_owned(), blob_address),
         ]);
         let contender = Contender::new(ContenderOptions {
             options: options.clone(),
@@ -63,9 +72,12 @@ impl JobManager {
             connector: Arc::new(TonicConnector::new(settings::rpc(&options))),
             sinks: Sinks::files(),
             peers: Some(settings::peers(&options, listen::detach(peer)?)),
+            blobs: blobs.clone(),
         });
         Ok(JobManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
+            blob_server: BlobServer::new(blob_listener),
+            blobs,
             options,
             process,
             rest: Some(rest_listener),
@@ -78,7 +90,7 @@ impl JobManager {
         self.rest.take()
     }
 
-    /// Where this process is reached: `rpc`, `rest`.
+    /// Where this process is reached: `rpc`, `rest`, `blob`.
     pub fn addresses(&self) -> &BTreeMap<String, String> {
         self.contender.addresses()
     }
@@ -93,14 +105,22 @@ impl JobManager {
         let serving = CancellationToken::new();
         let services = Services::JobManager(self.contender.components());
         let server = tokio::spawn(self.rpc.serve(services, serving.clone()));
+        let content = Arc::new(self.blobs.clone());
+        let blob_server = tokio::spawn(self.blob_server.serve(content, serving.clone()));
         let opened = tokio::select! {
             opened = ha::open(&self.options.ha, &self.process) => opened,
             () = stop.cancelled() => return ExitCode::Ended,
         };
+        if let Some(store) = &opened.blobs {
+            self.blobs.serve_store(store.clone());
+        }
         let code = self.contender.run(opened, &stop).await;
         serving.cancel();
         if let Ok(Err(error)) = server.await {
             warn!(%error, "the RPC server ended with an error");
+        }
+        if let Ok(Err(error)) = blob_server.await {
+            warn!(%error, "the blob server ended with an error");
         }
         code
     }

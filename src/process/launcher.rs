@@ -9,6 +9,7 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use crate::dispatcher::JobStore;
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
@@ -27,6 +28,7 @@ pub(super) struct LauncherServices {
     pub connector: Arc<dyn Connector>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    pub blobs: ServedBlobs,
 }
 
 /// Starts JobMasters within one term.
@@ -67,6 +69,7 @@ impl JobMasterLauncher for Launcher {
             connector: services.connector.clone(),
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
+            blobs: services.blobs.clone(),
         };
         Arc::new(Started(JobMaster::start(services.options.clone(), context)))
     }

@@ -2,6 +2,7 @@
 
 mod contender;
 pub mod demo;
+mod forwarding;
 pub mod ha;
 mod jobmanager;
 mod launcher;

@@ -17,6 +17,16 @@ pub(super) fn inline_threshold(options: &ClusterOptions) -> usize {
     options.ha.inline_threshold.as_usize()
 }
 
+/// The largest compressed graph that is split over store keys, in bytes.
+pub(super) fn max_graph_size(options: &ClusterOptions) -> usize {
+    options.ha.max_graph_size.as_usize()
+}
+
+/// The largest graph within a message, in bytes.
+pub(super) fn inline_deployment_threshold(options: &ClusterOptions) -> usize {
+    options.rpc.inline_deployment_threshold.as_usize()
+}
+
 pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
     RpcOptions {
         ask_timeout: options.rpc.ask_timeout,
@@ -65,6 +75,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
         heartbeat_timeout: options.heartbeat.timeout,
         rpc_failure_threshold: failure_threshold(options).unwrap_or(0),
         rpc_ask_timeout: options.rpc.ask_timeout,
+        inline_deployment_threshold: inline_deployment_threshold(options),
         slot_request_timeout: options.resources.slot_request_timeout,
         slot_idle_timeout: options.resources.slot_idle_timeout,
         task_cancellation_timeout: options

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use tanist_ha::election::{LeaderInformation, ProcessId};
+use tanist_ha::keys::Name;
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
@@ -20,9 +21,10 @@ use crate::gateway::Connector;
 use crate::gateway::fencing::HighestEpoch;
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
-    TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
+    Fatal, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
+    first_registration,
 };
-use crate::telemetry::{ExitCode, version};
+use crate::telemetry::{ExitCode, memory_limit_bytes, version};
 
 /// Why a TaskManager did not start.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +92,7 @@ impl TaskManager {
         let slots = manager.slots.get();
         Ok(TaskManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
-            description: describe(location, slots),
+            description: describe(location, slots, &options.ha.cluster_id),
             exchange,
             highest_epoch,
             tasks,
@@ -117,21 +119,12 @@ impl TaskManager {
             leaders: retrieval::follow(driver.observed()),
             connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
             launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
+            first_registration: first_registration(),
         });
         let serving = CancellationToken::new();
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
-        let code = tokio::select! {
-            () = stop.cancelled() => {
-                info!("stopping tasks and saying goodbye");
-                executor.stop("the TaskManager was asked to end").await;
-                ExitCode::Ended
-            }
-            reason = executor.fatal() => {
-                ExitCode::Refused.log_last_words(&reason);
-                ExitCode::Refused
-            }
-        };
+        let code = until_it_ends(executor, &stop).await;
         serving.cancel();
         if let Ok(Err(error)) = server.await {
             warn!(%error, "the RPC server ended with an error");
@@ -139,6 +132,30 @@ impl TaskManager {
         self.tasks.shut_down();
         code
     }
+}
+
+/// Waits until a TaskExecutor is asked to end, or can't go on: stops its tasks and says goodbye.
+pub(super) async fn until_it_ends(executor: TaskExecutor, stop: &CancellationToken) -> ExitCode {
+    let cause = tokio::select! {
+        () = stop.cancelled() => {
+            info!("stopping tasks and saying goodbye");
+            executor.stop("the TaskManager was asked to end").await;
+            return ExitCode::Ended;
+        }
+        cause = executor.fatal() => cause,
+    };
+    let code = match cause {
+        Fatal::Refused(_) => {
+            executor
+                .stop(&format!("the TaskManager is refused: {cause}"))
+                .await;
+            ExitCode::Refused
+        }
+        // Whoever holds a task that does not end would be waited for in vain; the end of the process says goodbye.
+        Fatal::Stuck(_) | Fatal::Broken(_) => ExitCode::Fatal,
+    };
+    code.log_last_words(&cause.to_string());
+    code
 }
 
 /// What a TaskExecutor needs, whatever its servers and its store are.
@@ -149,6 +166,7 @@ pub(super) struct ExecutorServices<'a> {
     pub leaders: watch::Receiver<LeaderView>,
     pub connector: Arc<dyn Connector>,
     pub launcher: Arc<dyn TaskLauncher>,
+    pub first_registration: u64,
 }
 
 /// Starts a TaskExecutor that follows the leader.
@@ -163,6 +181,7 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
             highest_epoch: services.highest_epoch,
             launcher: services.launcher,
             description: services.description,
+            first_registration: services.first_registration,
         },
     )
 }
@@ -199,14 +218,21 @@ fn follow_leader(
     leader
 }
 
-pub(super) fn describe(location: pb::TaskManagerLocation, slots: u32) -> TaskExecutorDescription {
+pub(super) fn describe(
+    location: pb::TaskManagerLocation,
+    slots: u32,
+    cluster_id: &Name,
+) -> TaskExecutorDescription {
     let cpu_cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let memory = rustix::system::sysinfo();
     let physical_memory_bytes = memory.totalram.saturating_mul(u64::from(memory.mem_unit));
     let cores = u32::try_from(cpu_cores).unwrap_or(u32::MAX);
+    let limit = memory_limit_bytes();
     let total = pb::ResourceProfile {
         cpu_cores: f64::from(cores),
-        memory_bytes: physical_memory_bytes,
+        memory_bytes: limit.map_or(physical_memory_bytes, |limit| {
+            limit.min(physical_memory_bytes)
+        }),
     };
     let share = pb::ResourceProfile {
         cpu_cores: total.cpu_cores / f64::from(slots),
@@ -221,7 +247,12 @@ pub(super) fn describe(location: pb::TaskManagerLocation, slots: u32) -> TaskExe
         total_profile: total,
         default_slot_profile: share,
         slots,
+        memory_configuration: pb::MemoryConfiguration {
+            process_limit_bytes: limit.unwrap_or_default(),
+        },
+        cluster_id: cluster_id.to_string(),
         version: version(),
+        protocol_version: tanist_proto::PROTOCOL_VERSION,
     }
 }
 

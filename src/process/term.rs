@@ -29,8 +29,11 @@ use super::settings;
 use super::sinks::Sinks;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
-use crate::dispatcher::{Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::dispatcher::{
+    Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
+};
 use crate::gateway::Connector;
+use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -43,13 +46,14 @@ pub(super) struct TermServices {
     pub ha: HaServices,
     pub connector: Arc<dyn Connector>,
     pub current: Arc<CurrentTerm>,
-    /// What the confirmed leader publishes: `rpc` and `rest`.
+    /// What the confirmed leader publishes: `rpc`, `rest` and `blob`.
     pub addresses: BTreeMap<String, String>,
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
     /// The other JobManagers; nothing where processes do not watch each other.
     pub peers: Option<PeersHandle>,
+    pub blobs: ServedBlobs,
 }
 
 /// How long the parts of a takeover took.
@@ -96,14 +100,15 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
         services.ha.store.clone(),
         services.ha.blobs.clone(),
         settings::inline_threshold(&services.options),
-    );
+    )
+    .with_max_split(settings::max_graph_size(&services.options));
     let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
     let recovered = recover(&store, session).await?;
     let jobs = recovered.jobs.len();
     phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
 
-    let term = start_components(services, session, store, recovered);
+    let term = start_components(services, session, store.clone(), recovered);
     services.current.begin(term.components.clone());
     let confirmed = services
         .ha
@@ -127,7 +132,9 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
             let peers = services.peers.as_ref();
             let looking =
                 look_for_the_deposed(peers, &*services.ha.store, &pipeline, session, record);
-            tokio::select! {
+            // Nobody waits for this, and nobody is held up by it.
+            let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
+            let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 () = looking => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
@@ -136,7 +143,9 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
                 () = term.components.dispatcher.ended() => {
                     Err(Error::Misconfigured("its Dispatcher broke".into()))
                 }
-            }
+            };
+            sweep.abort();
+            ended
         }
         Err(error) => Err(error),
     };
@@ -187,6 +196,7 @@ fn start_components(
         connector: services.connector.clone(),
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
+        blobs: services.blobs.clone(),
     });
     let context = DispatcherContext {
         session: session.clone(),
@@ -199,6 +209,7 @@ fn start_components(
             initial_backoff: options.cleanup.initial_backoff,
             max_backoff: options.cleanup.max_backoff,
         },
+        blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
     let dispatcher = Dispatcher::start(settings::dispatcher(options), context, recovered);
     let components = TermComponents {
@@ -222,6 +233,23 @@ async fn recover(store: &JobStore, session: &LeaderSession) -> Result<RecoveredJ
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// Removes what former leaders left between the parts of a graph and the graph; tries as long as the term lasts.
+async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    loop {
+        match store.remove_orphaned_parts().await {
+            Err(JobStoreError::Refused(error)) => {
+                warn!(%error, "parts without a graph can't be looked for, this is tried again");
+            }
+            Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = session.over() => return,
         }
     }
 }

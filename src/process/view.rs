@@ -14,8 +14,10 @@ use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
+use super::forwarding::ForwardingDispatcher;
 use super::peers::PeersHandle;
 use crate::dispatcher::DispatcherHandle;
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
     Components, Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     ResourceManagerGateway,
@@ -111,6 +113,9 @@ pub(super) struct ViewInner {
     pub(super) store: &'static str,
     pub(super) current: Arc<CurrentTerm>,
     pub(super) connector: Arc<dyn Connector>,
+    pub(super) blobs: ServedBlobs,
+    /// The largest graph (encoded, in bytes) that is sent on within a message.
+    pub(super) inline_threshold: usize,
     /// `None` until the store was reached.
     pub(super) election: watch::Receiver<Option<LeaderElection>>,
     pub(super) leaders: watch::Receiver<LeaderView>,
@@ -140,7 +145,11 @@ impl JobManagerView {
             if let Some(leader) = known.leader {
                 if leader.process != self.inner.process {
                     if let Some(address) = leader.addresses.get("rpc") {
-                        return self.inner.connector.dispatcher(address);
+                        return Arc::new(ForwardingDispatcher {
+                            leader: self.inner.connector.dispatcher(address),
+                            blobs: self.inner.blobs.clone(),
+                            threshold: self.inner.inline_threshold,
+                        });
                     }
                 } else if let Ok(own) = self.inner.current.dispatcher() {
                     return own;

@@ -20,7 +20,8 @@ use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::{Options, ResourceManagerServices};
 use crate::gateway::registration::Answer;
 use crate::gateway::{
-    GatewayError, GatewayResult, ResourceOverview, ResourceRequirements, TaskExecutorGateway,
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
+    ResourceRequirements, TaskExecutorGateway,
 };
 
 /// Messages that may wait.
@@ -38,7 +39,9 @@ pub(super) enum Message {
     ),
     SlotsAvailable(pb::NotifySlotsAvailableRequest, Reply<pb::Ack>),
     Goodbye(pb::DisconnectTaskExecutorRequest, Reply<pb::Ack>),
+    RegisterJobMaster(JobMasterRegistration, Reply<()>),
     Declare(ResourceRequirements, Reply<()>),
+    DisconnectJobMaster(JobId, Departure, Reply<()>),
     Overview(Reply<ResourceOverview>),
 }
 
@@ -70,6 +73,8 @@ pub(super) struct Actor {
     shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
     cancel: CancellationToken,
     calls: JoinSet<Called>,
+    /// How to tell JobMasters that another one took their place.
+    job_masters: BTreeMap<JobId, CancellationToken>,
 }
 
 impl Actor {
@@ -89,6 +94,7 @@ impl Actor {
             shortages,
             cancel,
             calls: JoinSet::new(),
+            job_masters: BTreeMap::new(),
         }
     }
 
@@ -121,14 +127,22 @@ impl Actor {
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
-                answer_to(reply, answer.map(registration_response));
+                answer_to(reply, answer.map(Answer::into_message));
             }
             Message::SlotsAvailable(request, reply) => {
                 answer_to(reply, self.core.slots_available(now, request));
             }
             Message::Goodbye(request, reply) => answer_to(reply, self.core.goodbye(now, &request)),
+            Message::RegisterJobMaster(registration, reply) => {
+                answer_to(reply, self.register_job_master(now, registration));
+            }
             Message::Declare(requirements, reply) => {
-                self.core.declare(now, requirements);
+                answer_to(reply, self.core.declare(now, requirements));
+            }
+            Message::DisconnectJobMaster(job, departure, reply) => {
+                if self.core.disconnect_job_master(now, job, departure) {
+                    self.job_masters.remove(&job);
+                }
                 answer_to(reply, Ok(()));
             }
             Message::Overview(reply) => {
@@ -136,6 +150,24 @@ impl Actor {
                 answer_to(reply, Ok(ResourceOverview { task_managers }));
             }
         }
+    }
+
+    fn register_job_master(
+        &mut self,
+        now: Instant,
+        registration: JobMasterRegistration,
+    ) -> GatewayResult<()> {
+        let JobMasterRegistration {
+            job,
+            job_master,
+            superseded,
+        } = registration;
+        let replaced = self.core.register_job_master(now, job, job_master)?;
+        let before = self.job_masters.insert(job, superseded);
+        if let Some(older) = before.filter(|_| replaced.is_some()) {
+            older.cancel();
+        }
+        Ok(())
     }
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
@@ -273,18 +305,6 @@ async fn bounded<T>(
                 reason: format!("nothing within {timeout:?}"),
             })
         })
-}
-
-fn registration_response(answer: Answer<pb::RegistrationSuccess>) -> pb::RegistrationResponse {
-    use pb::registration_response::Answer as Message;
-    let answer = match answer {
-        Answer::Success(success) => Message::Success(success),
-        Answer::Failure(reason) => Message::Failure(pb::RegistrationFailure { reason }),
-        Answer::Rejection(reason) => Message::Rejection(pb::RegistrationRejection { reason }),
-    };
-    pb::RegistrationResponse {
-        answer: Some(answer),
-    }
 }
 
 /// Who asked may have gone: then nobody wants the answer.

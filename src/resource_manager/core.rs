@@ -1,8 +1,10 @@
-//! What a ResourceManager decides: who is registered, who is lost, when to match slots. Pure: the time and everything heard
-//! are arguments; what is to be sent is collected as [`Effect`]s.
+//! What a ResourceManager decides: who is lost, when to match slots, which jobs it lets go. Pure: the time and everything
+//! heard are arguments; what is to be sent is collected as [`Effect`]s. Who may register is decided in
+//! [`super::registering`].
 //!
 //! - Of the registrations of one TaskExecutor only the highest counts; answers to messages of an earlier one are dropped.
 //! - A message of a younger term ends this one; a message of an older term is refused.
+//! - Of the JobMasters of a job only the youngest states what the job needs. See [`super::job_masters`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,10 +15,10 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::Options;
+use super::job_masters::JobMasters;
 use super::report::{parse_report, slot_outcome};
 use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
-use crate::gateway::registration::Answer;
-use crate::gateway::{GatewayError, GatewayResult, ResourceRequirements};
+use crate::gateway::{GatewayError, GatewayResult};
 
 /// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
@@ -82,39 +84,40 @@ pub enum Effect {
 
 /// A registered TaskExecutor.
 #[derive(Debug)]
-struct Worker {
-    location: pb::TaskManagerLocation,
-    registration: u64,
-    hardware: Option<pb::HardwareDescription>,
-    total_profile: Option<pb::ResourceProfile>,
-    last_heartbeat: Instant,
-    next_heartbeat: Instant,
-    unreachable: u32,
+pub(super) struct Worker {
+    pub(super) location: pb::TaskManagerLocation,
+    pub(super) registration: u64,
+    pub(super) hardware: Option<pb::HardwareDescription>,
+    pub(super) total_profile: Option<pb::ResourceProfile>,
+    pub(super) memory_configuration: Option<pb::MemoryConfiguration>,
+    pub(super) last_heartbeat: Instant,
+    pub(super) next_heartbeat: Instant,
+    pub(super) unreachable: u32,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Core {
-    options: Options,
-    term: Term,
-    resource_id: String,
-    workers: BTreeMap<ResourceId, Worker>,
+    pub(super) options: Options,
+    pub(super) term: Term,
+    pub(super) resource_id: String,
+    pub(super) workers: BTreeMap<ResourceId, Worker>,
     /// Also of those that are gone.
-    highest_registrations: BTreeMap<ResourceId, u64>,
-    slots: SlotManager,
+    pub(super) highest_registrations: BTreeMap<ResourceId, u64>,
+    pub(super) slots: SlotManager,
     check_at: Option<Instant>,
     retry_at: Option<Instant>,
-    /// Jobs that hold slots without stating requirements, and since when.
-    unclaimed: BTreeMap<JobId, Instant>,
+    pub(super) job_masters: JobMasters,
     shortages: BTreeMap<JobId, Shortage>,
     /// Whether `shortages` were taken since they last changed.
     shortages_are_taken: bool,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
 }
 
 impl Core {
     /// Knows nobody. `seed` tells this ResourceManager from all others.
     pub fn new(options: Options, term: Term, seed: u64) -> Core {
+        let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
         Core {
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
@@ -124,7 +127,7 @@ impl Core {
             slots: SlotManager::new(seed),
             check_at: None,
             retry_at: None,
-            unclaimed: BTreeMap::new(),
+            job_masters,
             shortages: BTreeMap::new(),
             shortages_are_taken: true,
             effects: Vec::new(),
@@ -145,121 +148,6 @@ impl Core {
     pub fn take_changed_shortages(&mut self) -> Option<&BTreeMap<JobId, Shortage>> {
         let are_taken = std::mem::replace(&mut self.shortages_are_taken, true);
         (!are_taken).then_some(&self.shortages)
-    }
-
-    /// Registers a TaskExecutor.
-    pub fn register(
-        &mut self,
-        now: Instant,
-        request: pb::RegisterTaskExecutorRequest,
-    ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
-        let sender = request
-            .sender
-            .ok_or_else(|| invalid("the message names no sender"))?;
-        let own = &self.term.incarnation;
-        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
-            return Ok(Answer::Rejection(format!(
-                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: was the \
-                 store wiped or restored?",
-                sender.cluster_incarnation
-            )));
-        }
-        self.check_epoch(sender.epoch)?;
-        let location = request
-            .location
-            .ok_or_else(|| invalid("the registration has no location"))?;
-        let worker: ResourceId = match location.resource_id.parse() {
-            Ok(worker) => worker,
-            Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
-        };
-        let highest = self
-            .highest_registrations
-            .get(&worker)
-            .copied()
-            .unwrap_or_default();
-        if sender.registration <= highest {
-            return Err(self.outdated(format!(
-                "registration {} of {worker}, but {highest} was seen",
-                sender.registration
-            )));
-        }
-        let report = parse_report(request.slot_report.unwrap_or_default())?;
-        self.highest_registrations
-            .insert(worker.clone(), sender.registration);
-        if let Some(old) = self.workers.get(&worker)
-            && old.location.incarnation != location.incarnation
-        {
-            tracing::info!(
-                task_manager = %worker, old = old.location.incarnation, new = location.incarnation,
-                "a new incarnation replaces a task manager"
-            );
-        }
-        tracing::info!(
-            task_manager = %worker, address = location.rpc_address, slots = report.len(),
-            registration = sender.registration, "registered task manager"
-        );
-        self.slots.put_worker(
-            &worker,
-            request.default_slot_profile.unwrap_or_default(),
-            &report,
-        );
-        self.workers.insert(
-            worker,
-            Worker {
-                location,
-                registration: sender.registration,
-                hardware: request.hardware,
-                total_profile: request.total_profile,
-                last_heartbeat: now,
-                next_heartbeat: now + self.options.heartbeat_interval,
-                unreachable: 0,
-            },
-        );
-        self.changed(now);
-        Ok(Answer::Success(pb::RegistrationSuccess {
-            resource_id: self.resource_id.clone(),
-            cluster_id: self.term.cluster_id.clone(),
-            cluster_incarnation: self.term.incarnation.to_string(),
-            epoch: self.term.epoch.get(),
-            heartbeat_interval_ms: millis(self.options.heartbeat_interval),
-            heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
-        }))
-    }
-
-    /// Slots of a TaskExecutor changed.
-    pub fn slots_available(
-        &mut self,
-        now: Instant,
-        request: pb::NotifySlotsAvailableRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
-        let report = parse_report(pb::SlotReport {
-            slots: request.slots,
-        })?;
-        self.slots.report(&worker, &report, self.slots.turn());
-        self.changed(now);
-        Ok(pb::Ack {})
-    }
-
-    /// A TaskExecutor leaves.
-    pub fn goodbye(
-        &mut self,
-        now: Instant,
-        request: &pb::DisconnectTaskExecutorRequest,
-    ) -> GatewayResult<pb::Ack> {
-        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
-        tracing::info!(task_manager = %worker, cause = request.cause, "task manager left");
-        self.workers.remove(&worker);
-        self.slots.remove_worker(&worker);
-        self.changed(now);
-        Ok(pb::Ack {})
-    }
-
-    /// A job states what it needs.
-    pub fn declare(&mut self, now: Instant, requirements: ResourceRequirements) {
-        tracing::debug!(job = %requirements.job, resources = ?requirements.resources, "requirements");
-        self.slots.declare(requirements);
-        self.changed(now);
     }
 
     /// What came of a heartbeat.
@@ -343,12 +231,8 @@ impl Core {
                 worker.last_heartbeat + self.options.heartbeat_timeout,
             ]
         });
-        let unclaimed = self
-            .unclaimed
-            .values()
-            .map(|&since| since + self.options.job_timeout);
         workers
-            .chain(unclaimed)
+            .chain(self.job_masters.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
             .min()
@@ -374,9 +258,10 @@ impl Core {
                 self.request_slot(request);
             }
             self.note_shortages();
-            self.note_unclaimed(now);
+            // Of these nothing was heard but that TaskExecutors hold slots for them.
+            self.job_masters.follow(now, self.slots.holders());
         }
-        self.free_unclaimed(now);
+        self.let_go_of_jobs(now);
     }
 
     /// The registered TaskExecutors; `last_heartbeat_ms` counts back from `wall_clock_ms`.
@@ -391,6 +276,7 @@ impl Core {
                 free_slots,
                 hardware: worker.hardware,
                 total_profile: worker.total_profile,
+                memory_configuration: worker.memory_configuration,
             }
         };
         self.workers.iter().map(info).collect()
@@ -440,7 +326,7 @@ impl Core {
     }
 
     /// Something that matching looks at may have changed. Coalesced: a burst of changes is looked at once.
-    fn changed(&mut self, now: Instant) {
+    pub(super) fn changed(&mut self, now: Instant) {
         // A check looks at every job: with very many of them it must not be all that is done.
         let jobs = u32::try_from(self.slots.job_count()).unwrap_or(u32::MAX);
         let delay = self.options.requirement_check_delay + CHECK_DELAY_OF_A_JOB * jobs;
@@ -466,30 +352,24 @@ impl Core {
         self.shortages = shortages;
     }
 
-    fn note_unclaimed(&mut self, now: Instant) {
-        let unclaimed = self.slots.unclaimed();
-        self.unclaimed.retain(|job, _| unclaimed.contains_key(job));
-        for job in unclaimed.into_keys() {
-            self.unclaimed.entry(job).or_insert(now);
-        }
-    }
-
-    /// Asks for the unused slots of jobs that nobody speaks for. What is in use stays with its TaskExecutor.
-    fn free_unclaimed(&mut self, now: Instant) {
+    /// Jobs that nobody has spoken for too long lose their requirements, and their unused slots are asked back. What is in
+    /// use stays with its TaskExecutor.
+    fn let_go_of_jobs(&mut self, now: Instant) {
         let timeout = self.options.job_timeout;
-        if !self.unclaimed.values().any(|&since| since + timeout <= now) {
-            return;
-        }
-        let slots = self.slots.unclaimed();
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
-        for (job, since) in &mut self.unclaimed {
-            if *since + timeout > now {
-                continue;
+        for job in self.job_masters.take_overdue(now) {
+            let had_requirements = self.slots.withdraw(job);
+            let before = freed.values().map(Vec::len).sum::<usize>();
+            for (worker, allocation) in self.slots.allocations_of(job) {
+                freed.entry(worker.clone()).or_default().push(allocation);
             }
-            *since = now;
-            tracing::warn!(%job, ?timeout, "nobody states requirements of a job that holds slots");
-            for (worker, allocation) in slots.get(job).into_iter().flatten() {
-                freed.entry(worker.clone()).or_default().push(*allocation);
+            let slots = freed.values().map(Vec::len).sum::<usize>() - before;
+            if slots == 0 {
+                self.job_masters.forget(job);
+            }
+            if had_requirements || slots > 0 {
+                tracing::warn!(%job, slots, had_requirements, ?timeout, "no JobMaster speaks for a job");
+                self.changed(now);
             }
         }
         for (id, allocations) in freed {
@@ -497,7 +377,7 @@ impl Core {
                 continue;
             };
             let to = connection(&id, worker);
-            let cause = format!("no JobMaster stated requirements of the job for {timeout:?}");
+            let cause = format!("no JobMaster spoke for the job for {timeout:?}");
             self.effects.push(Effect::FreeSlots {
                 to,
                 allocations,
@@ -511,43 +391,6 @@ impl Core {
         (worker.registration == to.registration).then_some(worker)
     }
 
-    fn check_registered(
-        &mut self,
-        sender: Option<&pb::Sender>,
-        resource_id: &str,
-    ) -> GatewayResult<ResourceId> {
-        let sender = sender.ok_or_else(|| invalid("the message names no sender"))?;
-        if sender.cluster_incarnation != self.term.incarnation.as_str() {
-            let reason = format!("cluster incarnation {}", sender.cluster_incarnation);
-            return Err(self.outdated(reason));
-        }
-        self.check_epoch(sender.epoch)?;
-        let worker: ResourceId = resource_id
-            .parse()
-            .map_err(|error| invalid(&format!("{error}")))?;
-        match self.workers.get(&worker) {
-            Some(known) if known.registration == sender.registration => Ok(worker),
-            Some(_) | None => Err(self.outdated(format!(
-                "registration {} of {worker} is not the present one",
-                sender.registration
-            ))),
-        }
-    }
-
-    fn check_epoch(&mut self, number: u64) -> GatewayResult<()> {
-        let epoch = Epoch::new(number);
-        if epoch == self.term.epoch {
-            return Ok(());
-        }
-        if epoch > self.term.epoch {
-            self.effects.push(Effect::HigherEpoch(epoch));
-        }
-        Err(self.outdated(format!(
-            "epoch {epoch}, but this is epoch {}",
-            self.term.epoch
-        )))
-    }
-
     fn call_failed(&mut self, error: &GatewayError) {
         if let GatewayError::Outdated { epoch, .. } = error
             && *epoch > self.term.epoch.get()
@@ -556,7 +399,7 @@ impl Core {
         }
     }
 
-    fn outdated(&self, reason: String) -> GatewayError {
+    pub(super) fn outdated(&self, reason: String) -> GatewayError {
         GatewayError::Outdated {
             epoch: self.term.epoch.get(),
             reason,
@@ -572,10 +415,6 @@ fn connection(id: &ResourceId, worker: &Worker) -> Connection {
     }
 }
 
-fn invalid(reason: &str) -> GatewayError {
-    GatewayError::Invalid(reason.to_owned())
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
+pub(super) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::Shortage;
 use super::actor::{Message, Reply};
 use crate::gateway::{
-    GatewayError, GatewayResult, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
-    ResourceRequirementsGateway,
+    Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceManagerGateway,
+    ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
 };
 
 /// See the module.
@@ -73,6 +73,16 @@ impl ResourceManagerGateway for ResourceManagerHandle {
 
 #[async_trait]
 impl ResourceRequirementsGateway for ResourceManagerHandle {
+    async fn register_job_master(&self, registration: JobMasterRegistration) -> GatewayResult<()> {
+        self.ask(|reply| Message::RegisterJobMaster(registration, reply))
+            .await
+    }
+
+    async fn disconnect_job_master(&self, job: JobId, departure: Departure) -> GatewayResult<()> {
+        self.ask(|reply| Message::DisconnectJobMaster(job, departure, reply))
+            .await
+    }
+
     async fn declare_required_resources(
         &self,
         requirements: ResourceRequirements,

@@ -8,6 +8,10 @@
 //! TaskExecutor:  unknown --register--> registered --register (higher number)--> registered
 //!                   ^                      | goodbye; no answer for heartbeat.timeout; refused calls
 //!                   +----------------------+
+//! JobMaster:     absent --register--> registered --register (younger)--> registered; the older one is told
+//!                   ^                     | goodbye; silent for heartbeat.timeout
+//!                   |                     v
+//!                   +-- job.timeout -- absent     (requirements and unused slots go)
 //! slot:          free --match--> pending --allocated--> allocated --reported free--> free
 //!                  ^                |  \--occupied--> allocated (by whom it names)
 //!                  +--rest----------+ refused
@@ -16,6 +20,10 @@
 mod actor;
 mod core;
 mod handle;
+mod job_masters;
+mod registering;
+#[cfg(test)]
+mod registration_tests;
 mod report;
 mod slot_manager;
 #[cfg(test)]
@@ -52,7 +60,7 @@ pub struct Options {
     pub requirement_check_delay: Duration,
     /// How long a slot that was refused, or a request without answer, is left alone.
     pub slot_request_retry_delay: Duration,
-    /// `resourcemanager.job.timeout`: unused slots of a job without requirements are freed after this.
+    /// `resourcemanager.job.timeout`: so long a job without JobMaster keeps its requirements and unused slots.
     pub job_timeout: Duration,
 }
 

@@ -350,21 +350,27 @@ impl SlotManager {
         self.jobs.len()
     }
 
-    /// Allocations of jobs that state no requirements, by TaskExecutor.
-    pub fn unclaimed(&self) -> BTreeMap<JobId, Vec<(ResourceId, AllocationId)>> {
-        let mut unclaimed: BTreeMap<JobId, Vec<(ResourceId, AllocationId)>> = BTreeMap::new();
-        for (id, worker) in &self.workers {
-            for slot in worker.slots.values() {
-                let Some(holder) = slot.state.holder() else {
-                    continue;
-                };
-                if !self.jobs.contains_key(&holder.job) {
-                    let entry = unclaimed.entry(holder.job).or_default();
-                    entry.push((id.clone(), holder.allocation));
-                }
-            }
-        }
-        unclaimed
+    /// Withdraws what a job needs. Whether it needed anything.
+    pub fn withdraw(&mut self, job: JobId) -> bool {
+        self.jobs.remove(&job).is_some()
+    }
+
+    /// The jobs that hold slots, each as often as it holds one.
+    pub fn holders(&self) -> impl Iterator<Item = JobId> {
+        let slots = self
+            .workers
+            .values()
+            .flat_map(|worker| worker.slots.values());
+        slots.filter_map(|slot| Some(slot.state.holder()?.job))
+    }
+
+    /// The allocations of a job, each with its TaskExecutor.
+    pub fn allocations_of(&self, job: JobId) -> impl Iterator<Item = (&ResourceId, AllocationId)> {
+        self.workers.iter().flat_map(move |(id, worker)| {
+            let holders = worker.slots.values().filter_map(|slot| slot.state.holder());
+            let own = holders.filter(move |holder| holder.job == job);
+            own.map(move |holder| (id, holder.allocation))
+        })
     }
 
     /// The number of slots of a TaskExecutor, and how many of them nobody has.

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use super::slot_manager::{RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, Turn};
-use crate::gateway::{ResourceRequirement, ResourceRequirements};
+use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
 
 const SLOTS: u32 = 3;
 
@@ -22,6 +23,10 @@ fn job(number: u128) -> JobId {
 fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
     ResourceRequirements {
         job: of,
+        job_master: JobMasterId {
+            epoch: Epoch::new(5),
+            incarnation: 1,
+        },
         job_master_address: "jm:1".to_owned(),
         resources: vec![ResourceRequirement {
             profile: None,
@@ -106,7 +111,8 @@ fn a_slot_that_is_occupied_is_taken_elsewhere() {
     let occupied = RequestOutcome::Occupied(other);
     slots.answered(&request.worker, request.slot, request.holder, &occupied);
     assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 0)]);
-    assert_eq!(slots.unclaimed()[&job(2)], [(worker(0), other.allocation)]);
+    let held: Vec<_> = slots.allocations_of(job(2)).collect();
+    assert_eq!(held, [(&worker(0), other.allocation)]);
 }
 
 #[test]

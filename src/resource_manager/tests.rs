@@ -12,31 +12,37 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::gateway::local::Fault;
+use crate::gateway::registration::Answer;
 use crate::gateway::{
-    GatewayError, GatewayResult, LocalConnector, ResourceManagerGateway as _, ResourceRequirement,
-    ResourceRequirements, ResourceRequirementsGateway as _, TaskExecutorGateway,
+    GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
+    ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,
+    ResourceRequirementsGateway as _, TaskExecutorGateway,
 };
 
 const BOUND: Duration = Duration::from_secs(600);
 
 /// A TaskExecutor that grants every slot, remembers what it granted, and tells what it was asked.
 #[derive(Debug)]
-struct ScriptedTaskExecutor {
-    slots: Mutex<Vec<Option<pb::SlotAllocation>>>,
+pub(super) struct ScriptedTaskExecutor {
+    pub(super) slots: Mutex<Vec<Option<pb::SlotAllocation>>>,
     requests: mpsc::Sender<pb::RequestSlotRequest>,
     disconnects: mpsc::Sender<pb::DisconnectResourceManagerRequest>,
     freed: mpsc::Sender<pb::FreeSlotsRequest>,
 }
 
 /// What a [`ScriptedTaskExecutor`] was asked.
-struct Asked {
-    requests: mpsc::Receiver<pb::RequestSlotRequest>,
+pub(super) struct Asked {
+    pub(super) requests: mpsc::Receiver<pb::RequestSlotRequest>,
     disconnects: mpsc::Receiver<pb::DisconnectResourceManagerRequest>,
-    freed: mpsc::Receiver<pb::FreeSlotsRequest>,
+    pub(super) freed: mpsc::Receiver<pb::FreeSlotsRequest>,
 }
 
 impl ScriptedTaskExecutor {
-    fn start(connector: &LocalConnector, address: &str, slots: usize) -> (Arc<Self>, Asked) {
+    pub(super) fn start(
+        connector: &LocalConnector,
+        address: &str,
+        slots: usize,
+    ) -> (Arc<Self>, Asked) {
         let (requests, asked_requests) = mpsc::channel(64);
         let (disconnects, asked_disconnects) = mpsc::channel(64);
         let (freed, asked_freed) = mpsc::channel(64);
@@ -56,7 +62,7 @@ impl ScriptedTaskExecutor {
         (executor, asked)
     }
 
-    fn report(&self) -> pb::SlotReport {
+    pub(super) fn report(&self) -> pb::SlotReport {
         let slots = self.slots.lock().expect("not poisoned");
         let status = |(slot, allocation): (usize, &Option<pb::SlotAllocation>)| pb::SlotStatus {
             slot: u32::try_from(slot).expect("few slots"),
@@ -156,13 +162,13 @@ fn not_asked() -> GatewayError {
     GatewayError::Internal("a ResourceManager does not ask this".to_owned())
 }
 
-struct Cluster {
-    connector: LocalConnector,
-    manager: ResourceManager,
-    higher_epochs: mpsc::Receiver<Epoch>,
+pub(super) struct Cluster {
+    pub(super) connector: LocalConnector,
+    pub(super) manager: ResourceManager,
+    pub(super) higher_epochs: mpsc::Receiver<Epoch>,
 }
 
-fn start() -> Cluster {
+pub(super) fn start() -> Cluster {
     let connector = LocalConnector::default();
     let (sender, higher_epochs) = mpsc::channel(8);
     let services = ResourceManagerServices {
@@ -181,7 +187,7 @@ fn start() -> Cluster {
     }
 }
 
-fn registration(
+pub(super) fn registration(
     epoch: u64,
     number: u64,
     report: pb::SlotReport,
@@ -198,15 +204,41 @@ fn registration(
             rpc_address: "tm:1".to_owned(),
             data_address: "tm:2".to_owned(),
         }),
+        protocol_version: tanist_proto::PROTOCOL_VERSION,
+        cluster_id: "test".to_owned(),
         number_of_slots: u32::try_from(report.slots.len()).expect("few slots"),
         slot_report: Some(report),
         ..pb::RegisterTaskExecutorRequest::default()
     }
 }
 
-fn needs(job: JobId, slots: u32) -> ResourceRequirements {
+/// Registers the JobMaster of a job; gives how it is told that another one took its place.
+pub(super) async fn job_master(
+    handle: &ResourceManagerHandle,
+    job: JobId,
+    incarnation: u64,
+) -> GatewayResult<CancellationToken> {
+    let superseded = CancellationToken::new();
+    let registration = JobMasterRegistration {
+        job,
+        job_master: id(incarnation),
+        superseded: superseded.clone(),
+    };
+    handle.register_job_master(registration).await?;
+    Ok(superseded)
+}
+
+pub(super) fn id(incarnation: u64) -> JobMasterId {
+    JobMasterId {
+        epoch: Epoch::new(5),
+        incarnation,
+    }
+}
+
+pub(super) fn needs(job: JobId, slots: u32) -> ResourceRequirements {
     ResourceRequirements {
         job,
+        job_master: id(1),
         job_master_address: "jm:1".to_owned(),
         resources: vec![ResourceRequirement {
             profile: None,
@@ -217,7 +249,7 @@ fn needs(job: JobId, slots: u32) -> ResourceRequirements {
     }
 }
 
-async fn task_managers(handle: &ResourceManagerHandle) -> Vec<pb::TaskManagerInfo> {
+pub(super) async fn task_managers(handle: &ResourceManagerHandle) -> Vec<pb::TaskManagerInfo> {
     handle
         .resource_overview()
         .await
@@ -225,7 +257,7 @@ async fn task_managers(handle: &ResourceManagerHandle) -> Vec<pb::TaskManagerInf
         .task_managers
 }
 
-async fn next<T>(receiver: &mut mpsc::Receiver<T>) -> T {
+pub(super) async fn next<T>(receiver: &mut mpsc::Receiver<T>) -> T {
     let next = tokio::time::timeout(BOUND, receiver.recv()).await;
     next.expect("it comes within the bound")
         .expect("the sender lives")
@@ -237,6 +269,7 @@ async fn slots_are_allocated_to_declared_requirements_once_a_task_executor_regis
     let (executor, mut asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     let handle = cluster.manager.handle();
     let job = JobId::random();
+    job_master(&handle, job, 1).await.expect("registers");
     handle
         .declare_required_resources(needs(job, 2))
         .await
@@ -284,8 +317,10 @@ async fn a_request_whose_answer_was_lost_is_repeated_with_the_same_allocation() 
         .await
         .expect("registers");
     cluster.connector.set_fault("tm:1", Fault::LoseReplies);
+    let job = JobId::random();
+    job_master(&handle, job, 1).await.expect("registers");
     handle
-        .declare_required_resources(needs(JobId::random(), 1))
+        .declare_required_resources(needs(job, 1))
         .await
         .expect("the manager runs");
     let first = next(&mut asked.requests).await;
@@ -358,11 +393,12 @@ async fn a_registration_at_or_below_the_highest_seen_is_refused_even_after_a_goo
         handle.register_task_executor(registration(5, number, report))
     };
     register(3).await.expect("the first");
+    let is_too_low = |response: GatewayResult<pb::RegistrationResponse>| {
+        let answer = Answer::from_message(response.expect("an answer")).expect("not empty");
+        answer == Answer::TooLow { highest: 3 }
+    };
     for number in [2, 3] {
-        assert!(
-            matches!(register(number).await, Err(GatewayError::Outdated { .. })),
-            "{number}"
-        );
+        assert!(is_too_low(register(number).await), "{number}");
     }
     let goodbye = pb::DisconnectTaskExecutorRequest {
         sender: registration(5, 3, pb::SlotReport::default()).sender,
@@ -375,7 +411,7 @@ async fn a_registration_at_or_below_the_highest_seen_is_refused_even_after_a_goo
         .await
         .expect("is registered");
     assert_eq!(task_managers(&handle).await, []);
-    assert!(register(3).await.is_err());
+    assert!(is_too_low(register(3).await));
     register(4).await.expect("a higher one");
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn submit(
     let request = pb::SubmitJobRequest {
         submission_token: token(&headers)?,
         deadline_ms: deadline(&headers, &context.options)?,
-        graph: None,
+        ..pb::SubmitJobRequest::default()
     };
     let body = read_body(&headers, body, context.options.max_content_length).await?;
     let graph = read_graph(&headers, &parameters, body, &context.options).await?;

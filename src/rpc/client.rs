@@ -12,7 +12,9 @@ use tanist_proto::v1 as pb;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
+use super::blobs::BlobClient;
 use super::status::from_status;
+use crate::gateway::blobs::BlobGateway;
 use crate::gateway::{
     Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     ResourceManagerGateway, TaskExecutorGateway,
@@ -97,6 +99,14 @@ impl Connector for TonicConnector {
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         Arc::new(TaskExecutorClient(self.peer("the TaskExecutor", address)))
+    }
+
+    fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
+        // No other server has this address, so that no call shares the connection.
+        Arc::new(BlobClient {
+            name: format!("the blob server at {address}"),
+            channel: self.channel(address),
+        })
     }
 }
 

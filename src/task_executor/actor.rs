@@ -15,8 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
+use super::graphs::{GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
-use super::{Options, TaskExecutorServices};
+use super::{Fatal, Options, TaskExecutorServices};
+
+use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
 use crate::gateway::{Connector, GatewayError, GatewayResult};
 
@@ -49,7 +52,7 @@ pub(super) enum Request {
 /// What the actor is told.
 #[derive(Debug)]
 pub(super) enum Message {
-    Request(Request),
+    Request(Box<Request>),
     PrepareResourceManager {
         run: u64,
         reply: Reply<pb::RegisterTaskExecutorRequest>,
@@ -59,6 +62,8 @@ pub(super) enum Message {
         run: u64,
         reply: Reply<pb::RegisterTaskManagerRequest>,
     },
+    /// A leader has seen a registration of this number.
+    RegistrationSeen(u64),
     Task(TaskKey, TaskStatus),
     Stop(String, oneshot::Sender<()>),
 }
@@ -75,6 +80,7 @@ pub(super) enum Called {
         u64,
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
+    Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
 }
 
@@ -82,7 +88,7 @@ pub(super) enum Called {
 pub(super) struct Channels {
     pub(super) mailbox: mpsc::Sender<Message>,
     pub(super) messages: mpsc::Receiver<Message>,
-    pub(super) fatal: watch::Sender<Option<String>>,
+    pub(super) fatal: watch::Sender<Option<Fatal>>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -97,11 +103,13 @@ struct Registering {
 pub(super) struct Actor {
     options: Options,
     services: TaskExecutorServices,
-    core: Core,
+    pub(super) core: Core,
     channels: Channels,
-    calls: JoinSet<Called>,
+    pub(super) calls: JoinSet<Called>,
     registering: BTreeMap<Target, Registering>,
     running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    pub(super) fetches: GraphFetches,
+    pub(super) fetcher: BlobFetcher,
 }
 
 impl Actor {
@@ -111,7 +119,10 @@ impl Actor {
         core: Core,
         channels: Channels,
     ) -> Actor {
+        let fetcher = BlobFetcher::new(services.connector.clone(), options.rpc_timeout);
         Actor {
+            fetches: GraphFetches::default(),
+            fetcher,
             options,
             services,
             core,
@@ -161,7 +172,7 @@ impl Actor {
         let now = Instant::now();
         let running = &self.running;
         match message {
-            Message::Request(request) => self.request(now, request),
+            Message::Request(request) => self.request(now, *request),
             Message::PrepareResourceManager { run, reply } => {
                 answer(reply, self.core.prepare_resource_manager(run));
             }
@@ -169,6 +180,7 @@ impl Actor {
                 let metrics = |execution: &_| metrics_of(running, job, execution);
                 answer(reply, self.core.prepare_job_master(job, run, &metrics));
             }
+            Message::RegistrationSeen(number) => self.core.raise_registration(number),
             Message::Task(task, status) => {
                 let metrics = running.get(&task).map(|running| running.metrics());
                 if status.is_terminal() {
@@ -188,7 +200,7 @@ impl Actor {
                 answer(reply, core.request_slot(now, &request))
             }
             Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
-            Request::SubmitTasks(request, reply) => answer(reply, core.submit_tasks(now, request)),
+            Request::SubmitTasks(request, reply) => self.submit_tasks(now, request, reply),
             Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
             Request::Acknowledge(request, reply) => {
                 answer(reply, core.acknowledge_executions(now, &request));
@@ -230,6 +242,7 @@ impl Actor {
             Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
+            Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Watched) => {}
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "a call ended without result"),
@@ -307,11 +320,11 @@ impl Actor {
                     .release_task(job, of.vertex, of.subtask, of.generation);
             }
             Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
-            Effect::Fatal(reason) => {
-                tracing::error!(reason, "the task executor can't go on");
+            Effect::Fatal(cause) => {
+                tracing::error!(%cause, "the task executor can't go on");
                 self.channels.fatal.send_if_modified(|fatal| {
                     let is_first = fatal.is_none();
-                    fatal.get_or_insert(reason);
+                    fatal.get_or_insert(cause);
                     is_first
                 });
             }
@@ -433,7 +446,7 @@ fn within<T>(
 }
 
 /// Who asked may have gone: then nobody wants the answer.
-fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
+pub(super) fn answer<T>(reply: Reply<T>, answer: GatewayResult<T>) {
     let _nobody_waits = reply.send(answer);
 }
 

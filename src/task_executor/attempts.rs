@@ -35,7 +35,7 @@ impl Attempts {
                 GatewayError::NotFound(reason) => GatewayError::NotYet(reason),
                 other => other,
             })?;
-            Answer::from_message(response)
+            self.heed(Answer::from_message(response)?).await
         };
         let result = register(&self.options, &self.address, &self.wake, attempt).await;
         Called::AtResourceManager(self.run, result)
@@ -56,10 +56,20 @@ impl Attempts {
             let response = gateway.register_task_manager(request).await?;
             let incarnation = response.job_incarnation;
             let answer = Answer::from_message(response.registration.unwrap_or_default())?;
+            let answer = self.heed(answer).await?;
             Ok(answer.map(|success| (success, incarnation)))
         };
         let result = register(&self.options, &self.address, &self.wake, attempt).await;
         Called::AtJobMaster(job, self.run, result)
+    }
+
+    /// If its number was too low, the next attempt's is above the highest that was seen there.
+    async fn heed<S>(&self, answer: Answer<S>) -> GatewayResult<Answer<S>> {
+        if let Answer::TooLow { highest } = answer {
+            let sent = self.mailbox.send(Message::RegistrationSeen(highest)).await;
+            sent.map_err(|_| GatewayError::gone("TaskExecutor"))?;
+        }
+        Ok(answer)
     }
 
     async fn prepare<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {

@@ -19,7 +19,7 @@ use super::executions::ExecutionKey;
 use super::job::Job;
 use super::launcher::{TaskStart, TaskStatus};
 use super::slot_table::{SlotHolder, SlotTable};
-use super::{Options, TaskExecutorDescription};
+use super::{Fatal, Options, TaskExecutorDescription};
 use crate::gateway::fencing::HighestEpoch;
 
 /// Whom a connection leads to.
@@ -96,7 +96,7 @@ pub enum Effect {
     /// Nothing of the job is here any more.
     Release(JobId),
     /// This process can't go on.
-    Fatal(String),
+    Fatal(Fatal),
 }
 
 /// The leader that is followed.
@@ -133,7 +133,11 @@ impl Core {
         highest: HighestEpoch,
         first_registration: u64,
     ) -> Core {
-        let slots = SlotTable::new(description.slots, description.default_slot_profile);
+        let slots = SlotTable::new(
+            description.slots,
+            description.default_slot_profile,
+            description.total_profile,
+        );
         Core {
             options,
             description,
@@ -234,10 +238,10 @@ impl Core {
             }) = known.executions.take_overdue(now)
             {
                 let timeout = self.options.task_cancellation_timeout;
-                self.effects.push(Effect::Fatal(format!(
+                self.effects.push(Effect::Fatal(Fatal::Stuck(format!(
                     "task {vertex}/{subtask} of job {job} did not end within {timeout:?} after it \
                      was told to"
-                )));
+                ))));
             }
             if known
                 .connection

@@ -211,6 +211,7 @@ impl World {
                         allocation_id: id(allocation),
                         inputs: Vec::new(),
                     }],
+                    graph_reference: None,
                 };
                 let answer = self.core.submit_tasks(now, request);
                 self.check_heard(sender.as_ref(), &answer)?;

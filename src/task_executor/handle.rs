@@ -27,7 +27,8 @@ impl TaskExecutorHandle {
 
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> GatewayResult<T> {
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Request(request(reply))).await?;
+        let message = Message::Request(Box::new(request(reply)));
+        self.send(message).await?;
         answer
             .await
             .map_err(|_| GatewayError::gone("TaskExecutor"))?

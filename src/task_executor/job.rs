@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::executions::{ExecutionKey, Executions};
+use super::graphs::KnownGraph;
 
 /// Something that is sent one at a time and repeated until it arrives.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub struct Job {
     pub connection: Connection,
     /// What was deployed.
     pub executions: Executions,
+    /// Its graph, if deployments only name it and it was fetched.
+    pub(super) graph: Option<KnownGraph>,
     /// Allocations to be offered.
     pub to_offer: BTreeSet<AllocationId>,
     /// The offer that is under way.
@@ -69,6 +72,7 @@ impl Job {
             incarnation: 0,
             connection: Connection::idle(),
             executions: Executions::default(),
+            graph: None,
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),

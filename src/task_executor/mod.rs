@@ -15,9 +15,20 @@
 //! execution:   admitted once --> deploying .. running --> finished | canceled | failed --acknowledged--> forgotten
 //!              (its generation stays remembered until the job is forgotten)
 //! ```
+//!
+//! Registrations are numbered. What separates a message that a leader sent before a reconnect or a restart from the report
+//! made after it is this number: messages name the registration that they rest on, and any other one than the present is
+//! refused, here; a registration at or below the highest that was seen is refused by the leader. So the numbers of one
+//! TaskManager must *differ* over all its starts, and *grow*. They differ by the random part that each start's numbers have
+//! ([`first_registration`]); no clock is relied on. They grow within a start by counting, and over starts by the wall clock or,
+//! where that was set back, by the leader's answer: it names the highest number that it has seen, and the next attempt, which
+//! follows at once, goes above it. Until then nothing was registered, and no message names the number that was refused. A
+//! registration that an earlier start sent and that arrives after that, with a higher number, makes the leader believe in a
+//! process that is gone: what it sends on that ground is refused here, and the silence ends it like any lost connection.
 
 mod actor;
 mod attempts;
+mod budget;
 mod connection;
 mod core;
 #[cfg(test)]
@@ -25,10 +36,15 @@ mod core_tests;
 mod dataflow_launcher;
 mod deliveries;
 mod executions;
+mod graphs;
+#[cfg(test)]
+mod graphs_tests;
 mod handle;
 mod job;
 mod launcher;
 mod registering;
+#[cfg(test)]
+mod registration_tests;
 mod requests;
 #[cfg(test)]
 mod scripted_leader;
@@ -38,9 +54,12 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use rand::Rng as _;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderInformation;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -103,8 +122,35 @@ pub struct TaskExecutorDescription {
     pub default_slot_profile: pb::ResourceProfile,
     /// How many slots.
     pub slots: u32,
+    /// What the system lets the process have.
+    pub memory_configuration: pb::MemoryConfiguration,
+    /// The cluster that it is configured for.
+    pub cluster_id: String,
     /// The program's version.
     pub version: String,
+    /// The version of what it says to others.
+    pub protocol_version: u32,
+}
+
+/// Why a TaskExecutor can't go on, for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fatal {
+    /// The cluster will never take it: it is unknown, of another cluster, or of a version that does not fit.
+    Refused(String),
+    /// A task does not end: only the end of the process ends it.
+    Stuck(String),
+    /// It ended without having been asked to.
+    Broken(String),
+}
+
+impl fmt::Display for Fatal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fatal::Refused(cause) | Fatal::Stuck(cause) | Fatal::Broken(cause) => {
+                f.write_str(cause)
+            }
+        }
+    }
 }
 
 /// What a TaskExecutor needs from its process.
@@ -120,13 +166,15 @@ pub struct TaskExecutorServices {
     pub launcher: Arc<dyn TaskLauncher>,
     /// Who this is.
     pub description: TaskExecutorDescription,
+    /// Registrations get higher numbers than this: [`first_registration`].
+    pub first_registration: u64,
 }
 
 /// A TaskExecutor. Dropping it ends it without a word, as the end of its process would.
 #[derive(Debug)]
 pub struct TaskExecutor {
     handle: TaskExecutorHandle,
-    fatal: watch::Receiver<Option<String>>,
+    fatal: watch::Receiver<Option<Fatal>>,
     _cancel_on_drop: tokio_util::sync::DropGuard,
     task: JoinHandle<()>,
 }
@@ -142,7 +190,7 @@ impl TaskExecutor {
             options.clone(),
             services.description.clone(),
             services.highest_epoch.clone(),
-            first_registration(),
+            services.first_registration,
         );
         let channels = actor::Channels {
             mailbox: mailbox.clone(),
@@ -165,14 +213,14 @@ impl TaskExecutor {
         self.handle.clone()
     }
 
-    /// Waits until it can't go on, for good: gives the reason. Never, otherwise.
-    pub async fn fatal(&self) -> String {
+    /// Waits until it can't go on, for good: gives the cause. Never, otherwise.
+    pub async fn fatal(&self) -> Fatal {
         let mut fatal = self.fatal.clone();
-        let reason = match fatal.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone(),
-            Err(_ended) => Some("the task executor ended".to_owned()),
+        let cause = match fatal.wait_for(Option::is_some).await {
+            Ok(cause) => cause.clone(),
+            Err(_ended) => None,
         };
-        reason.unwrap_or_default()
+        cause.unwrap_or_else(|| Fatal::Broken("the task executor ended".to_owned()))
     }
 
     /// Ends its tasks, says goodbye with the cause, so that they are rescheduled at once, and waits for the end.
@@ -188,10 +236,8 @@ impl TaskExecutor {
     }
 }
 
-/// Registration numbers grow, also over restarts of the process.
-fn first_registration() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX >> 20) << 20
+/// Where the registration numbers of a start begin: at the wall clock, so that they are usually above those of earlier
+/// starts, plus a random part, so that they are others in any case. See the module.
+pub fn first_registration() -> u64 {
+    (wall_clock_ms() << 20) | rand::rng().random_range(0..1 << 19)
 }

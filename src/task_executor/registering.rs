@@ -8,6 +8,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
+use super::Fatal;
 use super::core::{Core, Effect, Leader, Target};
 use super::executions::Metrics;
 use crate::gateway::registration::Registered;
@@ -70,6 +71,9 @@ impl Core {
             number_of_slots: of.slots,
             slot_report: Some(self.slots.report()),
             version: of.version.clone(),
+            protocol_version: of.protocol_version,
+            cluster_id: of.cluster_id.clone(),
+            memory_configuration: Some(of.memory_configuration),
         })
     }
 
@@ -106,6 +110,11 @@ impl Core {
         })
     }
 
+    /// A leader has seen a registration of this number: later ones get higher ones.
+    pub fn raise_registration(&mut self, seen: u64) {
+        self.last_registration = self.last_registration.max(seen);
+    }
+
     /// How a run of attempts at the ResourceManager ended.
     pub fn registered_at_resource_manager(
         &mut self,
@@ -136,10 +145,10 @@ impl Core {
             }
             Registered::Rejected(reason) | Registered::NotFound(reason) => {
                 self.resource_manager.end();
-                self.effects.push(Effect::Fatal(format!(
+                self.effects.push(Effect::Fatal(Fatal::Refused(format!(
                     "the ResourceManager at {} rejected this TaskManager: {reason}",
                     self.resource_manager.address
-                )));
+                ))));
             }
         }
     }
@@ -231,7 +240,7 @@ impl Core {
         let leader = self.leader.as_ref().ok_or_else(superseded)?;
         let incarnation = self.highest.heard().incarnation.ok_or_else(unknown)?;
         self.highest.observe(&incarnation, leader.epoch)?;
-        self.last_registration += 1;
+        self.last_registration = self.last_registration.saturating_add(1);
         Ok((incarnation, leader.epoch, self.last_registration))
     }
 

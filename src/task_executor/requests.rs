@@ -97,22 +97,24 @@ impl Core {
     ) -> GatewayResult<pb::SubmitTasksResponse> {
         let sender = request.sender.clone().unwrap_or_default();
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
-        let graph = request
-            .graph
-            .ok_or_else(|| invalid("the deployment has no graph"))?;
-        let graph = Arc::new(graph);
+        let graph = match (request.graph, &request.graph_reference) {
+            (Some(graph), _) => Arc::new(graph),
+            (None, Some(reference)) => {
+                let known = self.jobs.get(&job).and_then(|known| known.graph.as_ref());
+                known
+                    .and_then(|known| known.if_is(reference))
+                    .ok_or_else(|| invalid("the deployment's graph was not fetched"))?
+            }
+            (None, None) => return Err(invalid("the deployment has no graph")),
+        };
         let mut refused = Vec::new();
         for deployment in request.tasks {
-            let (vertex_id, subtask) = (deployment.vertex_id.clone(), deployment.subtask);
-            let generation = deployment.generation;
+            let mut refusal = refusal(&deployment, String::new());
             if let Err(reason) = self.start_task(now, job, &sender, &graph, deployment) {
-                tracing::warn!(%job, vertex = vertex_id, subtask, generation, reason, "refused task");
-                refused.push(pb::TaskRefusal {
-                    vertex_id,
-                    subtask,
-                    generation,
-                    reason,
-                });
+                let (subtask, generation) = (refusal.subtask, refusal.generation);
+                tracing::warn!(%job, vertex = refusal.vertex_id, subtask, generation, reason, "refused task");
+                refusal.reason = reason;
+                refused.push(refusal);
             }
         }
         self.flush(now, job);
@@ -331,7 +333,7 @@ impl Core {
         }
     }
 
-    fn admit_job_master(
+    pub(super) fn admit_job_master(
         &mut self,
         now: Instant,
         sender: Option<&pb::Sender>,
@@ -379,6 +381,16 @@ impl Core {
             epoch,
             reason: reason.to_owned(),
         }
+    }
+}
+
+/// How it is said that a task was not started.
+pub(super) fn refusal(task: &pb::TaskDeployment, reason: String) -> pb::TaskRefusal {
+    pb::TaskRefusal {
+        vertex_id: task.vertex_id.clone(),
+        subtask: task.subtask,
+        generation: task.generation,
+        reason,
     }
 }
 

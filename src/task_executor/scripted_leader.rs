@@ -9,6 +9,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
 use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
+use crate::gateway::registration::Answer;
 use crate::gateway::{
     GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway, TaskExecutorGateway,
 };
@@ -44,6 +45,8 @@ pub struct Script {
     /// Offers are heard and never answered.
     pub is_ignoring_offers: Mutex<bool>,
     pub rejection: Mutex<Option<String>>,
+    /// The highest registrations that ResourceManager and JobMaster have seen.
+    pub highest: Mutex<(u64, u64)>,
 }
 
 impl Leader {
@@ -56,6 +59,7 @@ impl Leader {
             is_rejecting_offers: Mutex::new(false),
             is_ignoring_offers: Mutex::new(false),
             rejection: Mutex::new(None),
+            highest: Mutex::new((0, 0)),
         });
         connector.put_resource_manager(address, script.clone());
         connector.put_job_master(address, JOB, script.clone());
@@ -207,20 +211,31 @@ impl Leader {
         generation: u64,
         allocation: &str,
     ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let request = self.deployment(0, generation, allocation);
+        self.task_executor().submit_tasks(request).await
+    }
+
+    /// A deployment of a subtask, with its graph.
+    pub fn deployment(
+        &self,
+        subtask: u32,
+        generation: u64,
+        allocation: &str,
+    ) -> pb::SubmitTasksRequest {
         let deployment = pb::TaskDeployment {
             vertex_id: VERTEX.to_owned(),
-            subtask: 0,
+            subtask,
             generation,
             allocation_id: allocation.to_owned(),
             inputs: Vec::new(),
         };
-        let request = pb::SubmitTasksRequest {
+        pb::SubmitTasksRequest {
             sender: self.job_master_sender(),
             job: scope(),
             graph: Some(graph()),
             tasks: vec![deployment],
-        };
-        self.task_executor().submit_tasks(request).await
+            graph_reference: None,
+        }
     }
 
     pub async fn cancel(&self, up_to_generation: u64) {
@@ -305,11 +320,12 @@ impl Script {
         let _gone = self.heard.send(heard).await;
     }
 
-    fn success(&self) -> pb::RegistrationResponse {
-        use pb::registration_response::Answer;
+    fn answer(&self, sender: Option<&pb::Sender>, highest: u64) -> pb::RegistrationResponse {
         let rejection = self.rejection.lock().expect("not poisoned").clone();
+        let number = sender.expect("a sender").registration;
         let answer = match rejection {
-            Some(reason) => Answer::Rejection(pb::RegistrationRejection { reason }),
+            Some(reason) => Answer::Rejection(reason),
+            None if number <= highest => Answer::TooLow { highest },
             None => Answer::Success(pb::RegistrationSuccess {
                 resource_id: "leader".to_owned(),
                 cluster_id: "test".to_owned(),
@@ -319,9 +335,7 @@ impl Script {
                 heartbeat_timeout_ms: 50_000,
             }),
         };
-        pb::RegistrationResponse {
-            answer: Some(answer),
-        }
+        answer.into_message()
     }
 }
 
@@ -331,8 +345,10 @@ impl ResourceManagerGateway for Script {
         &self,
         request: pb::RegisterTaskExecutorRequest,
     ) -> GatewayResult<pb::RegistrationResponse> {
+        let highest = self.highest.lock().expect("not poisoned").0;
+        let answer = self.answer(request.sender.as_ref(), highest);
         self.hear(Heard::AtResourceManager(request)).await;
-        Ok(self.success())
+        Ok(answer)
     }
 
     async fn notify_slots_available(
@@ -358,8 +374,9 @@ impl JobMasterGateway for Script {
         &self,
         request: pb::RegisterTaskManagerRequest,
     ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
+        let highest = self.highest.lock().expect("not poisoned").1;
+        let registration = Some(self.answer(request.sender.as_ref(), highest));
         self.hear(Heard::AtJobMaster(request)).await;
-        let registration = Some(self.success());
         Ok(pb::RegisterTaskManagerResponse {
             registration,
             job_incarnation: 1,

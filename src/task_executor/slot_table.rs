@@ -3,6 +3,8 @@
 //! - A slot has at most one holder, an allocation at most one slot; an allocation that was freed is never taken again, so
 //!   that a request which comes late can't bring it back.
 //! - A slot that is being released belongs to its holder until nothing runs in it.
+//! - What is taken is reserved from all that the TaskManager has, as long as the slot is held: the profile that was asked for,
+//!   else that of a slot. So a slot may be larger than its share while others are smaller or free.
 //! - The time in which a JobMaster has to take an allocated slot runs only while [`SlotTable::start_timers`] says so.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -11,6 +13,8 @@ use std::time::Duration;
 use tanist_proto::id::{AllocationId, JobId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
+
+use super::budget::Budget;
 
 /// Freed allocations that are remembered: more than can be under way.
 const REMEMBERED: usize = 4096;
@@ -72,7 +76,7 @@ pub enum RequestAnswer {
 #[derive(Debug)]
 pub struct SlotTable {
     slots: Vec<SlotState>,
-    profile: pb::ResourceProfile,
+    budget: Budget,
     freed: BTreeSet<AllocationId>,
     /// The order in which they were freed.
     freed_order: VecDeque<AllocationId>,
@@ -80,13 +84,13 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// So many free slots of this size each.
-    pub fn new(number: u32, profile: pb::ResourceProfile) -> SlotTable {
+    /// So many free slots of this size each, out of this total.
+    pub fn new(number: u32, profile: pb::ResourceProfile, total: pb::ResourceProfile) -> SlotTable {
         let slots = (0..number).map(|_| SlotState::Free).collect();
         let (freed, freed_order) = (BTreeSet::new(), VecDeque::new());
         SlotTable {
             slots,
-            profile,
+            budget: Budget::new(profile, total),
             freed,
             freed_order,
             version: 0,
@@ -122,16 +126,8 @@ impl SlotTable {
             Some(present) if present == holder => RequestAnswer::Allocated { is_new: false },
             Some(present) => RequestAnswer::Occupied(present),
             None => {
-                let size = &self.profile;
-                if let Some(wanted) = wanted
-                    && (wanted.cpu_cores > size.cpu_cores
-                        || wanted.memory_bytes > size.memory_bytes)
-                {
-                    return RequestAnswer::Refused(format!(
-                        "wanted {} cores and {} bytes of memory, a slot has {} cores and {} bytes; \
-                         {total} slots in total",
-                        wanted.cpu_cores, wanted.memory_bytes, size.cpu_cores, size.memory_bytes
-                    ));
+                if let Err(reason) = self.budget.reserve(holder.allocation, wanted) {
+                    return RequestAnswer::Refused(reason.to_string());
                 }
                 *slot = SlotState::Allocated {
                     holder,
@@ -185,6 +181,7 @@ impl SlotTable {
             }
             let allocation = holder.allocation;
             *slot = SlotState::Free;
+            self.budget.give_back(allocation);
             self.version += 1;
             freed.push(number);
             self.freed.insert(allocation);
@@ -289,7 +286,7 @@ impl SlotTable {
         pb::SlotOffer {
             allocation_id: allocation.to_string(),
             slot: number,
-            profile: Some(self.profile),
+            profile: Some(self.budget.reserved(allocation)),
         }
     }
 
@@ -336,14 +333,15 @@ mod tests {
         }
     }
 
+    fn profile(cpu_cores: f64, memory_bytes: u64) -> pb::ResourceProfile {
+        pb::ResourceProfile {
+            cpu_cores,
+            memory_bytes,
+        }
+    }
+
     fn table() -> SlotTable {
-        SlotTable::new(
-            2,
-            pb::ResourceProfile {
-                cpu_cores: 1.0,
-                memory_bytes: 100,
-            },
-        )
+        SlotTable::new(2, profile(1.0, 100), profile(2.0, 200))
     }
 
     #[test]
@@ -368,18 +366,41 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_too_large_is_refused_with_the_amounts() {
-        let wanted = pb::ResourceProfile {
-            cpu_cores: 1.0,
-            memory_bytes: 101,
-        };
-        let RequestAnswer::Refused(reason) = table().request(0, holder(1, 1), Some(&wanted)) else {
-            panic!("it does not fit");
-        };
-        assert!(
-            reason.contains("101 bytes") && reason.contains("100 bytes"),
-            "{reason}"
-        );
+    fn what_a_slot_takes_is_reserved_from_the_total_until_nothing_runs_in_it() {
+        let mut table = table();
+        let large = profile(1.0, 150);
+        let answer = table.request(0, holder(1, 1), Some(&large));
+        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
+        assert_eq!(table.offer(0, holder(1, 1).allocation).profile, Some(large));
+        for wanted in [None, Some(&large)] {
+            let answer = table.request(1, holder(2, 2), wanted);
+            let RequestAnswer::Refused(reason) = answer else {
+                panic!("it does not fit: {answer:?}");
+            };
+            assert!(
+                reason.contains("50 bytes") && reason.contains("200 bytes"),
+                "{reason}"
+            );
+        }
+        let answer = table.request(1, holder(2, 3), Some(&profile(1.0, 50)));
+        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
+        table.release(holder(1, 1).allocation);
+        table.free_released(|_| true);
+        let refused = table.request(0, holder(2, 4), None);
+        assert_eq!(refused, RequestAnswer::Occupied(holder(1, 1)));
+        table.free_released(|_| false);
+        let answer = table.request(0, holder(2, 4), Some(&large));
+        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
+    }
+
+    #[test]
+    fn a_repeated_request_reserves_nothing_more() {
+        let mut table = table();
+        for _ in 0..5 {
+            table.request(0, holder(1, 1), None);
+        }
+        let answer = table.request(1, holder(1, 2), None);
+        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
     }
 
     #[test]

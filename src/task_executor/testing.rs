@@ -168,6 +168,7 @@ impl World {
             highest_epoch: highest.clone(),
             launcher: runs,
             description: description(),
+            first_registration: first_registration(),
         };
         let executor = TaskExecutor::start(Options::default(), services);
         connector.put_task_executor(TE, Arc::new(executor.handle()));
@@ -226,6 +227,9 @@ pub fn description() -> TaskExecutorDescription {
             memory_bytes: 100,
         },
         slots: 2,
+        memory_configuration: pb::MemoryConfiguration::default(),
+        cluster_id: "test".to_owned(),
         version: "0.1.0".to_owned(),
+        protocol_version: tanist_proto::PROTOCOL_VERSION,
     }
 }

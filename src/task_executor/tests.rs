@@ -12,11 +12,11 @@ use super::*;
 use crate::gateway::local::Fault;
 use crate::gateway::{GatewayError, GatewayResult};
 
-const A1: &str = "000000000000000000000000000000a1";
-const A2: &str = "000000000000000000000000000000a2";
+pub(super) const A1: &str = "000000000000000000000000000000a1";
+pub(super) const A2: &str = "000000000000000000000000000000a2";
 
 /// A TaskExecutor whose slot 0 is active for the job, with generation 1 running in it.
-async fn running(is_slow_to_cancel: bool) -> (World, Leader, Started) {
+pub(super) async fn running(is_slow_to_cancel: bool) -> (World, Leader, Started) {
     let mut world = World::start(is_slow_to_cancel);
     let (_, leader) = world.with_leader("jm1:1", 1).await;
     leader.request_slot(0, A1).await;
@@ -450,9 +450,10 @@ async fn a_rejected_registration_is_fatal_and_says_why() {
     let (script, leader) = Leader::start(&world.connector, "jm1:1", 1);
     *script.rejection.lock().expect("not poisoned") = Some("wrong cluster".to_owned());
     world.lead(&leader);
-    let reason = tokio::time::timeout(BOUND, world.executor.fatal())
-        .await
-        .expect("it is fatal");
+    let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
+    let Fatal::Refused(reason) = fatal.expect("it is fatal") else {
+        panic!("it is refused");
+    };
     assert!(
         reason.contains("jm1:1") && reason.contains("wrong cluster"),
         "{reason}"
@@ -463,8 +464,9 @@ async fn a_rejected_registration_is_fatal_and_says_why() {
 async fn a_task_that_does_not_end_after_being_told_to_is_fatal() {
     let (world, leader, _task) = running(true).await;
     leader.cancel(1).await;
-    let reason = tokio::time::timeout(BOUND, world.executor.fatal())
-        .await
-        .expect("it is fatal");
+    let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
+    let Fatal::Stuck(reason) = fatal.expect("it is fatal") else {
+        panic!("a task is stuck");
+    };
     assert!(reason.contains("did not end within 180s"), "{reason}");
 }

@@ -32,8 +32,8 @@ pub enum ExitCode {
     Operators = 12,
     /// Not started: a local directory can't be used.
     Directory = 13,
-    /// Fatal while running: the store's driver is broken for good, the process's own state is corrupt, or memory is out.
-    /// To be started again.
+    /// Fatal while running: the store's driver is broken for good, the process's own state is corrupt, memory is out, or a
+    /// task does not end after it was told to. To be started again.
     Fatal = 20,
     /// Refused for good: unknown worker, another cluster or incarnation, an incompatible version. Starting it again doesn't
     /// help.

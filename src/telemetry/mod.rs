@@ -3,6 +3,7 @@
 //! Independent of configuration, which another layer reads: everything comes in as plain values.
 
 mod exit;
+mod memory_limit;
 mod startup;
 
 use std::io;
@@ -12,6 +13,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub use exit::ExitCode;
+pub use memory_limit::memory_limit_bytes;
 pub use startup::{Startup, StartupSetting, startup_log, version};
 
 /// The environment variable whose filter wins over the configured level.

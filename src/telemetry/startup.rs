@@ -6,6 +6,8 @@ use std::fmt;
 
 use rustix::process::{Resource, getpid, getrlimit, getuid};
 
+use super::memory_limit::memory_limit_bytes;
+
 /// The version and the revision that this program was built from, as `0.1.0 (1a2b3c4d5e6f)`.
 pub fn version() -> String {
     format!(
@@ -111,12 +113,10 @@ fn user_name(passwd: &str, user_id: u32) -> Option<String> {
     })
 }
 
-/// What this process may use: the host's memory, or its control group's limit if that is lower.
+/// What this process may use: the host's memory, or its own limit if that is lower.
 fn memory_mb() -> u64 {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let host = total_memory_mb(&read("/proc/meminfo"));
-    let limit: Option<u64> = read("/sys/fs/cgroup/memory.max").trim().parse().ok();
-    limit.map_or(host, |bytes| host.min(bytes >> 20))
+    let host = total_memory_mb(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    memory_limit_bytes().map_or(host, |bytes| host.min(bytes >> 20))
 }
 
 fn total_memory_mb(meminfo: &str) -> u64 {

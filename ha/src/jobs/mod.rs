@@ -1,4 +1,5 @@
 //! What a cluster keeps of its jobs, generic over the record types.
 
+pub mod parts;
 pub mod record;
 pub mod store;

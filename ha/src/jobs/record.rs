@@ -6,12 +6,12 @@
 //! ```text
 //! 0       magic: 0xA7; another envelope would have another one
 //! 1..3    format of the payload, u16, little endian
-//! 3       encoding: 0 raw, 1 zstd, 2 pointer to a blob (JSON)
+//! 3       encoding: 0 raw, 1 zstd, 2 pointer to a blob (JSON), 3 pointer to parts in the store (JSON)
 //! 4..12   XXH3 (64 bit), little endian, of bytes 0..4 followed by bytes 12..
 //! 12..    payload, as encoded
 //! ```
 //!
-//! A blob holds a record as well, raw or zstd, so that what it says of itself does not depend on the pointer.
+//! A blob, or parts together, hold a record as well, raw or zstd, so that what it says of itself does not depend on the pointer.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::blob::BlobPointer;
 use crate::error::{Error, Result};
+use crate::jobs::parts::PartsPointer;
 
 /// The largest payload: what a small record may claim to decompress to, at most.
 pub const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
@@ -37,6 +38,7 @@ enum Encoding {
     Raw = 0,
     Zstd = 1,
     Pointer = 2,
+    Parts = 3,
 }
 
 impl Encoding {
@@ -45,6 +47,7 @@ impl Encoding {
             0 => Some(Encoding::Raw),
             1 => Some(Encoding::Zstd),
             2 => Some(Encoding::Pointer),
+            3 => Some(Encoding::Parts),
             _ => None,
         }
     }
@@ -55,7 +58,8 @@ impl Encoding {
 pub enum Encoded {
     /// Small enough for the coordination store.
     Inline(Bytes),
-    /// Too large for it: goes to a blob, and [`encode_pointer`] makes what is kept in its place.
+    /// Too large for it: goes to a blob or to parts, and [`encode_pointer`] or [`encode_parts_pointer`] makes what is kept
+    /// in its place.
     Oversized(Bytes),
 }
 
@@ -75,6 +79,13 @@ pub enum Payload {
         format: u16,
         /// Where.
         pointer: BlobPointer,
+    },
+    /// It is in several items of the same store, which together hold a record in their turn.
+    Parts {
+        /// The format of the payload there.
+        format: u16,
+        /// Which.
+        pointer: PartsPointer,
     },
 }
 
@@ -105,6 +116,12 @@ pub fn encode(format: u16, payload: &[u8], threshold: usize) -> Result<Encoded> 
 pub fn encode_pointer(format: u16, pointer: &BlobPointer) -> Bytes {
     let pointer = serde_json::to_vec(pointer).expect("names and numbers are always JSON");
     seal(format, Encoding::Pointer, &pointer)
+}
+
+/// Encodes a record whose payload, of that format, is in parts.
+pub fn encode_parts_pointer(format: u16, pointer: &PartsPointer) -> Bytes {
+    let pointer = serde_json::to_vec(pointer).expect("names and numbers are always JSON");
+    seal(format, Encoding::Parts, &pointer)
 }
 
 /// Decodes the record at `key`, which the errors name; `supported` is the newest format that the caller reads.
@@ -149,6 +166,11 @@ pub fn decode(key: impl Display, supported: u16, record: &[u8]) -> Result<Payloa
             let pointer = serde_json::from_slice(payload)
                 .map_err(|error| corrupt(format!("its pointer is unreadable: {error}").into()))?;
             Ok(Payload::Blob { format, pointer })
+        }
+        Encoding::Parts => {
+            let pointer = serde_json::from_slice(payload)
+                .map_err(|error| corrupt(format!("its pointer is unreadable: {error}").into()))?;
+            Ok(Payload::Parts { format, pointer })
         }
     }
 }
@@ -229,6 +251,15 @@ mod tests {
         }
     }
 
+    fn parts_pointer() -> PartsPointer {
+        PartsPointer {
+            set: Name::new("job-7-0123456789abcdef").expect("a name"),
+            parts: 3,
+            size: 700_000,
+            sha256: format!("{:064x}", 0xfeed).parse().expect("a digest"),
+        }
+    }
+
     const RAW: &str = "a7010000951123f4c774d14061207061796c6f6164206f6620666f726d6174206f6e65";
     const COMPRESSED: &str =
         "a70100016da161865be3a74628b52ffd60bc017500003874616e697374200100b2541523";
@@ -272,6 +303,18 @@ mod tests {
         let raw = encode(1, b"a payload of format one", 1024).expect("encoded");
         assert_eq!(text(&inline(raw)), RAW);
         assert_eq!(text(&encode_pointer(1, &pointer())), POINTER);
+    }
+
+    #[test]
+    fn a_pointer_to_parts_is_read_as_it_was_written() {
+        let record = encode_parts_pointer(1, &parts_pointer());
+        let pointer = parts_pointer();
+        let json = r#"{"set":"job-7-0123456789abcdef","parts":3,"size":700000,"sha256":"#;
+        assert_eq!(&record[HEADER..HEADER + json.len()], json.as_bytes());
+        assert_eq!(
+            decode("graphs/kept", 1, &record).expect("decoded"),
+            Payload::Parts { format: 1, pointer }
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Typed records in a coordination store: encoded with format and checksum, in a blob when they are large.
+//! Typed records in a coordination store: encoded with format and checksum, in a blob or in parts when they are large.
 //!
 //! Generic over the record types; which kinds there are is [`crate::keys::Kind`]'s. Writes are prepared here and
 //! committed by a term's pipeline, several kinds in one transaction if need be.
@@ -9,13 +9,18 @@ use bytes::Bytes;
 
 use crate::blob::BlobStore;
 use crate::election::Epoch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Outcome, Result};
+use crate::jobs::parts::{self, PART, PartName, PartsPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
 use crate::store::{CoordinationStore, PageToken, Write};
 
 /// How many records are read at once.
 const PAGE: usize = 500;
+/// How many parts are read at once.
+const PARTS_PAGE: usize = 8;
+/// Up to this size a record is split, unless it is said otherwise.
+const DEFAULT_MAX_SPLIT: usize = 8 * 1024 * 1024;
 
 /// A type of record.
 pub trait Record: Sized + Send + 'static {
@@ -23,6 +28,8 @@ pub trait Record: Sized + Send + 'static {
     const KIND: Kind;
     /// The newest format that this version writes and reads. Higher ones are [`Error::TooNew`].
     const FORMAT: u16;
+    /// Whether one that is too large for a transaction is split where there is no blob for it. Only for what is immutable.
+    const SPLITS: bool = false;
 
     /// Its bytes.
     fn encode(&self) -> Vec<u8>;
@@ -38,6 +45,8 @@ pub struct Stored<T> {
     pub record: T,
     /// The blob that holds it, if it is not inline.
     pub blob: Option<Name>,
+    /// The parts that hold it, if it is split.
+    pub parts: Vec<Name>,
 }
 
 /// A record that is ready to be committed.
@@ -47,6 +56,8 @@ pub struct Prepared {
     pub write: Write,
     /// The blob that was written for it and that nothing points to before the transaction.
     pub blob: Option<Name>,
+    /// What must be committed before the transaction, each for itself: parts that nothing points to before it.
+    pub parts: Vec<Write>,
 }
 
 /// Reads and prepares records of any type.
@@ -55,11 +66,13 @@ pub struct RecordStore {
     store: Arc<dyn CoordinationStore>,
     blobs: Option<Arc<BlobStore>>,
     threshold: usize,
+    max_split: usize,
 }
 
 impl RecordStore {
     /// Records up to `threshold` bytes (compressed) are kept inline, larger ones in `blobs`. Without blobs that survive
-    /// the loss of this host, what a transaction takes is kept inline and larger ones are refused.
+    /// the loss of this host, what a transaction takes is kept inline; larger ones are split if their type allows that,
+    /// else refused.
     pub fn new(
         store: Arc<dyn CoordinationStore>,
         blobs: Option<Arc<BlobStore>>,
@@ -69,7 +82,15 @@ impl RecordStore {
             store,
             blobs,
             threshold,
+            max_split: DEFAULT_MAX_SPLIT,
         }
+    }
+
+    /// The same, splitting records up to `bytes` (compressed) and refusing larger ones.
+    #[must_use]
+    pub fn with_max_split(mut self, bytes: usize) -> RecordStore {
+        self.max_split = bytes;
+        self
     }
 
     /// The store below.
@@ -82,7 +103,7 @@ impl RecordStore {
         self.blobs.as_ref()
     }
 
-    /// Encodes a record, and writes its blob if it needs one.
+    /// Encodes a record, and writes its blob if it needs one. Its parts, if it needs those, are the caller's to commit.
     pub async fn prepare<T: Record>(
         &self,
         name: &Name,
@@ -101,6 +122,7 @@ impl RecordStore {
             (Encoded::Inline(value), _) => Ok(Prepared {
                 write: Write::Put { key, value },
                 blob: None,
+                parts: Vec::new(),
             }),
             (Encoded::Oversized(bytes), Some(blobs)) if blobs.survives_host() => {
                 let pointer = blobs.put(name, epoch, bytes).await?;
@@ -108,8 +130,28 @@ impl RecordStore {
                 Ok(Prepared {
                     write: Write::Put { key, value },
                     blob: Some(pointer.name),
+                    parts: Vec::new(),
                 })
             }
+            (Encoded::Oversized(bytes), _) if T::SPLITS && bytes.len() <= self.max_split => {
+                let owner = name.clone();
+                let cut = off_control(move || parts::split(&owner, epoch, &bytes, most.min(PART)));
+                let (pointer, parts) = cut.await?;
+                let value = record::encode_parts_pointer(T::FORMAT, &pointer);
+                Ok(Prepared {
+                    write: Write::Put { key, value },
+                    blob: None,
+                    parts,
+                })
+            }
+            (Encoded::Oversized(bytes), _) if T::SPLITS => Err(Error::TooLarge {
+                store: "the store without a blob store that survives the loss of this host \
+                        (raise high-availability.store.max-graph-size, or set high-availability.storageDir, \
+                        and high-availability.storage-shared if it is a shared directory)",
+                what: "a record",
+                size: bytes.len(),
+                limit: self.max_split.max(most),
+            }),
             (Encoded::Oversized(bytes), _) => Err(Error::TooLarge {
                 store: "the store without a blob store that survives the loss of this host \
                         (set high-availability.storageDir, and high-availability.storage-shared if it is a shared directory)",
@@ -128,13 +170,11 @@ impl RecordStore {
         };
         let of = name.clone();
         let (name, found) = off_control(move || Ok(decode_inline::<T>(of, &value))).await?;
-        match found? {
-            Found::Inline(record) => Ok(Some(Stored { record, blob: None })),
-            Found::Blob(pointer) => self.fetch(&name, &pointer).await.map(Some),
-        }
+        self.stored(&name, found?).await.map(Some)
     }
 
-    /// All records of a type, each readable or not: one that is not never hides the others.
+    /// All records of a type, each readable or not: one that is not never hides the others. An error: the store does not
+    /// answer at present.
     pub async fn list<T: Record>(&self) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let mut all = Vec::new();
         let mut page: Option<PageToken> = None;
@@ -149,17 +189,84 @@ impl RecordStore {
             })
             .await?;
             for (name, found) in decoded {
+                let is_split = matches!(&found, Ok(Found::Parts(_)));
                 let stored = match found {
-                    Ok(Found::Inline(record)) => Ok(Stored { record, blob: None }),
-                    Ok(Found::Blob(pointer)) => self.fetch(&name, &pointer).await,
+                    Ok(found) => self.stored(&name, found).await,
                     Err(error) => Err(error),
                 };
-                all.push((name, stored));
+                match stored {
+                    // The rest of the record is in the store that is being listed.
+                    Err(error) if is_split && error.outcome() != Outcome::Fatal => {
+                        return Err(error);
+                    }
+                    stored => all.push((name, stored)),
+                }
             }
             match listed.next {
                 Some(next) => page = Some(next),
                 None => return Ok(all),
             }
+        }
+    }
+
+    /// The names of parts of terms before `epoch` that nobody `keeps`: what a crash between the parts and the record that
+    /// would point to them has left.
+    pub async fn orphaned_parts(
+        &self,
+        epoch: Epoch,
+        keeps: impl Fn(&PartName, &Name) -> bool,
+    ) -> Result<Vec<Name>> {
+        let mut orphans = Vec::new();
+        let mut page: Option<PageToken> = None;
+        loop {
+            let listed = self.store.list(Kind::Parts, page, PARTS_PAGE).await?;
+            let names = listed.items.into_iter().map(|(name, _)| name);
+            orphans.extend(names.filter(|name| {
+                PartName::read(name).is_some_and(|of| of.epoch < epoch && !keeps(&of, name))
+            }));
+            match listed.next {
+                Some(next) => page = Some(next),
+                None => return Ok(orphans),
+            }
+        }
+    }
+
+    async fn stored<T: Record>(&self, name: &Name, found: Found<T>) -> Result<Stored<T>> {
+        match found {
+            Found::Inline(record) => Ok(Stored {
+                record,
+                blob: None,
+                parts: Vec::new(),
+            }),
+            Found::Blob(pointer) => self.fetch(name, &pointer).await,
+            Found::Parts(pointer) => self.put_together(name, pointer).await,
+        }
+    }
+
+    async fn put_together<T: Record>(
+        &self,
+        name: &Name,
+        pointer: PartsPointer,
+    ) -> Result<Stored<T>> {
+        let parts = pointer.names()?;
+        let mut values = Vec::with_capacity(parts.len());
+        for some in parts.chunks(PARTS_PAGE) {
+            let keys: Vec<Key> = some
+                .iter()
+                .map(|part| Key::new(Kind::Parts, part.clone()))
+                .collect();
+            values.extend(self.store.get(&keys).await?);
+        }
+        let of = name.clone();
+        let decoded = off_control(move || Ok(decode_inline::<T>(of, &pointer.assemble(&values)?)));
+        let (_, found) = decoded.await?;
+        match found? {
+            Found::Inline(record) => Ok(Stored {
+                record,
+                blob: None,
+                parts,
+            }),
+            Found::Blob(_) | Found::Parts(_) => Err(pointer_again::<T>(name)),
         }
     }
 
@@ -177,17 +284,15 @@ impl RecordStore {
             ),
         })?;
         let bytes = blobs.get(pointer).await?;
-        let name = name.clone();
-        let (_, found) = off_control(move || Ok(decode_inline::<T>(name, &bytes))).await?;
+        let (of, name) = (name.clone(), name.clone());
+        let (_, found) = off_control(move || Ok(decode_inline::<T>(of, &bytes))).await?;
         match found? {
             Found::Inline(record) => Ok(Stored {
                 record,
                 blob: Some(pointer.name.clone()),
+                parts: Vec::new(),
             }),
-            Found::Blob(_) => Err(Error::Corrupt {
-                key: key.to_string(),
-                reason: "its blob is a pointer again".to_owned(),
-            }),
+            Found::Blob(_) | Found::Parts(_) => Err(pointer_again::<T>(&name)),
         }
     }
 }
@@ -195,6 +300,14 @@ impl RecordStore {
 enum Found<T> {
     Inline(T),
     Blob(crate::blob::BlobPointer),
+    Parts(PartsPointer),
+}
+
+fn pointer_again<T: Record>(name: &Name) -> Error {
+    Error::Corrupt {
+        key: Key::new(T::KIND, name.clone()).to_string(),
+        reason: "what it points to is a pointer again".to_owned(),
+    }
 }
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
@@ -208,6 +321,7 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
                     reason,
                 }),
             Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
+            Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
         });
     (name, found)
 }

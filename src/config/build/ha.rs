@@ -12,6 +12,9 @@ use super::Builder;
 /// Well below the largest record of every store (ZooKeeper: 900 KB in one transaction).
 const LARGEST_INLINE_THRESHOLD: MemorySize = MemorySize::of_kb(512);
 
+/// As large as any record.
+const LARGEST_GRAPH: MemorySize = MemorySize::of_kb(64 * 1024);
+
 impl Builder<'_> {
     pub(super) fn ha(&mut self) -> HaOptions {
         let values = self.values;
@@ -52,6 +55,12 @@ impl Builder<'_> {
             &[HA_INLINE_THRESHOLD.name],
             || format!("write `1 kb` to `{LARGEST_INLINE_THRESHOLD}`: stores bound their records"),
         );
+        let max_graph_size = values.get(&HA_MAX_GRAPH_SIZE);
+        self.require(
+            max_graph_size <= LARGEST_GRAPH,
+            &[HA_MAX_GRAPH_SIZE.name],
+            || format!("write at most `{LARGEST_GRAPH}`, or set a blob store: every key is in the store's memory"),
+        );
         let blob_orphan_grace = self.kept_for_retries(&BLOB_ORPHAN_GRACE);
         let cluster_id = values.get(&HA_CLUSTER_ID);
         let detector = self.detector(&backend);
@@ -63,6 +72,7 @@ impl Builder<'_> {
             detector,
             transfer_timeout,
             inline_threshold,
+            max_graph_size,
             blob_orphan_grace,
         }
     }

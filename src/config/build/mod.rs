@@ -21,6 +21,8 @@ const RETENTION_FACTOR: u32 = 10;
 const LARGEST_MAX_PARALLELISM: u32 = 1 << 15;
 const SMALLEST_MAX_MESSAGE: MemorySize = MemorySize::of_kb(1024);
 const LARGEST_MAX_MESSAGE: MemorySize = MemorySize::of_kb(1024 * 1024);
+const SMALLEST_MAX_CONTENT: MemorySize = MemorySize::of_kb(1);
+const LARGEST_MAX_CONTENT: MemorySize = MemorySize::of_kb(1024 * 1024);
 
 /// What defaults depend on.
 #[derive(Debug, Clone, Default)]
@@ -228,6 +230,7 @@ impl Builder<'_> {
             address,
             ports: self.values.get(&JM_PORT),
             peer_ports: self.values.get(&JM_PEER_PORT),
+            blob_ports: self.values.get(&BLOB_PORT),
             result_expiration: self.kept_for_retries(&JOBSTORE_EXPIRATION),
         }
     }
@@ -238,11 +241,18 @@ impl Builder<'_> {
         let port = || PortRange::single(self.values.get(&REST_PORT));
         let bind_ports = self.values.find(&REST_BIND_PORT).unwrap_or_else(port);
         let await_leader_timeout = self.values.get(&REST_AWAIT_LEADER);
+        let max_content_length = self.values.get(&REST_MAX_CONTENT);
+        self.require(
+            (SMALLEST_MAX_CONTENT..=LARGEST_MAX_CONTENT).contains(&max_content_length),
+            &[REST_MAX_CONTENT.name],
+            || format!("write `{SMALLEST_MAX_CONTENT}` to `{LARGEST_MAX_CONTENT}`"),
+        );
         RestOptions {
             address,
             bind_address,
             bind_ports,
             await_leader_timeout,
+            max_content_length,
         }
     }
 
@@ -288,9 +298,25 @@ impl Builder<'_> {
             &[RPC_MAX_MESSAGE.name],
             || format!("write `{SMALLEST_MAX_MESSAGE}` to `{LARGEST_MAX_MESSAGE}`"),
         );
+        let inline_deployment_threshold = self.values.get(&RPC_INLINE_DEPLOYMENT);
+        let (half, keys) = (
+            max_message_size.max(SMALLEST_MAX_MESSAGE).as_usize() / 2,
+            [RPC_INLINE_DEPLOYMENT.name, RPC_MAX_MESSAGE.name],
+        );
+        self.require(
+            inline_deployment_threshold.as_usize() <= half,
+            &keys,
+            || {
+                format!(
+                    "a message holds more than the graph: write at most half of `{}`",
+                    keys[1]
+                )
+            },
+        );
         RpcOptions {
             ask_timeout,
             max_message_size,
+            inline_deployment_threshold,
         }
     }
 

@@ -33,7 +33,7 @@ impl Client {
         let request = pb::SubmitJobRequest {
             graph: Some(graph.clone()),
             submission_token: token.to_owned(),
-            deadline_ms: 0,
+            ..pb::SubmitJobRequest::default()
         };
         let answer = self
             .repeat("submit", |dispatcher| {

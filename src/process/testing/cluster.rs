@@ -10,6 +10,7 @@ use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
+use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -23,14 +24,15 @@ use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
+use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector as _, LocalConnector};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::sinks::Sinks;
-use crate::process::taskmanager::{ExecutorServices, describe, start_executor};
-use crate::task_executor::{TaskExecutor, TaskLauncher};
+use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
+use crate::task_executor::{TaskExecutor, TaskExecutorDescription, first_registration};
 use crate::telemetry::ExitCode;
 
 /// How long a test waits for anything, in its own time.
@@ -123,18 +125,34 @@ impl TestCluster {
 
     /// Starts a JobManager; it must not run.
     pub fn start_job_manager(&mut self, name: &str) {
+        let options = self.options.clone();
+        self.start_job_manager_with(name, options);
+    }
+
+    /// Starts a JobManager that is configured for another cluster.
+    pub fn start_job_manager_of(&mut self, name: &str, cluster_id: &str) {
+        let mut options = (*self.options).clone();
+        options.ha.cluster_id = cluster_id.parse().expect("a name");
+        self.start_job_manager_with(name, Arc::new(options));
+    }
+
+    fn start_job_manager_with(&mut self, name: &str, options: Arc<ClusterOptions>) {
         let life = self.next_life(name);
         let process = ProcessId::new(name);
         let address = format!("{name}:1");
+        let blob_address = format!("{name}:2");
+        let blobs = ServedBlobs::new(blob_address.as_str());
         let contender = Contender::new(ContenderOptions {
-            options: self.options.clone(),
+            options,
             process: process.clone(),
             store: "memory",
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
             sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
             peers: None,
+            blobs: blobs.clone(),
         });
+        self.connector.put_blobs(&blob_address, Arc::new(blobs));
         self.connector
             .put_job_manager(&address, contender.components());
         let clock = Clock::tokio();
@@ -180,7 +198,7 @@ impl TestCluster {
     pub async fn kill_job_manager_keeping_its_lease(&mut self, name: &str) {
         let running = self.job_managers.remove(name).expect("it runs");
         self.world.kill(&running.life);
-        self.connector.remove(&format!("{name}:1"));
+        self.remove_addresses(name);
         running.run.abort();
         // Its election may outlive it for as long as somebody still waits for an answer of the dead: without a session it
         // takes nothing, and cut off it gives nothing back.
@@ -195,7 +213,14 @@ impl TestCluster {
         running.stop.cancel();
         let code = running.run.await.expect("it ends in order");
         assert_eq!(code, ExitCode::Ended);
-        self.connector.remove(&format!("{name}:1"));
+        self.remove_addresses(name);
+    }
+
+    /// Nobody listens where this JobManager did.
+    fn remove_addresses(&self, name: &str) {
+        for port in [1, 2] {
+            self.connector.remove(&format!("{name}:{port}"));
+        }
     }
 
     /// Waits until a JobManager was struck, and removes what is left of it. Gives its name.
@@ -215,44 +240,47 @@ impl TestCluster {
 
     /// Starts a TaskManager with the resource id `name`; it must not run.
     pub fn start_task_manager(&mut self, name: &str) {
+        self.start_task_manager_as(name, first_registration(), PROTOCOL_VERSION);
+    }
+
+    /// The same, with registrations above this number, and of this version.
+    pub fn start_task_manager_as(
+        &mut self,
+        name: &str,
+        first_registration: u64,
+        protocol_version: u32,
+    ) {
         let life = self.next_life(name);
         let launcher = Arc::new(ScriptedTasks {
             world: self.world.clone(),
             life: life.clone(),
         });
-        self.start_task_manager_with(name, &life, launcher, HighestEpoch::default(), "-:0");
-    }
-
-    fn start_task_manager_with(
-        &mut self,
-        name: &str,
-        life: &str,
-        launcher: Arc<dyn TaskLauncher>,
-        highest_epoch: HighestEpoch,
-        data_address: &str,
-    ) {
-        wait_for_another_millisecond();
         let location = pb::TaskManagerLocation {
             resource_id: name.to_owned(),
-            incarnation: life.to_owned(),
+            incarnation: life.clone(),
             rpc_address: format!("{name}:1"),
-            data_address: data_address.to_owned(),
+            data_address: "-:0".to_owned(),
+        };
+        let slots = self.options.taskmanager.slots.get();
+        let description = TaskExecutorDescription {
+            protocol_version,
+            ..describe(location, slots, &self.options.ha.cluster_id)
         };
         let observer = self.memory.observer();
         let leaders = ElectionDriver::observed(&observer);
-        let slots = self.options.taskmanager.slots.get();
         let executor = start_executor(ExecutorServices {
             options: &self.options,
-            description: describe(location, slots),
-            highest_epoch,
+            description,
+            highest_epoch: HighestEpoch::default(),
             leaders: retrieval::follow(leaders),
-            connector: Arc::new(self.connector.from_host(life)),
+            connector: Arc::new(self.connector.from_host(&life)),
             launcher,
+            first_registration,
         });
         self.connector
             .put_task_executor(&format!("{name}:1"), Arc::new(executor.handle()));
         let running = TaskManagerLife {
-            life: life.to_owned(),
+            life,
             executor,
             _observer: observer,
         };
@@ -271,6 +299,16 @@ impl TestCluster {
         self.connector.remove(&format!("{name}:1"));
         drop(running);
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    /// Waits until a TaskManager ends by itself; gives its exit code.
+    pub async fn end_of_task_manager(&mut self, name: &str) -> ExitCode {
+        let running = self.task_managers.remove(name).expect("it runs");
+        let nobody = CancellationToken::new();
+        let end = until_it_ends(running.executor, &nobody);
+        let code = tokio::time::timeout(PATIENCE, end).await;
+        self.connector.remove(&format!("{name}:1"));
+        code.unwrap_or_else(|_| panic!("{name} did not end: {:#?}", self.world.stored()))
     }
 
     /// Ends a TaskManager in order: it says goodbye.
@@ -447,16 +485,4 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
         .datagen("others", Some(10), None, 1, 10)
         .discard("there");
     stream.build().compile(&options).expect("a valid job")
-}
-
-/// Registration numbers of a process begin with the wall clock, which stands nearly still here.
-fn wait_for_another_millisecond() {
-    let millis = || {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.unwrap_or_default().as_millis()
-    };
-    let before = millis();
-    while millis() == before {
-        std::hint::spin_loop();
-    }
 }

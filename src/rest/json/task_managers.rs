@@ -1,6 +1,7 @@
 //! Bodies about TaskManagers: `/taskmanagers`, `/taskmanagers/:id`.
 //!
-//! Flink states memory by its JVM pools. There is one pool here, shown as task heap; all other pools are 0.
+//! Flink states memory by its JVM pools. There is one pool here, shown as task heap; all other pools are 0. The memory of the
+//! process is what the system lets it have, where there is such a limit.
 
 use serde::Serialize;
 use tanist_proto::v1::{ResourceProfile, TaskManagerInfo};
@@ -124,7 +125,7 @@ pub struct MemoryConfiguration {
     pub jvm_overhead: u64,
     /// All of it.
     pub total_flink_memory: u64,
-    /// All of it.
+    /// What the system lets the process have; without a limit, all of it.
     pub total_process_memory: u64,
 }
 
@@ -135,6 +136,7 @@ impl TaskManager {
         let hardware = info.hardware.unwrap_or_default();
         let profile = info.total_profile.as_ref();
         let memory = profile.map_or(0, |profile| profile.memory_bytes);
+        let limit = info.memory_configuration.unwrap_or_default();
         let data_port = location.data_address.rsplit_once(':');
         TaskManager {
             id: location.resource_id,
@@ -157,7 +159,10 @@ impl TaskManager {
             memory_configuration: MemoryConfiguration {
                 task_heap: memory,
                 total_flink_memory: memory,
-                total_process_memory: memory,
+                total_process_memory: match limit.process_limit_bytes {
+                    0 => memory,
+                    limit => limit,
+                },
                 ..MemoryConfiguration::default()
             },
             blocked: false,

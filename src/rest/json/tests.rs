@@ -293,6 +293,9 @@ fn a_task_manager_has_flinks_fields() {
             cpu_cores: 4.0,
             memory_bytes: 1 << 30,
         }),
+        memory_configuration: Some(pb::MemoryConfiguration {
+            process_limit_bytes: 3 << 30,
+        }),
     };
     let resource = |cores: f64, memory: u64| {
         json!({
@@ -310,7 +313,7 @@ fn a_task_manager_has_flinks_fields() {
         "memoryConfiguration": {
             "frameworkHeap": 0, "taskHeap": 1 << 30, "frameworkOffHeap": 0, "taskOffHeap": 0,
             "networkMemory": 0, "managedMemory": 0, "jvmMetaspace": 0, "jvmOverhead": 0,
-            "totalFlinkMemory": 1 << 30, "totalProcessMemory": 1 << 30
+            "totalFlinkMemory": 1 << 30, "totalProcessMemory": 3u64 << 30
         },
         "blocked": false
     }]});

@@ -58,6 +58,7 @@ async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline() {
         graph: Some(graph()),
         submission_token: "a token".to_owned(),
         deadline_ms: 123,
+        graph_reference: None,
     };
     assert_eq!(
         leader.submissions.lock().expect("no panic").as_slice(),

@@ -10,6 +10,7 @@ pub mod fencing;
 pub mod late_twins;
 pub mod mutual_exclusion;
 pub mod outages;
+pub mod parts;
 mod process;
 pub mod resign;
 pub mod scale;

@@ -1,0 +1,199 @@
+//! Records that are too large for one transaction, kept in several items of the same store.
+//!
+//! A record is cut into *parts*, which together are its *set*. They are written first, each in a transaction of its own,
+//! and then, with all else that belongs to them, the record that points to the set. Not here: who writes and deletes them.
+//!
+//! Invariants: the name of a set is never used again (owner, epoch, random part), so that whoever deletes a set can hit
+//! no other one; what is put together is what was cut, by size and SHA-256, or an error; a set of an earlier term that no
+//! record points to never gets a pointer any more, as the transaction that would do so is fenced.
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+use crate::blob::{Checksum, name_as_text};
+use crate::election::Epoch;
+use crate::error::{Error, Result};
+use crate::keys::{Key, Kind, Name};
+use crate::store::Write;
+
+/// The size of a part, in bytes. Below what stores take, so that other transactions of the term need not wait for long.
+pub const PART: usize = 256 * 1024;
+
+/// The most parts a set may claim.
+const MOST_PARTS: u32 = 4096;
+
+/// Where the parts of a record are, and what they must be together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PartsPointer {
+    /// The name of the set.
+    #[serde(with = "name_as_text")]
+    pub set: Name,
+    /// How many there are.
+    pub parts: u32,
+    /// Their size together, in bytes.
+    pub size: u64,
+    /// The checksum of all their bytes, in order.
+    pub sha256: Checksum,
+}
+
+impl PartsPointer {
+    /// The names of the parts, in order. `Corrupt` if there can't be so many.
+    pub fn names(&self) -> Result<Vec<Name>> {
+        if self.parts > MOST_PARTS {
+            return Err(self.corrupt(format!("it claims to have {} parts", self.parts)));
+        }
+        (0..self.parts)
+            .map(|number| part_name(&self.set, number))
+            .collect()
+    }
+
+    /// Puts the record together from the values of its parts, in order.
+    pub fn assemble(&self, values: &[Option<Bytes>]) -> Result<Bytes> {
+        let mut record = BytesMut::new();
+        for (number, value) in values.iter().enumerate() {
+            let missing = || self.corrupt(format!("part {number} of {} is missing", self.parts));
+            record.extend_from_slice(value.as_ref().ok_or_else(missing)?);
+        }
+        let (found, wanted) = (record.len(), self.size);
+        if found as u64 != wanted {
+            let reason = format!("its parts have {found} bytes, and {wanted} were written");
+            return Err(self.corrupt(reason));
+        }
+        let (found, wanted) = (Checksum::of(&record), self.sha256);
+        if found != wanted {
+            let reason = format!("the SHA-256 of its parts is {found}, and {wanted} was written");
+            return Err(self.corrupt(reason));
+        }
+        Ok(record.freeze())
+    }
+
+    fn corrupt(&self, reason: String) -> Error {
+        Error::Corrupt {
+            key: format!("{}/{}.*", Kind::Parts.directory(), self.set),
+            reason,
+        }
+    }
+}
+
+/// Cuts the record of `owner` (a job) into parts of at most `size` bytes, under names of the term `epoch` that were never
+/// used before. Each write is for a transaction of its own.
+pub fn split(
+    owner: &Name,
+    epoch: Epoch,
+    record: &Bytes,
+    size: usize,
+) -> Result<(PartsPointer, Vec<Write>)> {
+    let set = Name::new(format!("{owner}-{epoch}-{:016x}", rand::random::<u64>()));
+    let set = set.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
+    let size = size.clamp(1, PART);
+    let mut writes = Vec::new();
+    for (number, at) in (0..record.len()).step_by(size).enumerate() {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let end = record.len().min(at + size);
+        writes.push(Write::Put {
+            key: Key::new(Kind::Parts, part_name(&set, number)?),
+            value: record.slice(at..end),
+        });
+    }
+    let pointer = PartsPointer {
+        set,
+        parts: u32::try_from(writes.len()).unwrap_or(u32::MAX),
+        size: record.len() as u64,
+        sha256: Checksum::of(record),
+    };
+    Ok((pointer, writes))
+}
+
+fn part_name(set: &Name, number: u32) -> Result<Name> {
+    let name = Name::new(format!("{set}.{number:04}"));
+    name.map_err(|error| Error::Misconfigured(error.to_string().into()))
+}
+
+/// What the name of a part says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartName {
+    /// Whose record it is a piece of.
+    pub owner: Name,
+    /// The term that wrote it.
+    pub epoch: Epoch,
+}
+
+impl PartName {
+    /// `None` for a name that this module never gives.
+    pub fn read(name: &Name) -> Option<PartName> {
+        let (set, _number) = name.as_str().rsplit_once('.')?;
+        let (rest, _random) = set.rsplit_once('-')?;
+        let (owner, epoch) = rest.rsplit_once('-')?;
+        Some(PartName {
+            owner: Name::new(owner).ok()?,
+            epoch: Epoch::new(epoch.parse().ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Name {
+        Name::new("0a-1b").expect("a name")
+    }
+
+    fn cut(size: usize) -> (Bytes, PartsPointer, Vec<Write>) {
+        let bytes: Vec<u8> = (0..1000u32).flat_map(u32::to_le_bytes).collect();
+        let record = Bytes::from(bytes);
+        let (pointer, writes) = split(&job(), Epoch::new(7), &record, size).expect("cut");
+        (record, pointer, writes)
+    }
+
+    fn value(write: &Write) -> Option<Bytes> {
+        match write {
+            Write::Put { value, .. } => Some(value.clone()),
+            Write::Delete { .. } => None,
+        }
+    }
+
+    #[test]
+    fn what_was_cut_is_put_together_again() {
+        for size in [1, 999, 1000, 4000, 5000] {
+            let (record, pointer, writes) = cut(size);
+            let names: Vec<Name> = writes
+                .iter()
+                .map(|write| write.key().name.clone())
+                .collect();
+            assert_eq!(pointer.names().expect("few"), names);
+            let values: Vec<Option<Bytes>> = writes.iter().map(value).collect();
+            assert_eq!(pointer.assemble(&values).expect("whole"), record);
+        }
+    }
+
+    #[test]
+    fn parts_that_are_missing_cut_off_or_changed_are_corrupt() {
+        let (_, pointer, writes) = cut(1000);
+        let whole: Vec<Option<Bytes>> = writes.iter().map(value).collect();
+        let damaged = |at: usize, value: Option<Bytes>| {
+            let mut values = whole.clone();
+            values[at] = value;
+            pointer.assemble(&values).expect_err("damaged").to_string()
+        };
+        let missing = damaged(2, None);
+        assert!(missing.contains("part 2 of 4 is missing"), "{missing}");
+        let short = damaged(1, Some(Bytes::from(vec![0; 999])));
+        assert!(short.contains("3999 bytes"), "{short}");
+        let changed = damaged(3, Some(Bytes::from(vec![7; 1000])));
+        assert!(changed.contains("SHA-256"), "{changed}");
+        let swapped: Vec<Option<Bytes>> = whole.iter().rev().cloned().collect();
+        assert!(pointer.assemble(&swapped).is_err());
+    }
+
+    #[test]
+    fn the_name_of_a_part_says_whose_it_is_and_of_which_term() {
+        let (_, first, writes) = cut(1000);
+        let (owner, epoch) = (job(), Epoch::new(7));
+        let read = PartName::read(&writes[3].key().name);
+        assert_eq!(read, Some(PartName { owner, epoch }));
+        assert_eq!(PartName::read(&job()), None);
+        let (_, second, _) = cut(1000);
+        assert_ne!(first.set, second.set, "a name is never used again");
+    }
+}

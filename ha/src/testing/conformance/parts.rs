@@ -1,0 +1,194 @@
+//! Records that are larger than a transaction: their parts, the record that points to them, and what is left of them by a
+//! crash in between.
+
+use crate::election::LeaderSession;
+use crate::error::Error;
+use crate::jobs::store::{Prepared, Record, RecordStore, Stored};
+use crate::keys::{Key, Kind, Name};
+use crate::store::Write;
+use crate::store::pipeline::CommitPipeline;
+
+use super::{CaseResult, Process, Subject, settled};
+
+/// A record that no compression makes smaller.
+#[derive(Debug, Clone, PartialEq)]
+struct Noise(Vec<u8>);
+
+impl Record for Noise {
+    const KIND: Kind = Kind::Graphs;
+    const FORMAT: u16 = 1;
+    const SPLITS: bool = true;
+
+    fn encode(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    fn decode(_format: u16, bytes: &[u8]) -> Result<Noise, String> {
+        Ok(Noise(bytes.to_vec()))
+    }
+}
+
+impl Noise {
+    fn of(bytes: usize) -> Noise {
+        let words = (0..bytes as u64 / 8).map(|n| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()));
+        Noise(words.flat_map(u64::to_le_bytes).collect())
+    }
+}
+
+fn job() -> Name {
+    Name::new("job").expect("a name")
+}
+
+/// A process that leads, with what it writes by.
+struct Writer {
+    process: Process,
+    term: LeaderSession,
+    pipeline: CommitPipeline,
+    records: RecordStore,
+}
+
+impl Writer {
+    async fn start(subject: &dyn Subject, name: &str) -> CaseResult<Writer> {
+        let process = Process::start(subject, name).await?;
+        let term = process.leads().await;
+        let pipeline = process.pipeline(subject, &term).await?;
+        let store = subject.store(&process.id).await?;
+        Ok(Writer {
+            process,
+            term,
+            pipeline,
+            records: RecordStore::new(store, None, 1024).with_max_split(usize::MAX),
+        })
+    }
+
+    /// A record that does not fit into a transaction, with its parts written and nothing that points to them.
+    async fn write_parts(&self, record: &Noise) -> CaseResult<Prepared> {
+        let prepared = self
+            .records
+            .prepare(&job(), self.term.epoch(), record)
+            .await?;
+        assert!(prepared.parts.len() > 1, "it is split");
+        for part in &prepared.parts {
+            self.pipeline.commit(vec![part.clone()]).await?;
+        }
+        Ok(prepared)
+    }
+
+    async fn read(&self) -> crate::Result<Option<Stored<Noise>>> {
+        settled(async || self.records.get::<Noise>(&job()).await).await
+    }
+
+    async fn orphans(&self) -> crate::Result<Vec<Name>> {
+        let epoch = self.term.epoch();
+        settled(async || self.records.orphaned_parts(epoch, |_, _| false).await).await
+    }
+
+    async fn delete(&self, names: Vec<Name>) -> CaseResult {
+        let keys = names.into_iter().map(|name| Key::new(Kind::Parts, name));
+        let deletes: Vec<Write> = keys.map(|key| Write::Delete { key }).collect();
+        for some in deletes.chunks(self.pipeline.limits().writes) {
+            self.pipeline.commit(some.to_vec()).await?;
+        }
+        Ok(())
+    }
+
+    async fn parts(&self) -> crate::Result<usize> {
+        let store = self.records.coordination_store();
+        let page = settled(async || store.list(Kind::Parts, None, 8).await).await?;
+        Ok(page.items.len())
+    }
+
+    fn larger_than_a_transaction(&self) -> Noise {
+        Noise::of(self.pipeline.limits().bytes + 700_000)
+    }
+}
+
+/// A record larger than a transaction is read as it was written, by this term and the next, and can be removed.
+pub async fn a_record_larger_than_a_transaction_is_kept_in_parts(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Writer::start(subject, "a").await?;
+    let record = a.larger_than_a_transaction();
+    let prepared = a.write_parts(&record).await?;
+    assert_eq!(a.read().await?, None, "nothing points to the parts");
+    a.pipeline.commit(vec![prepared.write.clone()]).await?;
+    let stored = a.read().await?.expect("it is there");
+    assert!(stored.record == record, "it is not what was written");
+    let written: Vec<Name> = prepared
+        .parts
+        .iter()
+        .map(|part| part.key().name.clone())
+        .collect();
+    assert_eq!(stored.parts, written);
+    let listed = settled(async || a.records.list::<Noise>().await).await?;
+    assert!(
+        matches!(&listed[..], [(name, Ok(stored))] if *name == job() && stored.record == record)
+    );
+
+    // The next term finds it, and knows that its parts are in use.
+    a.process.election.resign().await;
+    let b = Writer::start(subject, "b").await?;
+    let stored = b.read().await?.expect("it is still there");
+    assert!(stored.record == record, "it is not what was written");
+    let keeps = |_: &_, name: &Name| stored.parts.contains(name);
+    let orphans = b.records.orphaned_parts(b.term.epoch(), keeps).await?;
+    assert_eq!(orphans, []);
+    let key = Key::new(Kind::Graphs, job());
+    b.pipeline.commit(vec![Write::Delete { key }]).await?;
+    b.delete(stored.parts).await?;
+    assert_eq!(b.parts().await?, 0);
+    Ok(())
+}
+
+/// Parts that were written by a term that ended before it wrote what points to them are found and removed by the next
+/// one; what the earlier term sends late is refused, so that nothing ever points to what was removed.
+pub async fn parts_without_a_record_are_removed_by_the_next_term(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Writer::start(subject, "a").await?;
+    let prepared = a.write_parts(&a.larger_than_a_transaction()).await?;
+    assert_eq!(
+        a.orphans().await?,
+        [],
+        "those of its own term may still be pointed to"
+    );
+    let former = a.term.epoch();
+    let b = Process::start(subject, "b").await?;
+    b.election.depose(former).await?;
+    let term = b.leads_after(former).await;
+    let b = Writer {
+        pipeline: b.pipeline(subject, &term).await?,
+        records: RecordStore::new(subject.store(&b.id).await?, None, 1024),
+        process: b,
+        term,
+    };
+    let orphans = b.orphans().await?;
+    assert_eq!(orphans.len(), prepared.parts.len());
+    b.delete(orphans).await?;
+    assert_eq!(b.parts().await?, 0);
+    let late = a.pipeline.commit(vec![prepared.write.clone()]).await;
+    assert!(late.is_err(), "{late:?}");
+    assert_eq!(b.read().await?, None);
+    Ok(())
+}
+
+/// A record above the limit of split ones is refused before anything is written, and the error says what to set.
+pub async fn a_record_above_the_limit_is_refused_before_anything_is_written(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Writer::start(subject, "a").await?;
+    let record = a.larger_than_a_transaction();
+    let before = a.pipeline.last();
+    let records = a.records.clone().with_max_split(record.0.len() - 1);
+    let refused = records.prepare(&job(), a.term.epoch(), &record).await;
+    let error = refused.expect_err("too large");
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("high-availability.store.max-graph-size"),
+        "{text}"
+    );
+    assert_eq!(a.pipeline.last(), before);
+    assert_eq!(a.parts().await?, 0);
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Graphs that are split over keys of the store: their parts are written before the graph that points to them, and removed
+//! after it, or when it never came.
+//!
+//! Invariants: parts are removed only when nothing points to them and nothing ever will, as a write that would is fenced or
+//! was refused; their names are never used again, so that a removal that is repeated hits nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::Write;
+use tanist_proto::id::JobId;
+use tracing::{info, warn};
+
+use super::job_store::{JobStore, JobStoreError};
+
+/// Which parts graphs point to.
+#[derive(Debug, Default)]
+pub(super) struct KnownParts {
+    of_jobs: BTreeMap<JobId, BTreeSet<Name>>,
+    /// Jobs whose graph can't be read: which parts are theirs is not known.
+    unreadable: BTreeSet<JobId>,
+}
+
+impl KnownParts {
+    /// The graph of a job, which points to these.
+    pub(super) fn note(&mut self, job: JobId, parts: Vec<Name>) {
+        self.unreadable.remove(&job);
+        if parts.is_empty() {
+            self.of_jobs.remove(&job);
+        } else {
+            self.of_jobs.insert(job, parts.into_iter().collect());
+        }
+    }
+
+    /// There is a graph, but it can't be read.
+    pub(super) fn note_unreadable(&mut self, job: JobId) {
+        self.unreadable.insert(job);
+    }
+
+    /// The graph is not there any more.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.of_jobs.remove(&job);
+        self.unreadable.remove(&job);
+    }
+
+    /// The parts of a job's graph, in order.
+    pub(super) fn of(&self, job: JobId) -> Vec<String> {
+        let parts = self.of_jobs.get(&job).into_iter().flatten();
+        parts.map(Name::to_string).collect()
+    }
+
+    /// Whether a graph points to a part of `owner`, as far as is known.
+    fn has(&self, owner: &Name, part: &Name) -> bool {
+        let Ok(job) = owner.as_str().parse::<JobId>() else {
+            // Somebody else's.
+            return true;
+        };
+        let is_of_graph = |parts: &BTreeSet<Name>| parts.contains(part);
+        self.unreadable.contains(&job) || self.of_jobs.get(&job).is_some_and(is_of_graph)
+    }
+}
+
+impl JobStore {
+    /// Writes the parts of a graph, each in a transaction of its own, so that other jobs need not wait for all of them.
+    pub(super) async fn write_parts(
+        &self,
+        job: JobId,
+        parts: &[Write],
+    ) -> Result<(), JobStoreError> {
+        for part in parts {
+            if let Err(error) = self.pipeline.commit(vec![part.clone()]).await {
+                let error = JobStoreError::from(error);
+                self.take_back(job, parts, &error).await;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what was written for a graph that was refused. With the end of the term, it is the next one that does.
+    pub(super) async fn take_back(&self, job: JobId, parts: &[Write], error: &JobStoreError) {
+        if parts.is_empty() || !matches!(error, JobStoreError::Refused(_)) {
+            return;
+        }
+        let names: Vec<Name> = parts.iter().map(|part| part.key().name.clone()).collect();
+        if let Err(failure) = self.remove_parts(&names).await {
+            warn!(%job, %failure, "parts of a refused graph are left to the next term");
+        }
+    }
+
+    /// Removes parts that nothing points to; nothing happens for those that are not there.
+    pub(super) async fn remove_parts(&self, names: &[Name]) -> Result<(), JobStoreError> {
+        for some in names.chunks(self.pipeline.limits().writes.max(1)) {
+            let keys = some.iter().map(|name| Key::new(Kind::Parts, name.clone()));
+            let writes = keys.map(|key| Write::Delete { key }).collect();
+            self.pipeline.commit(writes).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the parts that the result of a job names.
+    pub(super) async fn clean_parts(
+        &self,
+        job: JobId,
+        names: &[String],
+    ) -> Result<(), JobStoreError> {
+        let names = names.iter().filter_map(|name| match name.parse::<Name>() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                warn!(%job, %error, "a part that can't be there is not removed");
+                None
+            }
+        });
+        let names: Vec<Name> = names.collect();
+        self.remove_parts(&names).await
+    }
+
+    /// Removes the parts of earlier terms that no graph points to: a leader died between the parts and the graph. To be
+    /// called after the recovery, once; parts of this term are not touched.
+    pub async fn remove_orphaned_parts(&self) -> Result<(), JobStoreError> {
+        let orphans = self.records.orphaned_parts(self.epoch, |of, part| {
+            self.lock_parts().has(&of.owner, part)
+        });
+        let orphans = orphans.await.map_err(JobStoreError::Refused)?;
+        if !orphans.is_empty() {
+            info!(
+                parts = orphans.len(),
+                "removing parts of graphs that were never accepted"
+            );
+        }
+        self.remove_parts(&orphans).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    #[test]
+    fn parts_of_unknown_owners_and_of_unreadable_graphs_are_kept() {
+        let job = JobId::from_bits(7);
+        let owner = name(&job.to_string());
+        let mut known = KnownParts::default();
+        let (ours, other) = (name("set.0000"), name("other.0000"));
+        assert!(!known.has(&owner, &ours));
+        known.note(job, vec![ours.clone()]);
+        assert!(known.has(&owner, &ours) && !known.has(&owner, &other));
+        known.note_unreadable(job);
+        assert!(known.has(&owner, &other));
+        known.forget(job);
+        assert!(!known.has(&owner, &ours));
+        assert!(known.has(&name("no-job"), &ours));
+    }
+}

@@ -1,0 +1,288 @@
+//! Bulk data between processes: what a process serves to others, and how one fetches it.
+//!
+//! Whoever serves checks nothing but that the content is there. Whoever fetches knows size and SHA-256 beforehand and takes
+//! nothing else: a mismatch is an error, wherever it comes from. It goes over connections of its own, so that it never
+//! holds up a control message.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use tanist_ha::blob::{BlobStore, Checksum};
+use tanist_ha::jobs::record::MAX_PAYLOAD;
+use tanist_ha::keys::Name;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::fetch_blob_request::Content;
+
+use super::{Connector, GatewayError, GatewayResult};
+
+/// Content as it comes.
+pub type BlobStream = BoxStream<'static, GatewayResult<Bytes>>;
+
+/// The largest piece that is sent at once, in bytes.
+const CHUNK: usize = 256 * 1024;
+
+/// What one asks of the blob server of a JobManager.
+#[async_trait]
+pub trait BlobGateway: Send + Sync + fmt::Debug + 'static {
+    /// The content, unchecked; `NotFound` if it is not there.
+    async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream>;
+}
+
+/// What this process serves: content that somebody here holds, and the objects of its blob store. Cheap to clone; all
+/// clones serve the same.
+#[derive(Debug, Clone)]
+pub struct ServedBlobs {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Where others fetch it.
+    endpoint: String,
+    held: Mutex<HashMap<Checksum, Held>>,
+    store: OnceLock<Arc<BlobStore>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    bytes: Bytes,
+    holders: usize,
+}
+
+impl ServedBlobs {
+    /// Nothing yet; others reach it at `endpoint` (`host:port`).
+    pub fn new(endpoint: impl Into<String>) -> ServedBlobs {
+        ServedBlobs {
+            inner: Arc::new(Inner {
+                endpoint: endpoint.into(),
+                held: Mutex::default(),
+                store: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// Serves the objects of a blob store as well, from here on. Only the first one given counts.
+    pub fn serve_store(&self, store: Arc<BlobStore>) {
+        let _the_first_stays = self.inner.store.set(store);
+    }
+
+    /// Serves `bytes` for as long as what is returned lives. Hashes beside the runtime's threads.
+    pub async fn hold(&self, bytes: Bytes) -> GatewayResult<HeldBlob> {
+        let sha256 = checksum(bytes.clone()).await?;
+        let size = bytes.len() as u64;
+        let mut held = self.lock();
+        let entry = held.entry(sha256).or_insert(Held { bytes, holders: 0 });
+        entry.holders += 1;
+        drop(held);
+        Ok(HeldBlob {
+            served: self.clone(),
+            sha256,
+            size,
+        })
+    }
+
+    /// How many different contents are held.
+    pub fn held(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Checksum, Held>> {
+        self.inner
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find_held(&self, sha256: &[u8]) -> GatewayResult<BlobStream> {
+        let sha256 = Checksum::try_from(sha256).map_err(invalid)?;
+        let held = self.lock().get(&sha256).map(|held| held.bytes.clone());
+        let held = held.ok_or_else(|| {
+            GatewayError::NotFound(format!("nobody here holds content of SHA-256 {sha256}"))
+        })?;
+        Ok(stream::iter(cut(Ok(held))).boxed())
+    }
+
+    async fn open_object(&self, object: &str) -> GatewayResult<BlobStream> {
+        let none = || GatewayError::NotFound("this process has no blob store".to_owned());
+        let store = self.inner.store.get().cloned().ok_or_else(none)?;
+        let name = Name::new(object).map_err(invalid)?;
+        let opened = store.stream(&name).await;
+        let opened = opened.map_err(|error| match error {
+            tanist_ha::Error::Corrupt { .. } => GatewayError::NotFound(error.to_string()),
+            other => GatewayError::NotYet(other.to_string()),
+        })?;
+        let internal = |error: tanist_ha::Error| GatewayError::Internal(error.to_string());
+        Ok(opened
+            .map(move |chunk| chunk.map_err(internal))
+            .flat_map(|chunk| stream::iter(cut(chunk)))
+            .boxed())
+    }
+}
+
+/// In pieces that are small enough to be sent.
+fn cut(chunk: GatewayResult<Bytes>) -> Vec<GatewayResult<Bytes>> {
+    match chunk {
+        Ok(mut rest) => {
+            let mut chunks = Vec::new();
+            while !rest.is_empty() {
+                chunks.push(Ok(rest.split_to(rest.len().min(CHUNK))));
+            }
+            chunks
+        }
+        Err(error) => vec![Err(error)],
+    }
+}
+
+#[async_trait]
+impl BlobGateway for ServedBlobs {
+    async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream> {
+        match request.content {
+            Some(Content::Sha256(sha256)) => self.find_held(&sha256),
+            Some(Content::Object(object)) => self.open_object(&object).await,
+            None => Err(GatewayError::Invalid(
+                "the request names no content".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Content that is served while this lives.
+#[derive(Debug)]
+pub struct HeldBlob {
+    served: ServedBlobs,
+    sha256: Checksum,
+    size: u64,
+}
+
+impl HeldBlob {
+    /// What others need to fetch it.
+    pub fn reference(&self) -> pb::BlobReference {
+        pb::BlobReference {
+            sha256: self.sha256.as_bytes().to_vec(),
+            size: self.size,
+            endpoints: vec![self.served.inner.endpoint.clone()],
+            object: String::new(),
+        }
+    }
+}
+
+impl Drop for HeldBlob {
+    fn drop(&mut self) {
+        let mut held = self.served.lock();
+        if let Some(entry) = held.get_mut(&self.sha256) {
+            entry.holders -= 1;
+            if entry.holders == 0 {
+                held.remove(&self.sha256);
+            }
+        }
+    }
+}
+
+/// Fetches content from other processes, and checks it.
+#[derive(Debug, Clone)]
+pub struct BlobFetcher {
+    connector: Arc<dyn Connector>,
+    patience: Duration,
+    limit: usize,
+}
+
+impl BlobFetcher {
+    /// Gives a server up that is silent for longer than `patience`, and refuses what is larger than any record.
+    pub fn new(connector: Arc<dyn Connector>, patience: Duration) -> BlobFetcher {
+        BlobFetcher {
+            connector,
+            patience,
+            limit: MAX_PAYLOAD,
+        }
+    }
+
+    /// The content, from the first server that has it whole.
+    pub async fn fetch(&self, reference: &pb::BlobReference) -> GatewayResult<Bytes> {
+        let wanted = Checksum::try_from(reference.sha256.as_slice()).map_err(invalid)?;
+        let size = usize::try_from(reference.size).unwrap_or(usize::MAX);
+        if size > self.limit {
+            return Err(GatewayError::Invalid(format!(
+                "content of {size} bytes is more than the {} bytes that are fetched",
+                self.limit
+            )));
+        }
+        let content = if reference.object.is_empty() {
+            Content::Sha256(reference.sha256.clone())
+        } else {
+            Content::Object(reference.object.clone())
+        };
+        let content = Some(content);
+        let mut failure = GatewayError::Invalid("no blob server is named".to_owned());
+        for endpoint in &reference.endpoints {
+            let request = pb::FetchBlobRequest {
+                content: content.clone(),
+            };
+            match self.fetch_from(endpoint, request, size, wanted).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn fetch_from(
+        &self,
+        endpoint: &str,
+        request: pb::FetchBlobRequest,
+        size: usize,
+        wanted: Checksum,
+    ) -> GatewayResult<Bytes> {
+        let silent = |_| GatewayError::NoAnswer {
+            target: format!("the blob server at {endpoint}"),
+            reason: format!("it was silent for {:?}", self.patience),
+        };
+        let mismatch = |what: String| {
+            GatewayError::Internal(format!("the blob server at {endpoint} sent {what}"))
+        };
+        let gateway = self.connector.blobs(endpoint);
+        let opened = tokio::time::timeout(self.patience, gateway.fetch(request));
+        let mut chunks = opened.await.map_err(silent)??;
+        let mut bytes = BytesMut::with_capacity(size);
+        while let Some(chunk) = tokio::time::timeout(self.patience, chunks.next())
+            .await
+            .map_err(silent)?
+        {
+            let chunk = chunk?;
+            if chunk.len() > size - bytes.len() {
+                return Err(mismatch(format!("more than the {size} bytes asked for")));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        if bytes.len() != size {
+            let found = bytes.len();
+            return Err(mismatch(format!("{found} bytes, not the {size} asked for")));
+        }
+        let bytes = bytes.freeze();
+        let found = checksum(bytes.clone()).await?;
+        if found != wanted {
+            let what = format!("content of SHA-256 {found}, not the {wanted} asked for");
+            return Err(mismatch(what));
+        }
+        Ok(bytes)
+    }
+}
+
+fn invalid(error: impl fmt::Display) -> GatewayError {
+    GatewayError::Invalid(error.to_string())
+}
+
+/// Hashes beside the runtime's threads: large content would hold one up.
+async fn checksum(bytes: Bytes) -> GatewayResult<Checksum> {
+    let sum = tokio::task::spawn_blocking(move || Checksum::of(&bytes)).await;
+    sum.map_err(|error| GatewayError::Internal(format!("content can't be hashed: {error}")))
+}
+
+#[cfg(test)]
+#[path = "blobs_tests.rs"]
+mod tests;

@@ -1,0 +1,246 @@
+//! Graphs that are too large for a message, and those that are too large for a transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use tanist_ha::election::ProcessId;
+use tanist_ha::keys::{Key, Kind};
+use tanist_ha::store::{CommitReply, CommitRequest, CoordinationStore as _, Fence, Write};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use crate::config::LoadOptions;
+use crate::gateway::blobs::ServedBlobs;
+use crate::gateway::local::Fault;
+use crate::gateway::{Connector as _, DispatcherGateway as _};
+use crate::job::{CompileOptions, JobBuilder};
+use crate::process::forwarding::ForwardingDispatcher;
+use crate::process::testing::cluster::{TestCluster, graph};
+use crate::process::testing::history::{Event, Record};
+
+const JOB: JobId = JobId::from_bits(0xB);
+
+/// Two JobManagers, and two TaskManagers with two slots each. Every graph is too large for a message.
+async fn cluster() -> TestCluster {
+    let load = LoadOptions::default()
+        .with("restart-strategy.type", "fixed-delay")
+        .with("restart-strategy.fixed-delay.attempts", "1000000")
+        .with("restart-strategy.fixed-delay.delay", "100 ms")
+        .with("rpc.inline-deployment-threshold", "100 b");
+    let cluster = TestCluster::start_with(load, 2, 2, 2).await;
+    cluster.leader().await;
+    cluster
+}
+
+/// A graph that no transaction takes, however it is compressed.
+fn large_graph() -> pb::JobGraph {
+    let mut random = StdRng::seed_from_u64(1);
+    let noise = (0..3_000_000).map(|_| char::from(random.random_range(b'0'..=b'z')));
+    let path: String = noise.filter(char::is_ascii_alphanumeric).collect();
+    let stream = JobBuilder::new("stream")
+        .parallelism(2)
+        .file_source("lines", [path])
+        .key_by("by-line", ["line"])
+        .count("counts")
+        .discard("out");
+    let options = CompileOptions {
+        job_id: JOB,
+        ..CompileOptions::default()
+    };
+    stream.build().compile(&options).expect("a valid job")
+}
+
+async fn parts(cluster: &TestCluster) -> usize {
+    let store = cluster.memory.store_of(ProcessId::new("reader"));
+    let page = store.list(Kind::Parts, None, 1000).await;
+    page.expect("readable").items.len()
+}
+
+async fn finishes(cluster: &TestCluster) {
+    cluster.until_running(JOB, 4).await;
+    cluster.world.finish_tasks(JOB);
+    assert_eq!(cluster.until_clean(JOB).await, pb::JobStatus::Finished);
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_graph_above_the_inline_threshold_is_fetched_by_the_task_managers() {
+    let mut cluster = cluster().await;
+    let leader = cluster.leader().await;
+    let blobs = format!("{leader}:2");
+    cluster.connector().set_fault(&blobs, Fault::Unreachable);
+    let accepted = cluster.client.submit(&graph(JOB, 2), "token").await;
+    accepted.expect("accepted");
+    cluster
+        .until_stored("deployments were refused", |stored| {
+            let state = stored.states.get(&JOB);
+            state.is_some_and(|state| state.failures.len() > 2)
+        })
+        .await;
+    assert_eq!(cluster.world.tasks.of(JOB), []);
+    cluster.connector().set_fault(&blobs, Fault::None);
+    cluster.until_running(JOB, 4).await;
+    // The next leader serves it as well: to a TaskManager that does not have it yet.
+    cluster.kill_job_manager(&leader).await;
+    cluster.leader_above(1).await;
+    cluster.until_running(JOB, 4).await;
+    for name in ["tm1", "tm2"] {
+        cluster.kill_task_manager(name).await;
+    }
+    cluster.start_task_manager("tm3");
+    finishes(&cluster).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_holds_a_large_submission_until_the_leader_has_answered() {
+    let cluster = cluster().await;
+    let leader = cluster.leader().await;
+    let blobs = ServedBlobs::new("standby:2");
+    cluster
+        .connector()
+        .put_blobs("standby:2", Arc::new(blobs.clone()));
+    let standby = ForwardingDispatcher {
+        leader: cluster.connector().dispatcher(&format!("{leader}:1")),
+        blobs: blobs.clone(),
+        threshold: 100,
+    };
+    let submission = pb::SubmitJobRequest {
+        graph: Some(graph(JOB, 2)),
+        submission_token: "token".to_owned(),
+        ..pb::SubmitJobRequest::default()
+    };
+    cluster
+        .connector()
+        .set_fault("standby:2", Fault::Unreachable);
+    let unreachable = standby.submit_job(submission.clone()).await;
+    let error = unreachable.expect_err("the leader can't fetch it");
+    assert!(error.is_retryable(), "{error}");
+    cluster.connector().set_fault("standby:2", Fault::None);
+    let accepted = standby.submit_job(submission.clone()).await;
+    assert!(!accepted.expect("accepted").repeated);
+    // The same, sent within a message, is the same submission.
+    let again = standby.leader.submit_job(submission).await;
+    assert!(again.expect("accepted").repeated);
+    assert_eq!(blobs.held(), 0);
+    finishes(&cluster).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_graph_that_no_transaction_takes_survives_its_leader_and_leaves_nothing() {
+    let mut cluster = cluster().await;
+    let leader = cluster.leader().await;
+    let accepted = cluster.client.submit(&large_graph(), "token").await;
+    accepted.expect("accepted");
+    let written = parts(&cluster).await;
+    assert!(written > 1, "{written} parts");
+    cluster.kill_job_manager(&leader).await;
+    cluster.leader_above(1).await;
+    assert_eq!(parts(&cluster).await, written);
+    finishes(&cluster).await;
+    assert_eq!(parts(&cluster).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_leader_leaves_that_dies_between_the_parts_and_the_graph_is_removed() {
+    let mut cluster = cluster().await;
+    cluster.strike_at(|step| step.commits(|record| matches!(record, Record::Graph(_))));
+    let client = cluster.client.clone();
+    let submitting = tokio::spawn(async move { client.submit(&large_graph(), "token").await });
+    cluster.after_strike().await;
+    let left = parts(&cluster).await;
+    assert!(left > 1, "{left} parts");
+    cluster.leader_above(1).await;
+    let accepted = submitting.await.expect("no panic").expect("accepted");
+    assert!(!accepted.repeated, "the first try left no graph");
+    // Those of the first try go, those of the second stay.
+    let graphs = |event: &Event| {
+        matches!(event, Event::Committed { records, .. }
+            if records.iter().any(|record| matches!(record, Record::Graph(_))))
+    };
+    assert_eq!(
+        cluster
+            .world
+            .events()
+            .iter()
+            .filter(|it| graphs(it))
+            .count(),
+        1
+    );
+    finishes(&cluster).await;
+    assert_eq!(parts(&cluster).await, 0);
+}
+
+/// Deletes a part behind the leader's back, whose term ends when it finds that out.
+async fn delete_a_part(cluster: &TestCluster) {
+    let store = cluster.memory.store_of(ProcessId::new("stranger"));
+    let page = store.list(Kind::Parts, None, 1).await.expect("readable");
+    let (name, _) = page.items.into_iter().next().expect("there is one");
+    let guard = store.guard().await.expect("readable");
+    let (epoch, token, incarnation) = guard.epoch.expect("somebody leads");
+    let fence = Fence {
+        epoch,
+        token,
+        incarnation,
+    };
+    let key = Key::new(Kind::Parts, name);
+    let request = CommitRequest {
+        fence,
+        after: guard.change,
+        writes: vec![Write::Delete { key }],
+    };
+    let reply = store.commit(&request).await.expect("answered");
+    assert_eq!(reply, CommitReply::Applied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_graph_lost_a_part_is_quarantined_and_its_parts_go_when_it_is_cancelled() {
+    let mut cluster = cluster().await;
+    let leader = cluster.leader().await;
+    let accepted = cluster.client.submit(&large_graph(), "token").await;
+    accepted.expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    let written = parts(&cluster).await;
+    delete_a_part(&cluster).await;
+    cluster.kill_job_manager(&leader).await;
+    let second = cluster.leader_above(1).await;
+    let described = cluster.client.describe(JOB).await.expect("it is there");
+    let reason = &described.quarantine;
+    assert!(reason.contains("part 0"), "{reason}");
+    assert_eq!(
+        parts(&cluster).await,
+        written - 1,
+        "they may be needed to repair it"
+    );
+    cluster
+        .client
+        .cancel(JOB)
+        .await
+        .expect("it can be canceled");
+    assert_eq!(cluster.until_clean(JOB).await, pb::JobStatus::Canceled);
+    // Which parts were its own was not known: they are nobody's for the next term.
+    cluster.start_job_manager(&leader);
+    cluster.kill_job_manager(&second).await;
+    let epoch = cluster.epoch();
+    cluster.leader_above(epoch).await;
+    for _ in 0..1000 {
+        if parts(&cluster).await == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} parts are left", parts(&cluster).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_graph_above_the_limit_is_refused_before_anything_is_written() {
+    let load = LoadOptions::default().with("high-availability.store.max-graph-size", "1 mb");
+    let cluster = TestCluster::start_with(load, 1, 1, 1).await;
+    let refused = cluster.client.submit(&large_graph(), "token").await;
+    let text = refused.expect_err("too large").to_string();
+    for key in ["store.max-graph-size", "storageDir", "storage-shared"] {
+        assert!(text.contains(&format!("high-availability.{key}")), "{text}");
+    }
+    assert_eq!(parts(&cluster).await, 0);
+}

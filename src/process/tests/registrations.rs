@@ -1,0 +1,290 @@
+//! TaskManagers that a cluster takes or refuses, and jobs that nobody speaks for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_proto::PROTOCOL_VERSION;
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::{
+    Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
+    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
+};
+use crate::process::taskmanager::describe;
+use crate::process::testing::cluster::{TestCluster, graph};
+use crate::resource_manager::{
+    Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
+};
+use crate::task_executor::{
+    RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart, first_registration,
+};
+use crate::telemetry::ExitCode;
+
+const JOB: JobId = JobId::from_bits(0xA);
+
+async fn task_managers(cluster: &TestCluster) -> Vec<String> {
+    let leader = cluster.leader().await;
+    let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
+    let request = pb::ListTaskManagersRequest {};
+    let list = dispatcher.list_task_managers(request).await;
+    let list = list.map(|list| list.task_managers).unwrap_or_default();
+    let locations = list.into_iter().filter_map(|info| info.location);
+    locations.map(|location| location.resource_id).collect()
+}
+
+async fn until_registered(cluster: &TestCluster, wanted: &[&str]) {
+    let start = Instant::now();
+    while task_managers(cluster).await != wanted {
+        assert!(start.elapsed() < Duration::from_secs(600), "not {wanted:?}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_of_another_version_ends_with_the_code_for_the_refused() {
+    let mut cluster = TestCluster::start(1, 1, 1).await;
+    cluster.start_task_manager_as("tm2", first_registration(), PROTOCOL_VERSION + 1);
+    assert_eq!(cluster.end_of_task_manager("tm2").await, ExitCode::Refused);
+    until_registered(&cluster, &["tm1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_is_refused_stops_its_tasks() {
+    let mut cluster = TestCluster::start(1, 1, 2).await;
+    cluster
+        .client
+        .submit(&graph(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    // Somebody has started a JobManager for another cluster on the same store.
+    cluster.start_job_manager_of("jm2", "other");
+    cluster.kill_job_manager("jm1").await;
+    assert_eq!(cluster.end_of_task_manager("tm1").await, ExitCode::Refused);
+    cluster
+        .until("nothing runs", || cluster.world.tasks.of(JOB).is_empty())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_finds_nobody_stays_with_its_tasks() {
+    let mut cluster = TestCluster::start(1, 1, 2).await;
+    cluster
+        .client
+        .submit(&graph(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    cluster.kill_job_manager("jm1").await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(cluster.world.tasks.of(JOB).len(), 4);
+    cluster.start_job_manager("jm1");
+    until_registered(&cluster, &["tm1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_whose_clock_was_set_back_is_registered_at_once() {
+    let mut cluster = TestCluster::start(1, 0, 1).await;
+    cluster.leader().await;
+    cluster.start_task_manager("tm1");
+    until_registered(&cluster, &["tm1"]).await;
+    cluster.stop_task_manager("tm1").await;
+    until_registered(&cluster, &[]).await;
+
+    let start = Instant::now();
+    cluster.start_task_manager_as("tm1", 7, PROTOCOL_VERSION);
+    until_registered(&cluster, &["tm1"]).await;
+    assert!(
+        start.elapsed() < Duration::from_millis(50),
+        "{:?}",
+        start.elapsed()
+    );
+    // It can be used as any other.
+    cluster
+        .client
+        .submit(&graph(JOB, 1), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_gives_slots_only_to_the_registration_that_counts() {
+    let cluster = TestCluster::start(1, 1, 1).await;
+    until_registered(&cluster, &["tm1"]).await;
+    let incarnation = cluster.leader_view().incarnation.expect("it is known");
+    let request = pb::RequestSlotRequest {
+        sender: Some(pb::Sender {
+            cluster_incarnation: incarnation.to_string(),
+            epoch: cluster.epoch(),
+            registration: 1,
+        }),
+        slot: 0,
+        job_id: JOB.to_string(),
+        allocation_id: "000000000000000000000000000000aa".to_owned(),
+        ..pb::RequestSlotRequest::default()
+    };
+    let executor = cluster.connector().task_executor("tm1:1");
+    let refused = executor.request_slot(request).await;
+    assert!(
+        matches!(refused, Err(GatewayError::Outdated { .. })),
+        "{refused:?}"
+    );
+    // The slot is free for whom the ResourceManager gives it.
+    cluster
+        .client
+        .submit(&graph(JOB, 1), "t")
+        .await
+        .expect("accepted");
+    cluster.until_running(JOB, 2).await;
+}
+
+/// A leader of which only the ResourceManager is there yet.
+#[derive(Debug)]
+struct Recovering(ResourceManagerHandle);
+
+fn not_yet<T>() -> GatewayResult<T> {
+    Err(GatewayError::NotYet("recovering".to_owned()))
+}
+
+#[async_trait]
+impl Components for Recovering {
+    fn dispatcher(&self) -> GatewayResult<Arc<dyn DispatcherGateway>> {
+        not_yet()
+    }
+
+    fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>> {
+        Ok(Arc::new(self.0.clone()))
+    }
+
+    async fn job_master(&self, _: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
+        not_yet()
+    }
+}
+
+/// Nothing is deployed.
+#[derive(Debug)]
+struct NoTasks;
+
+impl TaskLauncher for NoTasks {
+    fn start(&self, start: TaskStart) -> Box<dyn RunningTask> {
+        panic!("nobody deploys anything: {start:?}")
+    }
+
+    fn release_task(&self, _: JobId, _: JobVertexId, _: u32, _: Generation) {}
+
+    fn release_job(&self, _: JobId, _: Generation) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_timeout() {
+    let connector = LocalConnector::default();
+    let (incarnation, epoch) = (ClusterIncarnation::new("c1"), Epoch::new(5));
+    let options = Options::default();
+    let (job_timeout, silence) = (options.job_timeout, options.heartbeat_timeout);
+    let services = ResourceManagerServices {
+        connector: Arc::new(connector.clone()),
+        term: Term {
+            cluster_id: "default".to_owned(),
+            incarnation: incarnation.clone(),
+            epoch,
+        },
+        on_higher_epoch: Arc::new(|epoch| panic!("nobody is in epoch {epoch}")),
+    };
+    let manager = ResourceManager::start(options, services);
+    let resources = manager.handle();
+    connector.put_job_manager("jm:1", Arc::new(Recovering(resources.clone())));
+
+    let highest_epoch = HighestEpoch::default();
+    highest_epoch
+        .observe(&incarnation, epoch)
+        .expect("the first");
+    let leader = LeaderInformation {
+        process: ProcessId::new("jm"),
+        epoch,
+        addresses: [("rpc".to_owned(), "jm:1".to_owned())].into(),
+        since_ms: 0,
+    };
+    let (_leads, leader) = watch::channel(Some(leader));
+    let location = pb::TaskManagerLocation {
+        resource_id: "tm".to_owned(),
+        incarnation: "1".to_owned(),
+        rpc_address: "tm:1".to_owned(),
+        data_address: "tm:2".to_owned(),
+    };
+    let cluster_id = "default".parse().expect("a name");
+    let services = TaskExecutorServices {
+        connector: Arc::new(connector.clone()),
+        leader,
+        highest_epoch,
+        launcher: Arc::new(NoTasks),
+        description: describe(location, 2, &cluster_id),
+        first_registration: first_registration(),
+    };
+    let executor = TaskExecutor::start(crate::task_executor::Options::default(), services);
+    connector.put_task_executor("tm:1", Arc::new(executor.handle()));
+
+    let job_master = JobMasterId {
+        epoch,
+        incarnation: 1,
+    };
+    let needs = |job| ResourceRequirements {
+        job,
+        job_master,
+        job_master_address: "jm:1".to_owned(),
+        resources: vec![ResourceRequirement {
+            profile: None,
+            minimum: 2,
+            maximum: 2,
+        }],
+        held: BTreeMap::new(),
+    };
+    let speak = async |job| {
+        let registration = JobMasterRegistration {
+            job,
+            job_master,
+            superseded: CancellationToken::new(),
+        };
+        resources.register_job_master(registration).await?;
+        resources.declare_required_resources(needs(job)).await
+    };
+    speak(JOB).await.expect("it is the first");
+    let other = JobId::from_bits(0xB);
+    let start = Instant::now();
+    // The other job has a JobMaster, and waits: it gets both slots when the first has been without one for long enough.
+    let mut shortages = resources.shortages();
+    loop {
+        speak(other).await.expect("nobody else speaks for it");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if start.elapsed() > silence && !shortages.borrow_and_update().contains_key(&other) {
+            break;
+        }
+        let overview = resources.resource_overview().await.expect("it runs");
+        assert_eq!(
+            overview.task_managers[0].free_slots,
+            0,
+            "{:?}",
+            start.elapsed()
+        );
+        assert!(
+            start.elapsed() < job_timeout * 3,
+            "the slots are never freed"
+        );
+    }
+    assert!(
+        start.elapsed() >= silence + job_timeout,
+        "{:?}",
+        start.elapsed()
+    );
+    executor.stop("the test is over").await;
+    manager.stop().await;
+}

@@ -1,0 +1,304 @@
+//! Which JobMaster speaks for a job at the ResourceManager. Pure.
+//!
+//! - One registration a job: the same again changes nothing, a younger JobMaster takes the place of an older one, an older one
+//!   is refused.
+//! - Every message is a sign of life. Silence ends a registration without a word: a JobMaster that lives finds its next message
+//!   refused, and registers again.
+//! - A job without JobMaster keeps what it has until it is overdue: so long another one may come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tokio::time::Instant;
+
+use crate::gateway::{Departure, JobMasterId};
+
+/// A younger JobMaster speaks for the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Superseded {
+    /// This one.
+    pub present: JobMasterId,
+}
+
+/// Whose message it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// The registered JobMaster's.
+    Registered,
+    /// Of one that has to register first.
+    Unknown,
+    /// Of one that another has taken the place of.
+    Superseded(Superseded),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Contact {
+    /// The present one, or the last.
+    id: JobMasterId,
+    state: ContactState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContactState {
+    Registered { last_heard: Instant },
+    Absent { since: Instant },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct JobMasters {
+    contacts: BTreeMap<JobId, Contact>,
+    /// Jobs that hold slots and of which no JobMaster was heard, and since when.
+    unheard: BTreeMap<JobId, Instant>,
+    heartbeat_timeout: Duration,
+    job_timeout: Duration,
+    /// Nothing is due before this. Signs of life only put off what is due, so it is looked at all jobs again only then.
+    check_at: Option<Instant>,
+}
+
+impl JobMasters {
+    /// Knows no jobs.
+    pub fn new(heartbeat_timeout: Duration, job_timeout: Duration) -> JobMasters {
+        JobMasters {
+            contacts: BTreeMap::new(),
+            unheard: BTreeMap::new(),
+            heartbeat_timeout,
+            job_timeout,
+            check_at: None,
+        }
+    }
+
+    /// A JobMaster registers. Gives the registered one that it takes the place of.
+    pub fn register(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        id: JobMasterId,
+    ) -> Result<Option<JobMasterId>, Superseded> {
+        let before = self.contacts.get(&job).copied();
+        if let Some(Contact { id: present, .. }) = before.filter(|before| id < before.id) {
+            return Err(Superseded { present });
+        }
+        self.unheard.remove(&job);
+        self.put(job, id, ContactState::Registered { last_heard: now });
+        let replaced = before.filter(|before| before.is_registered() && before.id != id);
+        Ok(replaced.map(|before| before.id))
+    }
+
+    /// A JobMaster says something.
+    pub fn hear(&mut self, now: Instant, job: JobId, from: JobMasterId) -> Heard {
+        let Some(contact) = self.contacts.get_mut(&job) else {
+            return Heard::Unknown;
+        };
+        if from < contact.id {
+            return Heard::Superseded(Superseded {
+                present: contact.id,
+            });
+        }
+        match &mut contact.state {
+            ContactState::Registered { last_heard } if contact.id == from => {
+                *last_heard = now;
+                Heard::Registered
+            }
+            ContactState::Registered { .. } | ContactState::Absent { .. } => Heard::Unknown,
+        }
+    }
+
+    /// The registered JobMaster of a job is gone. Whether there was one.
+    pub fn disconnect(&mut self, now: Instant, job: JobId, departure: Departure) -> bool {
+        let registered = self.contacts.get(&job).filter(|it| it.is_registered());
+        let Some(&Contact { id, .. }) = registered else {
+            return false;
+        };
+        match departure {
+            Departure::JobEnded(of) if of != id => return false,
+            // There will be no other one; slots that are still held are followed like those of any job without one.
+            Departure::JobEnded(_) => self.forget(job),
+            Departure::Broke => self.put(job, id, ContactState::Absent { since: now }),
+        }
+        true
+    }
+
+    /// Takes up the jobs that hold slots and of which no JobMaster was heard: exactly these.
+    pub fn follow(&mut self, now: Instant, holders: impl Iterator<Item = JobId>) {
+        let contacts = &self.contacts;
+        let unheard: BTreeSet<JobId> = holders.filter(|job| !contacts.contains_key(job)).collect();
+        self.unheard.retain(|job, _| unheard.contains(job));
+        for job in unheard {
+            self.unheard.entry(job).or_insert(now);
+            self.check_by(now + self.job_timeout);
+        }
+    }
+
+    /// Nothing of the job is left.
+    pub fn forget(&mut self, job: JobId) {
+        self.contacts.remove(&job);
+        self.unheard.remove(&job);
+    }
+
+    /// When [`JobMasters::take_overdue`] is to be called next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.check_at
+    }
+
+    /// Ends the registrations of silent JobMasters. Gives the jobs that were without one for too long; each comes again after
+    /// as long, until it is forgotten.
+    pub fn take_overdue(&mut self, now: Instant) -> Vec<JobId> {
+        if self.check_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let mut overdue = Vec::new();
+        for (&job, Contact { id, state }) in &mut self.contacts {
+            match state {
+                ContactState::Registered { last_heard }
+                    if *last_heard + self.heartbeat_timeout <= now =>
+                {
+                    tracing::warn!(%job, job_master = %id, "a JobMaster is silent");
+                    *state = ContactState::Absent { since: now };
+                }
+                ContactState::Absent { since } if *since + self.job_timeout <= now => {
+                    *since = now;
+                    overdue.push(job);
+                }
+                ContactState::Registered { .. } | ContactState::Absent { .. } => {}
+            }
+        }
+        for (&job, since) in &mut self.unheard {
+            if *since + self.job_timeout <= now {
+                *since = now;
+                overdue.push(job);
+            }
+        }
+        let contacts = self.contacts.values().map(|it| self.deadline(it.state));
+        let unheard = self.unheard.values().map(|&since| since + self.job_timeout);
+        self.check_at = contacts.chain(unheard).min();
+        overdue
+    }
+
+    fn put(&mut self, job: JobId, id: JobMasterId, state: ContactState) {
+        self.contacts.insert(job, Contact { id, state });
+        self.check_by(self.deadline(state));
+    }
+
+    fn check_by(&mut self, deadline: Instant) {
+        self.check_at = Some(self.check_at.map_or(deadline, |at| at.min(deadline)));
+    }
+
+    fn deadline(&self, state: ContactState) -> Instant {
+        match state {
+            ContactState::Registered { last_heard } => last_heard + self.heartbeat_timeout,
+            ContactState::Absent { since } => since + self.job_timeout,
+        }
+    }
+}
+
+impl Contact {
+    fn is_registered(&self) -> bool {
+        match self.state {
+            ContactState::Registered { .. } => true,
+            ContactState::Absent { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_ha::election::Epoch;
+
+    use super::*;
+
+    const JOB: JobId = JobId::from_bits(0xA);
+    const SILENCE: Duration = Duration::from_secs(50);
+    const OVERDUE: Duration = Duration::from_secs(300);
+
+    fn id(epoch: u64, incarnation: u64) -> JobMasterId {
+        JobMasterId {
+            epoch: Epoch::new(epoch),
+            incarnation,
+        }
+    }
+
+    fn job_masters() -> (Instant, JobMasters) {
+        (Instant::now(), JobMasters::new(SILENCE, OVERDUE))
+    }
+
+    #[test]
+    fn the_same_again_succeeds_a_younger_one_replaces_and_an_older_one_is_refused() {
+        let (now, mut known) = job_masters();
+        assert_eq!(known.register(now, JOB, id(2, 4)), Ok(None));
+        assert_eq!(known.register(now, JOB, id(2, 4)), Ok(None));
+        assert_eq!(known.register(now, JOB, id(2, 5)), Ok(Some(id(2, 4))));
+        let present = id(2, 5);
+        for older in [id(2, 4), id(1, 9)] {
+            assert_eq!(known.register(now, JOB, older), Err(Superseded { present }));
+            let heard = known.hear(now, JOB, older);
+            assert_eq!(heard, Heard::Superseded(Superseded { present }));
+        }
+        assert_eq!(known.hear(now, JOB, present), Heard::Registered);
+        assert_eq!(known.hear(now, JOB, id(2, 6)), Heard::Unknown);
+    }
+
+    #[test]
+    fn an_older_one_is_refused_also_after_the_younger_one_left() {
+        let (now, mut known) = job_masters();
+        assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
+        let ended = Departure::JobEnded(id(2, 4));
+        assert!(
+            !known.disconnect(now, JOB, ended),
+            "it does not speak for it"
+        );
+        assert!(known.disconnect(now, JOB, Departure::Broke));
+        assert!(
+            !known.disconnect(now, JOB, Departure::Broke),
+            "nobody is left"
+        );
+        assert!(known.register(now, JOB, id(2, 4)).is_err());
+        assert_eq!(known.hear(now, JOB, id(2, 5)), Heard::Unknown);
+        assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
+    }
+
+    #[test]
+    fn silence_ends_a_registration_and_then_the_job_has_its_time() {
+        let (start, mut known) = job_masters();
+        assert_eq!(known.register(start, JOB, id(1, 1)), Ok(None));
+        let heard = start + Duration::from_secs(40);
+        assert_eq!(known.hear(heard, JOB, id(1, 1)), Heard::Registered);
+        assert_eq!(known.next_deadline(), Some(start + SILENCE));
+        assert!(known.take_overdue(start + SILENCE).is_empty());
+        let silent = heard + SILENCE;
+        assert_eq!(known.next_deadline(), Some(silent));
+        assert!(known.take_overdue(silent).is_empty());
+        assert_eq!(known.hear(silent, JOB, id(1, 1)), Heard::Unknown);
+        let overdue = silent + OVERDUE;
+        assert_eq!(known.next_deadline(), Some(overdue));
+        assert_eq!(known.take_overdue(overdue), [JOB]);
+        assert!(known.take_overdue(overdue).is_empty());
+        assert_eq!(known.take_overdue(overdue + OVERDUE), [JOB], "again");
+        known.forget(JOB);
+        assert!(known.take_overdue(overdue + OVERDUE * 2).is_empty());
+        assert_eq!(known.next_deadline(), None);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_a_job_that_ended_and_holds_nothing() {
+        let (now, mut known) = job_masters();
+        assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
+        assert!(known.disconnect(now, JOB, Departure::JobEnded(id(2, 5))));
+        known.follow(now, [JOB].into_iter());
+        known.follow(now, [].into_iter());
+        assert!(known.take_overdue(now + OVERDUE).is_empty());
+        assert_eq!(known.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_job_that_only_holds_slots_is_given_the_same_time() {
+        let (now, mut known) = job_masters();
+        known.follow(now, [JOB, JOB].into_iter());
+        known.follow(now + SILENCE, [JOB].into_iter());
+        assert_eq!(known.take_overdue(now + OVERDUE), [JOB]);
+        known.follow(now + OVERDUE, [JOB].into_iter());
+        assert_eq!(known.register(now + OVERDUE, JOB, id(1, 1)), Ok(None));
+        assert!(known.take_overdue(now + OVERDUE * 2).is_empty());
+    }
+}

@@ -1,0 +1,258 @@
+//! Who registers at a ResourceManager and may speak to it: TaskExecutors that fit, and the JobMaster of each job. Pure, a part
+//! of [`super::core`].
+//!
+//! - Only a leader rejects for good: the term is compared before anything else.
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, speaks_protocol};
+use tokio::time::Instant;
+
+use super::core::{Core, Effect, Worker, millis};
+use super::job_masters::{Heard, Superseded};
+use super::report::parse_report;
+use crate::gateway::registration::Answer;
+use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
+use crate::telemetry::version;
+
+impl Core {
+    /// Registers a TaskExecutor.
+    pub fn register(
+        &mut self,
+        now: Instant,
+        request: pb::RegisterTaskExecutorRequest,
+    ) -> GatewayResult<Answer<pb::RegistrationSuccess>> {
+        let sender = request
+            .sender
+            .clone()
+            .ok_or_else(|| invalid("the message names no sender"))?;
+        let own = &self.term.incarnation;
+        if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
+            return Ok(Answer::Rejection(format!(
+                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: was the \
+                 store wiped or restored?",
+                sender.cluster_incarnation
+            )));
+        }
+        // First of all: who does not lead any more rejects nobody for good.
+        self.check_epoch(sender.epoch)?;
+        if let Some(reason) = self.misfit(&request) {
+            return Ok(Answer::Rejection(reason));
+        }
+        let location = request
+            .location
+            .ok_or_else(|| invalid("the registration has no location"))?;
+        let worker: ResourceId = match location.resource_id.parse() {
+            Ok(worker) => worker,
+            Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
+        };
+        let highest = self
+            .highest_registrations
+            .get(&worker)
+            .copied()
+            .unwrap_or_default();
+        if sender.registration <= highest {
+            return Ok(Answer::TooLow { highest });
+        }
+        let report = parse_report(request.slot_report.unwrap_or_default())?;
+        self.highest_registrations
+            .insert(worker.clone(), sender.registration);
+        if let Some(old) = self.workers.get(&worker)
+            && old.location.incarnation != location.incarnation
+        {
+            tracing::info!(
+                task_manager = %worker, old = old.location.incarnation, new = location.incarnation,
+                "a new incarnation replaces a task manager"
+            );
+        }
+        tracing::info!(
+            task_manager = %worker, address = location.rpc_address, slots = report.len(),
+            registration = sender.registration, "registered task manager"
+        );
+        self.slots.put_worker(
+            &worker,
+            request.default_slot_profile.unwrap_or_default(),
+            &report,
+        );
+        self.workers.insert(
+            worker,
+            Worker {
+                location,
+                registration: sender.registration,
+                hardware: request.hardware,
+                total_profile: request.total_profile,
+                memory_configuration: request.memory_configuration,
+                last_heartbeat: now,
+                next_heartbeat: now + self.options.heartbeat_interval,
+                unreachable: 0,
+            },
+        );
+        self.changed(now);
+        Ok(Answer::Success(pb::RegistrationSuccess {
+            resource_id: self.resource_id.clone(),
+            cluster_id: self.term.cluster_id.clone(),
+            cluster_incarnation: self.term.incarnation.to_string(),
+            epoch: self.term.epoch.get(),
+            heartbeat_interval_ms: millis(self.options.heartbeat_interval),
+            heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
+        }))
+    }
+
+    /// Slots of a TaskExecutor changed.
+    pub fn slots_available(
+        &mut self,
+        now: Instant,
+        request: pb::NotifySlotsAvailableRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
+        let report = parse_report(pb::SlotReport {
+            slots: request.slots,
+        })?;
+        self.slots.report(&worker, &report, self.slots.turn());
+        self.changed(now);
+        Ok(pb::Ack {})
+    }
+
+    /// A TaskExecutor leaves.
+    pub fn goodbye(
+        &mut self,
+        now: Instant,
+        request: &pb::DisconnectTaskExecutorRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
+        tracing::info!(task_manager = %worker, cause = request.cause, "task manager left");
+        self.workers.remove(&worker);
+        self.slots.remove_worker(&worker);
+        self.changed(now);
+        Ok(pb::Ack {})
+    }
+
+    /// A JobMaster registers. Gives the one whose place it takes.
+    pub fn register_job_master(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        id: JobMasterId,
+    ) -> GatewayResult<Option<JobMasterId>> {
+        self.check_epoch(id.epoch.get())?;
+        let replaced = match self.job_masters.register(now, job, id) {
+            Ok(replaced) => replaced,
+            Err(Superseded { present }) => {
+                return Err(self.outdated(superseded(job, id, present)));
+            }
+        };
+        if let Some(old) = replaced {
+            tracing::warn!(%job, %old, new = %id, "another JobMaster speaks for the job");
+            // What the old one needed is not what this one needs.
+            self.slots.withdraw(job);
+        }
+        Ok(replaced)
+    }
+
+    /// A job's JobMaster states what it needs.
+    pub fn declare(
+        &mut self,
+        now: Instant,
+        requirements: ResourceRequirements,
+    ) -> GatewayResult<()> {
+        let ResourceRequirements {
+            job,
+            job_master: id,
+            ..
+        } = requirements;
+        self.check_epoch(id.epoch.get())?;
+        match self.job_masters.hear(now, job, id) {
+            Heard::Registered => {}
+            Heard::Unknown => {
+                let reason = format!("JobMaster {id} of job {job} is not registered");
+                return Err(GatewayError::NotFound(reason));
+            }
+            Heard::Superseded(Superseded { present }) => {
+                return Err(self.outdated(superseded(job, id, present)));
+            }
+        }
+        tracing::debug!(%job, resources = ?requirements.resources, "requirements");
+        self.slots.declare(requirements);
+        self.changed(now);
+        Ok(())
+    }
+
+    /// The JobMaster of a job is gone: what it needed is withdrawn. Whether it was registered.
+    pub fn disconnect_job_master(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        departure: Departure,
+    ) -> bool {
+        let is_gone = self.job_masters.disconnect(now, job, departure);
+        if is_gone {
+            tracing::debug!(%job, ?departure, "its JobMaster left");
+            self.slots.withdraw(job);
+            self.changed(now);
+        }
+        is_gone
+    }
+
+    /// Why this cluster will never work with a TaskManager.
+    fn misfit(&self, request: &pb::RegisterTaskExecutorRequest) -> Option<String> {
+        let protocol = request.protocol_version;
+        if !speaks_protocol(protocol) {
+            return Some(format!(
+                "the TaskManager's version {} speaks protocol {protocol}, this ResourceManager's \
+                 version {} speaks {OLDEST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}",
+                request.version,
+                version()
+            ));
+        }
+        let (theirs, ours) = (&request.cluster_id, &self.term.cluster_id);
+        (theirs != ours).then(|| {
+            format!("the TaskManager is configured for cluster {theirs:?}, this one is {ours:?}")
+        })
+    }
+
+    fn check_registered(
+        &mut self,
+        sender: Option<&pb::Sender>,
+        resource_id: &str,
+    ) -> GatewayResult<ResourceId> {
+        let sender = sender.ok_or_else(|| invalid("the message names no sender"))?;
+        if sender.cluster_incarnation != self.term.incarnation.as_str() {
+            let reason = format!("cluster incarnation {}", sender.cluster_incarnation);
+            return Err(self.outdated(reason));
+        }
+        self.check_epoch(sender.epoch)?;
+        let worker: ResourceId = resource_id
+            .parse()
+            .map_err(|error| invalid(&format!("{error}")))?;
+        match self.workers.get(&worker) {
+            Some(known) if known.registration == sender.registration => Ok(worker),
+            Some(_) | None => Err(self.outdated(format!(
+                "registration {} of {worker} is not the present one",
+                sender.registration
+            ))),
+        }
+    }
+
+    fn check_epoch(&mut self, number: u64) -> GatewayResult<()> {
+        let epoch = Epoch::new(number);
+        if epoch == self.term.epoch {
+            return Ok(());
+        }
+        if epoch > self.term.epoch {
+            self.effects.push(Effect::HigherEpoch(epoch));
+        }
+        Err(self.outdated(format!(
+            "epoch {epoch}, but this is epoch {}",
+            self.term.epoch
+        )))
+    }
+}
+
+fn superseded(job: JobId, id: JobMasterId, present: JobMasterId) -> String {
+    format!("JobMaster {id} of job {job}, but {present} is the present one")
+}
+
+fn invalid(reason: &str) -> GatewayError {
+    GatewayError::Invalid(reason.to_owned())
+}

@@ -1,0 +1,140 @@
+//! Bulk data over the wire: the client and the server of [`BlobGateway`]. No decision is made here.
+//!
+//! Both use connections of their own: a client's are never those of a [`TonicConnector`](super::TonicConnector)'s calls,
+//! and the server has a listener of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::blob_service_client::BlobServiceClient;
+use tanist_proto::v1::blob_service_server::{BlobService, BlobServiceServer};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Response, Status};
+
+use super::status::{from_status, to_status};
+use crate::gateway::blobs::{BlobGateway, BlobStream};
+use crate::gateway::{GatewayError, GatewayResult};
+
+/// The blob server of another process. Whoever fetches bounds the time.
+#[derive(Debug)]
+pub(super) struct BlobClient {
+    pub(super) name: String,
+    pub(super) channel: Result<Channel, GatewayError>,
+}
+
+#[async_trait]
+impl BlobGateway for BlobClient {
+    async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream> {
+        let channel = self.channel.clone()?;
+        let name = self.name.clone();
+        let answer = BlobServiceClient::new(channel).fetch(request).await;
+        let chunks = answer.map_err(|status| from_status(&name, status))?;
+        let chunks = chunks.into_inner().map(move |chunk| {
+            chunk
+                .map(|chunk| chunk.data)
+                .map_err(|status| from_status(&name, status))
+        });
+        Ok(chunks.boxed())
+    }
+}
+
+/// A bound blob server.
+#[derive(Debug)]
+pub struct BlobServer {
+    listener: TcpListener,
+}
+
+impl BlobServer {
+    /// Takes a listener that is already bound: its address can be published before anything is served.
+    pub fn new(listener: TcpListener) -> BlobServer {
+        BlobServer { listener }
+    }
+
+    /// The address that was really bound.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Takes connections until `stop`. Those that are open end with the process: whoever fetches notices by the size.
+    pub async fn serve(
+        self,
+        content: Arc<dyn BlobGateway>,
+        stop: CancellationToken,
+    ) -> Result<(), tonic::transport::Error> {
+        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
+        let service = BlobServiceServer::new(Serve(content));
+        let serving = Server::builder()
+            .add_service(service)
+            .serve_with_incoming(incoming);
+        tokio::select! {
+            result = serving => result,
+            () = stop.cancelled() => Ok(()),
+        }
+    }
+}
+
+struct Serve(Arc<dyn BlobGateway>);
+
+#[async_trait]
+impl BlobService for Serve {
+    type FetchStream = BoxStream<'static, Result<pb::BlobChunk, Status>>;
+
+    async fn fetch(
+        &self,
+        request: Request<pb::FetchBlobRequest>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let chunks = self.0.fetch(request.into_inner()).await;
+        let chunks = chunks.map_err(to_status)?;
+        let message = |chunk: GatewayResult<_>| match chunk {
+            Ok(data) => Ok(pb::BlobChunk { data }),
+            Err(error) => Err(to_status(error)),
+        };
+        Ok(Response::new(chunks.map(message).boxed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
+    use crate::rpc::{RpcOptions, TonicConnector};
+
+    #[tokio::test]
+    async fn content_larger_than_any_message_comes_over_the_wire_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let server = BlobServer::new(listener);
+        let address = server.local_addr().expect("bound").to_string();
+        let served = ServedBlobs::new(address);
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(server.serve(Arc::new(served.clone()), stop.clone()));
+        let options = RpcOptions {
+            max_message_size: 1 << 20,
+            ..RpcOptions::default()
+        };
+        let connector = Arc::new(TonicConnector::new(options));
+        let fetcher = BlobFetcher::new(connector, Duration::from_secs(30));
+
+        let content = Bytes::from(vec![7; 9_000_000]);
+        let held = served.hold(content.clone()).await.expect("held");
+        assert!(fetcher.fetch(&held.reference()).await.as_ref() == Ok(&content));
+
+        let reference = held.reference();
+        drop(held);
+        let gone = fetcher.fetch(&reference).await;
+        assert!(matches!(gone, Err(GatewayError::NotFound(_))), "{gone:?}");
+
+        stop.cancel();
+        serving.await.expect("it ends").expect("in order");
+    }
+}

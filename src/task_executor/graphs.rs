@@ -1,0 +1,173 @@
+//! Graphs that deployments only name: fetched once a job and TaskExecutor, kept with the job.
+//!
+//! The actor goes on while a graph is fetched, and deployments that need it wait in [`GraphFetches`]. When it is there each of
+//! them is handled as if it had arrived at that moment: what became outdated meanwhile is refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message as _;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::actor::{Actor, Called, Reply, answer};
+use super::core::Core;
+use super::requests::refusal;
+use crate::gateway::blobs::BlobFetcher;
+use crate::gateway::{GatewayError, GatewayResult};
+
+/// A graph of a job, by the SHA-256 of its encoded form.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GraphKey {
+    pub(super) job: JobId,
+    pub(super) sha256: Vec<u8>,
+}
+
+/// A graph that was fetched.
+#[derive(Debug)]
+pub(super) struct KnownGraph {
+    sha256: Vec<u8>,
+    graph: Arc<pb::JobGraph>,
+}
+
+impl KnownGraph {
+    /// The graph, if it is the one that is meant.
+    pub(super) fn if_is(&self, reference: &pb::BlobReference) -> Option<Arc<pb::JobGraph>> {
+        (self.sha256 == reference.sha256).then(|| self.graph.clone())
+    }
+}
+
+impl Core {
+    /// The graph that has to be fetched before [`Core::submit_tasks`] can be asked. An error: the deployment is refused
+    /// whatever its graph is.
+    pub(super) fn missing_graph(
+        &mut self,
+        now: Instant,
+        request: &pb::SubmitTasksRequest,
+    ) -> GatewayResult<Option<GraphKey>> {
+        let reference = match (&request.graph, &request.graph_reference) {
+            (None, Some(reference)) => reference,
+            (Some(_), _) | (None, None) => return Ok(None),
+        };
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let known = self.jobs.get(&job).and_then(|known| known.graph.as_ref());
+        if known.is_some_and(|known| known.if_is(reference).is_some()) {
+            return Ok(None);
+        }
+        let sha256 = reference.sha256.clone();
+        Ok(Some(GraphKey { job, sha256 }))
+    }
+
+    /// A graph is there: it is kept as long as its job is.
+    pub(super) fn graph_fetched(&mut self, key: GraphKey, graph: Arc<pb::JobGraph>) {
+        if let Some(known) = self.jobs.get_mut(&key.job) {
+            let sha256 = key.sha256;
+            known.graph = Some(KnownGraph { sha256, graph });
+        }
+    }
+
+    /// Refuses all tasks of a deployment.
+    pub(super) fn refuse_tasks(
+        &mut self,
+        now: Instant,
+        request: &pb::SubmitTasksRequest,
+        reason: &str,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        tracing::warn!(%job, tasks = request.tasks.len(), reason, "refused tasks");
+        let tasks = request.tasks.iter();
+        let refused = tasks.map(|task| refusal(task, reason.to_owned()));
+        Ok(pb::SubmitTasksResponse {
+            refused: refused.collect(),
+        })
+    }
+}
+
+/// A deployment, and where its answer goes.
+type Waiting = (pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>);
+
+/// Graphs that are being fetched, and the deployments that wait for them.
+#[derive(Debug, Default)]
+pub(super) struct GraphFetches {
+    waiting: BTreeMap<GraphKey, Vec<Waiting>>,
+}
+
+impl GraphFetches {
+    /// Lets a deployment wait. True: nobody fetches its graph yet.
+    pub(super) fn wait(
+        &mut self,
+        key: GraphKey,
+        request: pb::SubmitTasksRequest,
+        reply: Reply<pb::SubmitTasksResponse>,
+    ) -> bool {
+        let waiting = self.waiting.entry(key).or_default();
+        waiting.push((request, reply));
+        waiting.len() == 1
+    }
+
+    /// Those that waited for a graph.
+    pub(super) fn take(&mut self, key: &GraphKey) -> Vec<Waiting> {
+        self.waiting.remove(key).unwrap_or_default()
+    }
+}
+
+impl Actor {
+    /// A JobMaster deploys tasks.
+    pub(super) fn submit_tasks(
+        &mut self,
+        now: Instant,
+        request: pb::SubmitTasksRequest,
+        reply: Reply<pb::SubmitTasksResponse>,
+    ) {
+        let key = match self.core.missing_graph(now, &request) {
+            Ok(Some(key)) => key,
+            Ok(None) => return answer(reply, self.core.submit_tasks(now, request)),
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let reference = request.graph_reference.clone().unwrap_or_default();
+        if self.fetches.wait(key.clone(), request, reply) {
+            let fetching = fetch(self.fetcher.clone(), reference);
+            self.calls
+                .spawn(async move { Called::Fetched(key, fetching.await) });
+        }
+    }
+
+    /// Deployments that waited for a graph are handled as if they arrived now.
+    pub(super) fn graph_fetched(
+        &mut self,
+        now: Instant,
+        key: GraphKey,
+        graph: GatewayResult<Arc<pb::JobGraph>>,
+    ) {
+        let waiting = self.fetches.take(&key);
+        let failure = match graph {
+            Ok(graph) => {
+                self.core.graph_fetched(key, graph);
+                None
+            }
+            Err(error) => Some(format!("the job's graph can't be fetched: {error}")),
+        };
+        for (request, reply) in waiting {
+            let answered = match &failure {
+                None => self.core.submit_tasks(now, request),
+                Some(reason) => self.core.refuse_tasks(now, &request, reason),
+            };
+            answer(reply, answered);
+        }
+    }
+}
+
+/// Fetches and decodes a graph.
+async fn fetch(
+    fetcher: BlobFetcher,
+    reference: pb::BlobReference,
+) -> GatewayResult<Arc<pb::JobGraph>> {
+    let encoded = fetcher.fetch(&reference).await?;
+    let decoded = tokio::task::spawn_blocking(move || pb::JobGraph::decode(encoded)).await;
+    let no_graph = |error: String| GatewayError::Invalid(format!("it is no job graph: {error}"));
+    let decoded = decoded.map_err(|error| no_graph(error.to_string()))?;
+    decoded
+        .map(Arc::new)
+        .map_err(|error| no_graph(error.to_string()))
+}

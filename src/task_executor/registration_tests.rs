@@ -1,0 +1,110 @@
+//! Registrations of a TaskExecutor and the slots that the ResourceManager asks it for, between scripted leaders.
+
+use std::time::Duration;
+
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::scripted_leader::*;
+use super::testing::*;
+use super::tests::{A1, A2, running};
+use super::*;
+use crate::gateway::GatewayError;
+
+#[tokio::test(start_paused = true)]
+async fn slots_are_asked_for_only_by_the_resource_manager_of_the_present_registration() {
+    let (world, leader, _task) = running(false).await;
+    let request = |sender| pb::RequestSlotRequest {
+        sender,
+        slot: 1,
+        job_id: JOB.to_string(),
+        allocation_id: A2.to_owned(),
+        ..pb::RequestSlotRequest::default()
+    };
+    let present = leader.resource_manager_sender().expect("a sender");
+    let of_registration = |registration| pb::Sender {
+        registration,
+        ..present.clone()
+    };
+    let executor = leader.task_executor();
+    for sender in [
+        None,
+        leader.job_master_sender(),
+        Some(of_registration(0)),
+        Some(of_registration(present.registration - 1)),
+        Some(pb::Sender {
+            cluster_incarnation: "c2".to_owned(),
+            ..present.clone()
+        }),
+    ] {
+        let refused = executor.request_slot(request(sender.clone())).await;
+        assert!(refused.is_err(), "{sender:?}");
+    }
+    let (_, next) = world.with_leader("jm2:1", 2).await;
+    let refused = executor.request_slot(request(Some(present))).await;
+    assert!(
+        matches!(refused, Err(GatewayError::Outdated { epoch: 2, .. })),
+        "{refused:?}"
+    );
+    let report = next.slot_report().await.expect("is registered");
+    assert_eq!(report[1].allocation, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
+    use pb::request_slot_response::Answer;
+    let (_world, leader, _task) = running(false).await;
+    let request = |memory_bytes| pb::RequestSlotRequest {
+        sender: leader.resource_manager_sender(),
+        slot: 1,
+        job_id: JOB.to_string(),
+        allocation_id: A2.to_owned(),
+        profile: Some(pb::ResourceProfile {
+            cpu_cores: 1.0,
+            memory_bytes,
+        }),
+        ..pb::RequestSlotRequest::default()
+    };
+    let executor = leader.task_executor();
+    let ask = async |memory_bytes| {
+        let answer = executor.request_slot(request(memory_bytes)).await;
+        answer.expect("is registered").answer.expect("not empty")
+    };
+    let Answer::Refused(reason) = ask(101).await else {
+        panic!("100 bytes are left");
+    };
+    for amount in ["101 bytes", "100 bytes", "200 bytes"] {
+        assert!(reason.contains(amount), "{reason}");
+    }
+    let free = pb::FreeSlotsRequest {
+        sender: leader.job_master_sender(),
+        allocation_ids: vec![A1.to_owned()],
+        cause: "given back".to_owned(),
+    };
+    executor.free_slots(free).await.expect("is registered");
+    leader.freed(0).await;
+    assert_eq!(ask(101).await, Answer::Allocated(pb::Ack {}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_that_is_too_low_is_followed_at_once_by_one_above_the_highest_seen() {
+    let world = World::start(false);
+    let (script, leader) = Leader::start(&world.connector, "jm1:1", 1);
+    // Earlier starts had a clock that was ahead.
+    let ahead = first_registration() + (1 << 40);
+    *script.highest.lock().expect("not poisoned") = (ahead, ahead + 10);
+    let start = Instant::now();
+    world.lead(&leader);
+    leader.registered().await;
+    let first = leader.resource_manager_sender().expect("a sender");
+    assert!(first.registration < ahead, "{first:?}");
+    leader.registered().await;
+    let second = leader.resource_manager_sender().expect("a sender");
+    assert_eq!(second.registration, ahead + 1);
+    // The JobMaster has seen yet higher ones.
+    leader.request_slot(0, A1).await;
+    leader.offered().await;
+    let at_job_master = leader.job_master_sender().expect("a sender");
+    assert_eq!(at_job_master.registration, ahead + 11);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}

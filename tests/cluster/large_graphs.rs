@@ -1,0 +1,144 @@
+//! Jobs whose graph no transaction of the store takes, with only a local directory for blobs: they are split over keys of the
+//! store, and fetched from the leader by those who run them.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind};
+use tanist_ha::keys::Kind;
+
+use crate::support::{WordsAndTicks, cluster_on, job_file, need_failpoints};
+
+/// How long a failpoint may take to be reached.
+const REACH_BOUND: Duration = Duration::from_secs(60);
+/// More than a transaction takes, also compressed: 62 different characters leave three quarters.
+const NOISE: usize = 3_000_000;
+
+on_stores! {
+    etcd(Etcd) {
+        a_large_job_accepted_by_a_standby_survives_its_leader,
+        a_leader_killed_between_the_parts_and_the_graph_leaves_nothing,
+        a_job_above_the_limit_is_refused,
+    }
+    zookeeper(ZooKeeper) {
+        a_large_job_accepted_by_a_standby_survives_its_leader,
+        a_leader_killed_between_the_parts_and_the_graph_leaves_nothing,
+        a_job_above_the_limit_is_refused,
+    }
+}
+
+/// With a directory for blobs that only this host has.
+async fn cluster_with_local_blobs(
+    kind: StoreKind,
+    directory: &tempfile::TempDir,
+) -> anyhow::Result<ClusterBuilder> {
+    let path = directory.path().to_string_lossy();
+    let builder = cluster_on(kind).await?;
+    Ok(builder.set("high-availability.storageDir", &path))
+}
+
+/// The job of the other tests, with a filter that lets everything pass and compares with a very long text.
+fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
+    let mut workload = WordsAndTicks::prepare(cluster, seconds)?;
+    let text = std::fs::read_to_string(job_file("words-and-ticks.yaml"))?;
+    let filter = format!(
+        "  - name: unlike\n    filter:\n      column: word\n      op: ne\n      value: {}\n\n",
+        noise()
+    );
+    let (before, after) = text
+        .split_once("  - name: by-word")
+        .context("the step is there")?;
+    let file = cluster.directory().join("large.yaml");
+    std::fs::write(&file, format!("{before}{filter}  - name: by-word{after}"))?;
+    workload.submission.file = file;
+    Ok(workload)
+}
+
+fn noise() -> String {
+    const CHARACTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    let character = |_| {
+        // xorshift
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let index = usize::try_from(state % CHARACTERS.len() as u64).unwrap_or(0);
+        char::from(CHARACTERS[index])
+    };
+    let text: String = (0..NOISE).map(character).collect();
+    format!("x{text}")
+}
+
+async fn a_large_job_accepted_by_a_standby_survives_its_leader(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let blobs = tempfile::tempdir()?;
+    let mut cluster = cluster_with_local_blobs(kind, &blobs)
+        .await?
+        .start()
+        .await?;
+    let workload = prepare(&cluster, 6)?;
+    let standby = cluster.rest_address(1).to_owned();
+    cluster
+        .submit_through(&standby, &workload.submission)
+        .await?
+        .success()?;
+    let dump = cluster.store_dump().await?;
+    let parts = dump.items.get(&Kind::Parts).map_or(0, Vec::len);
+    ensure!(parts > 1, "the graph is not split: {dump:?}");
+    workload.wait_until_ticking(&mut cluster).await?;
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    workload.check_finished(&mut cluster).await
+}
+
+async fn a_leader_killed_between_the_parts_and_the_graph_leaves_nothing(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let blobs = tempfile::tempdir()?;
+    let mut cluster = cluster_with_local_blobs(kind, &blobs)
+        .await?
+        .failpoints(0, "submit.parts-written=kill")
+        .start()
+        .await?;
+    let former = cluster.leader().await?;
+    let workload = prepare(&cluster, 1)?;
+    // The client repeats itself over the takeover.
+    let standby = cluster.rest_address(1).to_owned();
+    cluster
+        .submit_through(&standby, &workload.submission)
+        .await?
+        .success()?;
+    cluster
+        .jobmanager(0)
+        .reached("submit.parts-written", REACH_BOUND)
+        .await?;
+    cluster.successor_of(&former).await?;
+    workload.check_finished(&mut cluster).await
+}
+
+async fn a_job_above_the_limit_is_refused(kind: StoreKind) -> anyhow::Result<()> {
+    let blobs = tempfile::tempdir()?;
+    let mut cluster = cluster_with_local_blobs(kind, &blobs)
+        .await?
+        .set("high-availability.store.max-graph-size", "2 mb")
+        .start()
+        .await?;
+    let workload = prepare(&cluster, 1)?;
+    let leader = cluster.leader().await?;
+    let refused = cluster
+        .submit_through(&leader.rest, &workload.submission)
+        .await?;
+    let said = format!("{refused:?}");
+    ensure!(refused.success().is_err(), "it was accepted: {said}");
+    for key in ["store.max-graph-size", "storageDir"] {
+        ensure!(
+            said.contains(&format!("high-availability.{key}")),
+            "the refusal does not name {key}: {said}"
+        );
+    }
+    let dump = cluster.store_dump().await?;
+    ensure!(dump.items.is_empty(), "something was written: {dump:?}");
+    cluster.check_nothing_left(&[]).await
+}
