@@ -151,7 +151,12 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     let election = keep_trying("the store's election", || {
         let election = ElectionOptions {
             process: process.clone(),
-            timing: Timing::default(),
+            timing: Timing {
+                suspended_holdoff: options.detector.hold_off_timeout,
+                // The detector sees to it, when that one answers no more.
+                deposes_earlier_self: false,
+                ..Timing::default()
+            },
             clock: Clock::Boottime,
         };
         let (backend, process) = (backend.clone(), process.clone());

@@ -11,6 +11,7 @@ mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;
+pub mod peers;
 mod settings;
 pub mod shutdown;
 mod sinks;

@@ -28,6 +28,8 @@ use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
+use super::peers::takeover::TakeoverRecord;
+use super::peers::{PeersHandle, look_for_the_deposed, record_key};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -55,6 +57,8 @@ pub(super) struct TermServices {
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
+    /// The other JobManagers; nothing where processes do not watch each other.
+    pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
 }
 
@@ -65,7 +69,14 @@ pub(super) async fn lead(
     session: &LeaderSession,
     cache: &mut WarmCache,
 ) -> Result<()> {
+    let reports = services.peers.as_ref().map(|peers| &peers.reports);
+    if let Some(reports) = reports {
+        reports.recovering(0, 0);
+    }
     let ended = lead_on(services, session, cache).await;
+    if let Some(reports) = reports {
+        reports.standby();
+    }
     if session.is_over() { Ok(()) } else { ended }
 }
 
@@ -129,6 +140,9 @@ async fn lead_on(
                 took_ms = phases.confirmed_ms,
                 "leadership confirmed, all jobs recovered"
             );
+            if let Some(peers) = &services.peers {
+                peers.reports.leading();
+            }
             let record = HistoryRecord {
                 epoch: session.epoch().get(),
                 process: session.process().to_string(),
@@ -136,16 +150,25 @@ async fn lead_on(
                 jobs,
                 phases,
                 recovery: Some(recovery),
+                takeover: TakeoverRecord::of(session),
                 ..HistoryRecord::default()
             };
             if let Err(error) = record.write(&pipeline).await {
                 warn!(%error, "the term's history record was not written");
             }
+            let looking = look_for_the_deposed(
+                services.peers.as_ref(),
+                &*services.ha.store,
+                &pipeline,
+                session,
+                Some(record_key(record.epoch)),
+            );
             // Nobody waits for this, and nobody is held up by it.
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started) => match never {},
+                () = looking => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),

@@ -7,9 +7,11 @@
 mod abandoned;
 mod blobs;
 mod client;
+pub mod peers;
 mod server;
 mod status;
 
 pub use blobs::BlobServer;
 pub use client::{RpcOptions, TonicConnector};
+pub use peers::TonicPeers;
 pub use server::{RpcServer, Services};

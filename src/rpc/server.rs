@@ -13,6 +13,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::client::RpcOptions;
+use super::peers::witness::ProbingWitness;
 use super::status::to_status;
 use crate::gateway::{
     Components, GatewayError, GatewayResult, JobMasterGateway, TaskExecutorGateway,
@@ -23,7 +24,7 @@ use crate::gateway::{
 pub enum Services {
     /// Those of a JobManager.
     JobManager(Arc<dyn Components>),
-    /// That of a TaskManager.
+    /// That of a TaskManager, which also answers who lost the leader.
     TaskManager(Arc<dyn TaskExecutorGateway>),
 }
 
@@ -94,7 +95,8 @@ impl Services {
                 TaskExecutorServer::new(Forward(gateway))
                     .max_decoding_message_size(limit)
                     .max_encoding_message_size(limit),
-            ),
+            )
+            .add_service(pb::witness_server::WitnessServer::new(ProbingWitness)),
         }
     }
 }

@@ -368,6 +368,7 @@ async fn members_are_those_that_live() {
         reads_format: 1,
         version: String::new(),
         cache: None,
+        host: None,
     };
     a.announce(&member("host:1")).await.expect("announced");
     b.announce(&member("../b")).await.expect("announced");

@@ -151,6 +151,7 @@ impl TestCluster {
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
             sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
+            peers: None,
             blobs: blobs.clone(),
         });
         self.connector.put_blobs(&blob_address, Arc::new(blobs));

@@ -165,6 +165,7 @@ impl ClusterView for ScriptedView {
             reads_format: 1,
             version: "0.1.0".to_owned(),
             cache: None,
+            host: None,
         };
         HaStatus {
             store: "etcd",
