@@ -1,9 +1,10 @@
 //! Jobs as a client of the cluster sees them: submitted with the program, followed over REST.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_proto::id::JobId;
 
@@ -134,6 +135,24 @@ impl Cluster {
     /// A job as it is.
     pub async fn job(&mut self, job: JobId) -> anyhow::Result<JobView> {
         Ok(JobView(self.get(&format!("/v1/jobs/{job}")).await?))
+    }
+
+    /// The attempt number of every task of a job, by vertex id and subtask.
+    pub async fn attempts(&mut self, job: JobId) -> anyhow::Result<BTreeMap<String, u64>> {
+        let view = self.job(job).await?;
+        let mut attempts = BTreeMap::new();
+        for vertex in view.0["vertices"].as_array().into_iter().flatten() {
+            let id = vertex["id"].as_str().context("a vertex has an id")?;
+            let path = format!("/v1/jobs/{job}/vertices/{id}");
+            let body = self.get(&path).await?;
+            for subtask in body["subtasks"].as_array().into_iter().flatten() {
+                let attempt = subtask["attempt"].as_u64();
+                let attempt = attempt.context("a subtask has an attempt")?;
+                attempts.insert(format!("{id}/{}", subtask["subtask"]), attempt);
+            }
+        }
+        ensure!(!attempts.is_empty(), "no tasks are described: {}", view.0);
+        Ok(attempts)
     }
 
     /// Waits until a job is as wanted; an error at once when it is over and never will be.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
@@ -51,6 +51,10 @@ pub(super) enum Command {
     },
     /// What is asked is answered only after the store has confirmed the term.
     Consistent(Box<Command>),
+    DrainTaskManager {
+        resource_id: ResourceId,
+        reply: Reply<pb::Ack>,
+    },
     Stop {
         reply: oneshot::Sender<()>,
     },
@@ -78,6 +82,7 @@ impl Command {
             Command::Overview { reply } => drop(reply.send(Err(error))),
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
             Command::Consistent(command) => command.refuse(error),
+            Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
             Command::Stop { reply } => drop(reply.send(())),
         }
     }
@@ -245,6 +250,18 @@ impl DispatcherGateway for DispatcherHandle {
         request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse> {
         self.read(request.consistent, |reply| Command::TaskManagers { reply })
+            .await
+    }
+
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let resource_id = request
+            .resource_id
+            .parse()
+            .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
+        self.ask(|reply| Command::DrainTaskManager { resource_id, reply })
             .await
     }
 }

@@ -9,7 +9,8 @@ use tanist_proto::v1::ExecutionState;
 use super::core::{Commit, JobMasterCore, Write};
 use super::deployment::{execution_id, task_deployment};
 use super::event::{Connection, Effect, Milestone};
-use super::execution_graph::{Cancellation, RegionPhase, Task};
+use super::execution::Cancellation;
+use super::execution_graph::{RegionPhase, Task};
 
 impl JobMasterCore {
     pub(super) fn write(&mut self) {

@@ -266,7 +266,7 @@ impl JobMasterActor {
     /// Tells, once, that nothing is awaited any more.
     fn tell_reconciled(&self) {
         let is_told = self.seen.reconciled.borrow().is_some();
-        if let Some(adoption) = self.core.adoption().filter(|_| !is_told) {
+        if !is_told && let Some(adoption) = self.core.adoption() {
             self.seen.reconciled.send_replace(Some(adoption));
         }
     }

@@ -325,7 +325,7 @@ fn all_finished(committable: &pb::Committable) -> Fixture {
     state.regions = vec![pb::RegionState {
         generation: 2,
         epoch: 1,
-        placements: Vec::new(),
+        ..pb::RegionState::default()
     }];
     state.terminal = vec![pb::TerminalExecution {
         vertex_id: graph.vertices[0].id.clone(),
@@ -345,7 +345,7 @@ async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_fail
     state.regions = vec![pb::RegionState {
         generation: 4,
         epoch: 1,
-        placements: Vec::new(),
+        ..pb::RegionState::default()
     }];
     let store = MemoryJobStateStore::default();
     let fixture = Fixture::start_with(options(RestartStrategy::None), graph, state, store);

@@ -7,43 +7,52 @@
 //! A region goes through these phases; *written* means durable in the record, by this term:
 //!
 //! ```text
-//!            slots are there             placement written
-//!  Waiting ------------------> Placed ----------------------> Deployed --> all executions FINISHED
-//!     ^                          |                                |
-//!     |                          +---------- a failure -----------+
+//!                                     recovered, placed
+//!                                             |
+//!                                             v       all executions are there
+//!                                        Reconciling ---------------------------+
+//!                                             | one is not                      |
+//!            slots are there                  |       placement written         v
+//!  Waiting ------------------> Placed --------|----------------------------> Deployed --> all executions FINISHED
+//!     ^                          |            v                                 |
+//!     |                          +----------- a failure ------------------------+
 //!     | next generation written, v
 //!     | executions ended,     Stopping --------------------> the job is canceled or fails: its result
 //!     +-- backoff over ----------+     no restart: that is written
 //! ```
 //!
-//! After a recovery each region that has not finished starts Waiting under a new generation; what the former term's
-//! tasks still run is cancelled when their TaskManagers register.
+//! After a recovery a region that has finished stays so, and one that is placed is Reconciling: its executions are awaited
+//! where the record has them, for `heartbeat.timeout` or until their TaskManager is proven gone, and those that are there
+//! are adopted as they are (`reconciling.rs`). A region that a former term gave up and did not place again starts Waiting
+//! under the generation after that. What is reported and is not the record's is cancelled.
 
 mod act;
 mod actor;
 #[cfg(test)]
 mod actor_tests;
 mod admission;
+#[cfg(test)]
+mod adoption_tests;
+mod answers;
 mod calls;
 pub mod core;
 mod deployment;
 mod details;
 pub mod event;
+pub mod execution;
 pub mod execution_graph;
 mod failed_job;
 mod handle;
-#[cfg(test)]
-mod invariants;
 mod options;
 mod reconciling;
+#[cfg(test)]
+mod recovered;
 mod recovery;
 mod reports;
 pub mod restart;
 #[cfg(test)]
 mod scripted;
 mod settle;
-#[cfg(test)]
-mod simulated_task_manager;
 #[cfg(test)]
 mod simulation;
 pub mod slot_pool;

@@ -61,7 +61,7 @@ impl JobMasterCore {
             return;
         }
         let ids: BTreeSet<&ResourceId> = places.iter().map(|place| &place.task_manager).collect();
-        tracing::info!(
+        tracing::debug!(
             job = self.record.job_id,
             tasks = places.len(),
             task_managers = ids.len(),
@@ -164,7 +164,9 @@ impl JobMasterCore {
     /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.
     pub(super) fn adopt_regions(&mut self, now_ms: u64) {
         for region in 0..self.execution.regions.len() {
-            if self.execution.regions[region].phase != RegionPhase::Reconciling {
+            if self.execution.regions[region].phase != RegionPhase::Reconciling
+                || self.is_stopping()
+            {
                 continue;
             }
             let executions = self.execution.regions[region]
@@ -194,7 +196,7 @@ impl JobMasterCore {
                 tasks_restarted,
                 ..
             } = self.reconciliation.adoption;
-            tracing::info!(
+            tracing::debug!(
                 job = self.record.job_id,
                 tasks_adopted,
                 tasks_restarted,

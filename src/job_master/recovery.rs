@@ -5,7 +5,8 @@ use tanist_proto::id::Generation;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{JobMasterCore, parse};
-use super::execution_graph::{BuildError, Execution, Place, RegionPhase};
+use super::execution::{Execution, Place};
+use super::execution_graph::{BuildError, RegionPhase};
 
 impl JobMasterCore {
     /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
@@ -71,6 +72,7 @@ impl JobMasterCore {
                 .remember(key, place.task_manager.clone(), place.allocation);
             let execution = &mut self.execution.tasks[task].execution;
             execution.state = ExecutionState::Reconciling;
+            execution.started_at_ms = state.placed_at_ms;
             execution.place = Some(place);
         }
         for end in &self.record.terminal {

@@ -12,7 +12,8 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore, Stray, parse};
-use super::execution_graph::{Cancellation, RegionPhase, is_terminal};
+use super::execution::{Cancellation, is_terminal};
+use super::execution_graph::RegionPhase;
 
 impl JobMasterCore {
     /// Some executions changed.

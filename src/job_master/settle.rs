@@ -12,7 +12,8 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
-use super::execution_graph::{Cancellation, Place, RegionPhase};
+use super::execution::{Cancellation, Place};
+use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 use super::slot_pool::SlotKey;
 
@@ -25,11 +26,9 @@ impl JobMasterCore {
     pub(super) fn settle(&mut self, now_ms: u64) {
         self.settled_at_ms = now_ms;
         if self.result.is_none() {
-            self.judge_failures(now_ms);
+            self.judge(now_ms);
             self.give_up_overdue(now_ms);
-            self.judge_failures(now_ms);
-            self.restart_missed(now_ms);
-            self.adopt_regions(now_ms);
+            self.judge(now_ms);
         }
         self.decide_cancel();
         if self.result.is_some() {
@@ -49,6 +48,12 @@ impl JobMasterCore {
             self.declare();
         }
         self.note_status(now_ms);
+    }
+
+    fn judge(&mut self, now_ms: u64) {
+        self.judge_failures(now_ms);
+        self.restart_missed(now_ms);
+        self.adopt_regions(now_ms);
     }
 
     /// All that failed at one event is one failure for the restart strategy.
@@ -278,12 +283,12 @@ impl JobMasterCore {
                 self.pool
                     .assign(&wanted, &self.taken_slots(), &self.blocked_slots())
             {
-                self.place(region, &assigned);
+                self.place(region, &assigned, now_ms);
             }
         }
     }
 
-    fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>) {
+    fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {
         let generation = self.record.regions[region].generation.max(1);
         let mut placements = Vec::new();
         let tasks = self.execution.regions[region].tasks.clone();
@@ -318,6 +323,7 @@ impl JobMasterCore {
             generation,
             epoch,
             placements,
+            placed_at_ms: now_ms,
         };
         self.revision += 1;
         self.execution.regions[region].phase = RegionPhase::Placed;

@@ -7,7 +7,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_ha::election::{LeaderElection, LeaderSession, Leadership, Member, ProcessId};
+use tanist_ha::detector::Identity;
+use tanist_ha::election::{
+    HostIdentity, LeaderElection, LeaderSession, Leadership, Member, ProcessId,
+};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
@@ -18,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::ha::HaServices;
+use super::peers::{self, PeersHandle, PeersSetup};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -44,6 +48,8 @@ pub(super) struct ContenderOptions {
     pub addresses: BTreeMap<String, String>,
     pub connector: Arc<dyn Connector>,
     pub sinks: Sinks,
+    /// How it takes part among its peers; without, only leases tell who lives.
+    pub peers: Option<PeersSetup>,
     /// What its blob server serves.
     pub blobs: ServedBlobs,
 }
@@ -57,6 +63,7 @@ pub(super) struct Contender {
     leaders: watch::Sender<LeaderView>,
     records: watch::Sender<Option<Arc<dyn CoordinationStore>>>,
     cache: watch::Sender<CacheStatus>,
+    peers: watch::Sender<Option<PeersHandle>>,
 }
 
 impl Contender {
@@ -68,6 +75,7 @@ impl Contender {
             leaders: watch::Sender::new(LeaderView::default()),
             records: watch::Sender::new(None),
             cache: watch::Sender::default(),
+            peers: watch::Sender::new(None),
         }
     }
 
@@ -94,6 +102,7 @@ impl Contender {
                 leaders: self.leaders.subscribe(),
                 records: self.records.subscribe(),
                 cache: self.cache.subscribe(),
+                peers: self.peers.subscribe(),
             }),
         }
     }
@@ -108,13 +117,33 @@ impl Contender {
             self.leaders.clone(),
         ));
         let of = &self.options;
-        let member = Member {
+        let identity = Identity {
             process: of.process.clone(),
             incarnation: format!("{:016x}", rand::random::<u64>()),
+            host: HostIdentity::own(),
+        };
+        let started = of.peers.as_ref().map(|setup| {
+            let (store, current) = (opened.store.clone(), self.current.clone());
+            let leaders = self.leaders.subscribe();
+            peers::start(
+                setup,
+                identity.clone(),
+                &opened.election,
+                store,
+                current,
+                leaders,
+            )
+        });
+        let (peers, _upkeep) = started.unzip();
+        self.peers.send_replace(peers.clone());
+        let member = Member {
+            process: identity.process,
+            incarnation: identity.incarnation,
             addresses: of.addresses.clone(),
             reads_format: READS_FORMAT,
             version: version(),
             cache: None,
+            host: identity.host,
         };
         if let Err(error) = opened.election.announce(&member).await {
             warn!(%error, "this process is not listed among the members yet");
@@ -132,9 +161,13 @@ impl Contender {
             current: self.current.clone(),
             addresses: of.addresses.clone(),
             sinks: of.sinks.clone(),
+            peers: peers.clone(),
             blobs: of.blobs.clone(),
         };
         let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
+        if let Some(peers) = peers {
+            peers.close();
+        }
         opened.election.close().await;
         code
     }
@@ -165,7 +198,17 @@ async fn lead_term_after_term(
         let ended = tokio::select! {
             ended = &mut leading => ended,
             () = stop.cancelled() => {
-                info!(epoch = %session.epoch(), "resigning: this process was asked to end");
+                info!(epoch = %session.epoch(), "this process was asked to end");
+                // It leads until it is deposed; only if nobody takes over, it resigns.
+                if let Some(peers) = &services.peers {
+                    tokio::select! {
+                        _ = &mut leading => {
+                            give_back(services, opened, std::future::ready(())).await;
+                            return ExitCode::Ended;
+                        }
+                        _ = peers.leave() => {}
+                    }
+                }
                 services.current.end();
                 give_back(services, opened, leading).await;
                 return ExitCode::Ended;

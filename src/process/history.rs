@@ -14,6 +14,8 @@ use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{CoordinationStore, Write};
 use tracing::warn;
 
+pub use super::peers::takeover::TakeoverRecord;
+
 /// How many terms are remembered.
 const REMEMBERED_TERMS: u64 = 100;
 /// How many records are read at once.
@@ -39,6 +41,9 @@ pub struct HistoryRecord {
     /// By what the end of the term before was detected, as `lease-expired`; none for the first term.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detected_by: Option<String>,
+    /// How it followed the former term; none for the first term.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takeover: Option<TakeoverRecord>,
     /// Tasks that went on running under this term.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_adopted: Option<usize>,

@@ -8,6 +8,8 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
+use super::adoptions::Adoptions;
+use super::dial::Awaiting;
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -28,6 +30,9 @@ pub(super) struct LauncherServices {
     pub connector: Arc<dyn Connector>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    /// Hears of each JobMaster of a recovered job.
+    pub adoptions: Adoptions,
+    pub awaiting: Awaiting,
     pub blobs: ServedBlobs,
 }
 
@@ -71,7 +76,13 @@ impl JobMasterLauncher for Launcher {
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),
         };
-        Arc::new(Started(JobMaster::start(services.options.clone(), context)))
+        let job_id = context.graph.job_id.clone();
+        let job_master = JobMaster::start(services.options.clone(), context);
+        if recovered {
+            services.adoptions.started(&job_master);
+            services.awaiting.started(&job_id, &job_master);
+        }
+        Arc::new(Started(job_master))
     }
 }
 

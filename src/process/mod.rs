@@ -1,13 +1,17 @@
 //! The composition root: the only place that constructs components and wires them.
 
+mod adoptions;
 mod contender;
 pub mod demo;
+mod dial;
 mod forwarding;
 pub mod ha;
 pub mod history;
+mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;
+pub mod peers;
 mod settings;
 pub mod shutdown;
 mod sinks;

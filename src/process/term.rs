@@ -1,16 +1,18 @@
 //! One term of a JobManager: built on grant, stopped when it is over.
 //!
-//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the Dispatcher start with
-//! them, and only then the term is confirmed (`leader-info`). A crash between any two steps leaves what the store had
-//! before: nothing of a term is told to anybody before it is confirmed, and what it writes is fenced.
+//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the
+//! Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the term is confirmed
+//! (`leader-info`). A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
+//! was dialled knows an epoch whose leader is gone, and waits for the next.
 //! Stopping is forgetting: nobody is told, the store knows.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::LeaderSession;
+use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::retry::Backoff;
@@ -18,11 +20,16 @@ use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::v1 as pb;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::adoptions::Adoptions;
+use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
+use super::peers::takeover::TakeoverRecord;
+use super::peers::{PeersHandle, look_for_the_deposed, record_key};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -50,6 +57,8 @@ pub(super) struct TermServices {
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
+    /// The other JobManagers; nothing where processes do not watch each other.
+    pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
 }
 
@@ -60,7 +69,14 @@ pub(super) async fn lead(
     session: &LeaderSession,
     cache: &mut WarmCache,
 ) -> Result<()> {
+    let reports = services.peers.as_ref().map(|peers| &peers.reports);
+    if let Some(reports) = reports {
+        reports.recovering(0, 0);
+    }
     let ended = lead_on(services, session, cache).await;
+    if let Some(reports) = reports {
+        reports.standby();
+    }
     if session.is_over() { Ok(()) } else { ended }
 }
 
@@ -91,8 +107,22 @@ async fn lead_on(
     phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
 
-    let term = start_components(services, session, store.clone(), recovered);
+    let placements = Placements::of(&recovered);
+    let awaiting = Awaiting::default();
+    let term = start_components(
+        services,
+        session,
+        store.clone(),
+        recovered,
+        awaiting.clone(),
+    );
     services.current.begin(term.components.clone());
+    // Ends with the term.
+    let mut dialling = JoinSet::new();
+    dialling.spawn(dial::dial(
+        placements,
+        dial_services(services, session, awaiting),
+    ));
     let confirmed = services
         .ha
         .election
@@ -110,6 +140,9 @@ async fn lead_on(
                 took_ms = phases.confirmed_ms,
                 "leadership confirmed, all jobs recovered"
             );
+            if let Some(peers) = &services.peers {
+                peers.reports.leading();
+            }
             let record = HistoryRecord {
                 epoch: session.epoch().get(),
                 process: session.process().to_string(),
@@ -117,15 +150,25 @@ async fn lead_on(
                 jobs,
                 phases,
                 recovery: Some(recovery),
+                takeover: TakeoverRecord::of(session),
                 ..HistoryRecord::default()
             };
             if let Err(error) = record.write(&pipeline).await {
                 warn!(%error, "the term's history record was not written");
             }
+            let looking = look_for_the_deposed(
+                services.peers.as_ref(),
+                &*services.ha.store,
+                &pipeline,
+                session,
+                Some(record_key(record.epoch)),
+            );
             // Nobody waits for this, and nobody is held up by it.
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
+                never = tell_adoption(&term.adoptions, session, started) => match never {},
+                () = looking => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),
@@ -147,6 +190,26 @@ async fn lead_on(
 struct StartedTerm {
     components: TermComponents,
     resource_manager: ResourceManager,
+    adoptions: Adoptions,
+}
+
+/// Says when all running tasks of recovered jobs are accounted for. Ends with the term, by being dropped.
+async fn tell_adoption(
+    adoptions: &Adoptions,
+    session: &LeaderSession,
+    started: tokio::time::Instant,
+) -> Infallible {
+    let adoption = adoptions.reconciled().await;
+    info!(
+        epoch = %session.epoch(),
+        adopted = adoption.tasks_adopted,
+        restarted = adoption.tasks_restarted,
+        first_at_ms = adoption.first_adopted_at_ms,
+        last_at_ms = adoption.last_adopted_at_ms,
+        took_ms = millis(started),
+        "running tasks accounted for"
+    );
+    std::future::pending().await
 }
 
 fn start_components(
@@ -154,11 +217,10 @@ fn start_components(
     session: &LeaderSession,
     store: Arc<JobStore>,
     recovered: RecoveredJobs,
+    awaiting: Awaiting,
 ) -> StartedTerm {
     let options = &services.options;
-    let election = services.ha.election.clone();
-    let on_higher_epoch: Arc<dyn Fn(_) + Send + Sync> =
-        Arc::new(move |epoch| election.heard(epoch));
+    let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
         ResourceManagerServices {
@@ -172,20 +234,19 @@ fn start_components(
         },
     );
     let resources = Arc::new(resource_manager.handle());
+    let adoptions = Adoptions::default();
     let launcher = Launcher::new(LauncherServices {
         options: settings::job_master(options),
-        sender: pb::Sender {
-            cluster_incarnation: session.incarnation().to_string(),
-            epoch: session.epoch().get(),
-            registration: 0,
-        },
+        sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
+        awaiting,
         blobs: services.blobs.clone(),
+        adoptions: adoptions.clone(),
     });
     let pipeline = store.pipeline().clone();
     let context = DispatcherContext {
@@ -210,7 +271,38 @@ fn start_components(
     StartedTerm {
         components,
         resource_manager,
+        adoptions,
     }
+}
+
+fn dial_services(
+    services: &TermServices,
+    session: &LeaderSession,
+    awaiting: Awaiting,
+) -> DialServices {
+    DialServices {
+        connector: services.connector.clone(),
+        sender: sender(session),
+        rpc_address: services.rpc_address.clone(),
+        process: session.process().to_string(),
+        patience: services.options.heartbeat.timeout,
+        on_higher_epoch: on_higher_epoch(services),
+        awaiting,
+    }
+}
+
+/// How this term names itself.
+fn sender(session: &LeaderSession) -> pb::Sender {
+    pb::Sender {
+        cluster_incarnation: session.incarnation().to_string(),
+        epoch: session.epoch().get(),
+        registration: 0,
+    }
+}
+
+fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> {
+    let election = services.ha.election.clone();
+    Arc::new(move |epoch| election.heard(epoch))
 }
 
 /// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
+use tanist_ha::detector::TransferError;
+use tanist_ha::detector::service::PEER;
 use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
@@ -18,6 +20,7 @@ use tokio::sync::watch;
 
 use super::forwarding::ForwardingDispatcher;
 use super::history::{self, HistoryRecord};
+use super::peers::PeersHandle;
 use crate::dispatcher::DispatcherHandle;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -130,6 +133,7 @@ pub(super) struct ViewInner {
     /// `None` until the store was reached.
     pub(super) records: watch::Receiver<Option<Arc<dyn CoordinationStore>>>,
     pub(super) cache: watch::Receiver<CacheStatus>,
+    pub(super) peers: watch::Receiver<Option<PeersHandle>>,
 }
 
 impl JobManagerView {
@@ -176,12 +180,23 @@ impl JobManagerView {
         &self.inner.process
     }
 
-    /// Lets the leader hand over: not possible while processes do not watch each other.
+    /// Lets the leader, whoever it is, hand over: to the process named, else to the standby whose copy of the records is
+    /// most current. Returns the successor's epoch. `Conflict`: nobody took over, and the leader leads on.
     pub async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
-        let _ = to;
-        Err(GatewayError::Conflict(
-            "leadership can't be transferred: stop the leading process instead".to_owned(),
-        ))
+        let Some(peers) = self.inner.peers.borrow().clone() else {
+            let text = "the store has not been reached yet";
+            return Err(GatewayError::NotYet(text.to_owned()));
+        };
+        match peers.transfer(to).await {
+            Err(TransferError::NotLeading) => {}
+            Ok(epoch) => return Ok(epoch),
+            Err(error) => return Err(GatewayError::Conflict(error.to_string())),
+        }
+        let leader = self.leader().leader;
+        let address = leader.and_then(|leader| leader.addresses.get(PEER).cloned());
+        let address = address
+            .ok_or_else(|| GatewayError::NotYet("no JobManager leads at present".to_owned()))?;
+        peers.ask_to_transfer(&address, to).await
     }
 
     /// How this process stands.

@@ -100,6 +100,32 @@ fn what_a_task_executor_reports_counts_for_the_job() {
 }
 
 #[test]
+fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
+    let mut slots = with_workers(&[3]);
+    let held = BTreeMap::from([(worker(1), 2)]);
+    slots.declare(ResourceRequirements {
+        held: held.clone(),
+        ..needs(job(1), 3, 3)
+    });
+    assert_eq!(
+        slots.match_slots().len(),
+        1,
+        "two are where nobody has reported yet"
+    );
+    assert!(slots.shortages().is_empty());
+    let holder = |bits| SlotHolder {
+        job: job(1),
+        allocation: AllocationId::from_bits(bits),
+    };
+    let report = [(0, Some(holder(8))), (1, Some(holder(9)))];
+    slots.put_worker(&worker(1), pb::ResourceProfile::default(), &report);
+    assert!(slots.match_slots().is_empty());
+    // What has reported once counts as it is reported.
+    slots.remove_worker(&worker(1));
+    assert_eq!(slots.match_slots().len(), 2);
+}
+
+#[test]
 fn a_slot_that_is_occupied_is_taken_elsewhere() {
     let mut slots = with_workers(&[1, 1]);
     slots.declare(needs(job(1), 1, 1));

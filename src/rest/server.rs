@@ -107,6 +107,7 @@ fn paths() -> Router<Context> {
         .route("/config", get(cluster::ui_config))
         .route("/taskmanagers", get(cluster::task_managers))
         .route("/taskmanagers/{id}", get(cluster::task_manager))
+        .route("/taskmanagers/{id}/drain", post(cluster::drain))
         .route("/ha/status", get(ha::status))
         .route("/ha/self", get(ha::own_standing))
         .route("/ha/history", get(ha::history))

@@ -21,15 +21,16 @@ async fn a_leader_that_no_longer_hears_its_store_is_replaced_and_changes_nothing
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, proxy) = cluster_with_a_proxy(kind, None).await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
+    let workload = WordsAndTicks::prepare(&cluster, 15)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;
     ensure!(former.index == 0, "the first one leads first: {former:?}");
+    let attempts = cluster.attempts(workload.job()).await?;
     proxy.hold();
     let leader = cluster.successor_of(&former).await?;
     ensure!(leader.index == 1, "it was cut off: {leader:?}");
-    workload.wait_until_ticking(&mut cluster).await?;
+    workload.check_adopted(&mut cluster, &attempts).await?;
     proxy.forward();
     workload.check_finished(&mut cluster).await
 }
@@ -59,7 +60,10 @@ async fn cluster_with_a_proxy(
 ) -> anyhow::Result<(Cluster, TcpProxy)> {
     let store = Store::shared(kind).await?;
     let proxy = TcpProxy::start(store.endpoint().parse()?).await?;
-    let mut builder = ClusterBuilder::new(PROGRAM, store).store_at(0, proxy.address().to_string());
+    let mut builder = ClusterBuilder::new(PROGRAM, store)
+        .store_at(0, proxy.address().to_string())
+        // The suspended leader is heard: it is followed only because it stays cut off.
+        .set("high-availability.detector.hold-off-timeout", "1 s");
     if let Some(lease) = lease {
         builder = match kind {
             StoreKind::Embedded => builder,

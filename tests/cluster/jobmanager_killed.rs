@@ -96,15 +96,17 @@ async fn an_acknowledged_job_survives_its_leader(kind: StoreKind) -> anyhow::Res
 
 async fn a_running_job_survives_its_leader(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let workload = WordsAndTicks::prepare(&cluster, 12)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
+    let attempts = cluster.attempts(workload.job()).await?;
     let former = cluster.kill_leader().await?;
     let leader = cluster.successor_of(&former).await?;
     ensure!(
         leader.index != former.index,
         "the killed process leads: {leader:?}"
     );
+    workload.check_adopted(&mut cluster, &attempts).await?;
     workload.check_nothing_visible()?;
     // The killed one comes back as a standby.
     cluster.jobmanager(former.index).start()?;

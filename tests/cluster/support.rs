@@ -1,5 +1,6 @@
 //! What the tests of this binary share: the program, and the job that most of them run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -92,6 +93,26 @@ impl WordsAndTicks {
     pub async fn wait_until_ticking(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
         let ticks = |view: &JobView| view.runs("clock") && view.runs("tick-counts -> ticks-out");
         cluster.wait_for_job(self.job(), "to tick", ticks).await?;
+        Ok(())
+    }
+
+    /// Waits until it ticks under the leader there is, and checks that this one has adopted every task: `before` are the
+    /// attempts from under a former leader.
+    pub async fn check_adopted(
+        &self,
+        cluster: &mut Cluster,
+        before: &BTreeMap<String, u64>,
+    ) -> anyhow::Result<()> {
+        self.wait_until_ticking(cluster).await?;
+        let runs = |view: &JobView| view.state() == "RUNNING";
+        cluster
+            .wait_for_job(self.job(), "to be RUNNING", runs)
+            .await?;
+        let after = cluster.attempts(self.job()).await?;
+        ensure!(
+            after == *before,
+            "attempts changed from {before:?} to {after:?}"
+        );
         Ok(())
     }
 

@@ -101,8 +101,23 @@ text_id! {
     Nonce
 }
 text_id! {
+    /// One running kernel and one network in it: two processes that show the same reach each other without anything between.
+    HostIdentity
+}
+text_id! {
     /// The identity of the cluster's data: created with `epoch`, gone when the store is wiped.
     ClusterIncarnation
+}
+
+impl HostIdentity {
+    /// That of this process: the boot id and the inode of its network namespace. Nothing if the host does not tell: then
+    /// it is nobody else's either.
+    pub fn own() -> Option<HostIdentity> {
+        use std::os::unix::fs::MetadataExt as _;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let network = std::fs::metadata("/proc/self/ns/net").ok()?.ino();
+        Some(HostIdentity(format!("{}/{network}", boot.trim())))
+    }
 }
 
 impl ClusterIncarnation {
@@ -162,6 +177,9 @@ pub struct Member {
     pub reads_format: u16,
     /// Free text for people: version and the like.
     pub version: String,
+    /// The host and network that it runs in; none from a version that does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostIdentity>,
     /// How far its cache was when it last stood by; written seldom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<MemberCache>,

@@ -191,6 +191,44 @@ impl RecordStore {
             .map(Some)
     }
 
+    /// Several records, as the store has them now, in the order of `names`; each readable or not.
+    pub async fn get_all<T: Record>(
+        &self,
+        names: &[Name],
+    ) -> Result<Vec<Option<Result<Stored<T>>>>> {
+        let keys: Vec<Key> = names
+            .iter()
+            .map(|name| Key::new(T::KIND, name.clone()))
+            .collect();
+        let values = self.store.get(&keys).await?;
+        let named: Vec<_> = names.iter().cloned().zip(values).collect();
+        let decoded = off_control(move || {
+            let decode = |(name, value): (Name, Option<Bytes>)| {
+                value.map(|value| decode_inline::<T>(name, &value))
+            };
+            Ok(named.into_iter().map(decode).collect::<Vec<_>>())
+        })
+        .await?;
+        let mut all = Vec::with_capacity(decoded.len());
+        for found in decoded {
+            let Some((name, found)) = found else {
+                all.push(None);
+                continue;
+            };
+            let is_split = matches!(&found, Ok(Found::Parts(_)));
+            let stored = match found {
+                Ok(found) => self.stored(&name, found, &Records::default()).await,
+                Err(error) => Err(error),
+            };
+            match stored {
+                // The rest of the record is in the store that is being read.
+                Err(error) if is_split && error.outcome() != Outcome::Fatal => return Err(error),
+                stored => all.push(Some(stored)),
+            }
+        }
+        Ok(all)
+    }
+
     /// All records of a type as the store has them now, each readable or not: one that is not never hides the others. An
     /// error: the store does not answer at present.
     pub async fn list<T: Record>(&self) -> Result<Vec<(Name, Result<Stored<T>>)>> {

@@ -184,6 +184,7 @@ async fn the_lease_of_a_dead_process_ends_and_its_keys_with_it() {
         reads_format: 1,
         version: String::new(),
         cache: None,
+        host: None,
     };
     a.announce(&member).await.expect("announce");
     // Many times the ttl: renewals keep it.

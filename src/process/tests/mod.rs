@@ -1,7 +1,11 @@
 //! Whole clusters in this process: what jobs go through, and what they survive.
 
+mod adoption;
 mod crashes;
+mod draining;
+mod job_records;
 mod large_graphs;
+mod leaderless;
 mod lifecycle;
 mod partitions;
 mod random;

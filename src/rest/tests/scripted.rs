@@ -137,6 +137,18 @@ impl DispatcherGateway for ScriptedDispatcher {
             as_of: Some(AS_OF),
         })
     }
+
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        let mut locations = self.task_managers.iter().flat_map(|info| &info.location);
+        if locations.any(|location| location.resource_id == request.resource_id) {
+            return Ok(pb::Ack {});
+        }
+        Err(GatewayError::NotFound("no TaskManager".to_owned()))
+    }
 }
 
 type Leader = Option<Arc<ScriptedDispatcher>>;
@@ -195,6 +207,7 @@ impl ClusterView for ScriptedView {
             reads_format: 1,
             version: "0.1.0".to_owned(),
             cache: None,
+            host: None,
         };
         HaStatus {
             store: "etcd",

@@ -97,6 +97,7 @@ pub async fn members_and_the_confirmed_leader_are_known_to_all(
             reads_format: 1,
             version: "test".to_owned(),
             cache: None,
+            host: None,
         };
         process.election.announce(&member).await?;
     }

@@ -3,8 +3,8 @@
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::event::Connection;
-use super::execution_graph::ExecutionGraph;
+use crate::job_master::event::Connection;
+use crate::job_master::execution_graph::ExecutionGraph;
 
 /// The region of a vertex as a record has it.
 pub(super) fn region_of(

@@ -6,8 +6,8 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::event::{Connection, Registration};
-use super::execution_graph::is_terminal;
+use crate::job_master::event::{Connection, Registration};
+use crate::job_master::execution::is_terminal;
 
 /// Vertex id and subtask.
 pub(super) type TaskKey = (String, u32);

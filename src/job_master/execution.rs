@@ -1,0 +1,184 @@
+//! One attempt to run a subtask: its states, and where it is placed. Pure data and the states' edges.
+//!
+//! Invariant: a state changes only along [`next_state`]; an ended execution never changes again, only a new generation
+//! replaces it.
+
+use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+/// Where an execution is placed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// On which TaskManager.
+    pub task_manager: ResourceId,
+    /// In which slot.
+    pub allocation: AllocationId,
+    /// Where that is reached.
+    pub location: pb::TaskManagerLocation,
+}
+
+/// How far the cancellation of an execution has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancellation {
+    /// Not wanted, or to be sent.
+    NotAsked,
+    /// Sent.
+    Asked,
+    /// The TaskManager did not answer; sent again when it is heard of.
+    Failed,
+    /// The TaskManager took note: it never starts this generation any more.
+    Confirmed,
+}
+
+/// One attempt to run a subtask.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// Its number.
+    pub generation: Generation,
+    /// How far it is.
+    pub state: ExecutionState,
+    /// Where; `None` while no slot was chosen.
+    pub place: Option<Place>,
+    /// The turn since which every full report of its TaskManager must name it.
+    pub known_since: Option<u64>,
+    /// How far its cancellation is.
+    pub cancellation: Cancellation,
+    /// When CANCELING began, milliseconds since 1970.
+    pub canceling_since_ms: u64,
+    /// When it was deployed; 0: never.
+    pub started_at_ms: u64,
+    /// When it ended; 0: it did not.
+    pub ended_at_ms: u64,
+    /// Why it failed.
+    pub cause: String,
+    /// What its sinks wrote.
+    pub committables: Vec<pb::Committable>,
+    /// Its counters.
+    pub metrics: Option<pb::TaskMetrics>,
+    /// Whether the record has its end.
+    pub is_recorded: bool,
+}
+
+impl Execution {
+    /// A new attempt.
+    pub fn created(generation: Generation) -> Execution {
+        Execution {
+            generation,
+            state: ExecutionState::Created,
+            place: None,
+            known_since: None,
+            cancellation: Cancellation::NotAsked,
+            canceling_since_ms: 0,
+            started_at_ms: 0,
+            ended_at_ms: 0,
+            cause: String::new(),
+            committables: Vec::new(),
+            metrics: None,
+            is_recorded: false,
+        }
+    }
+
+    /// Whether it ended.
+    pub fn is_ended(&self) -> bool {
+        is_terminal(self.state)
+    }
+
+    /// Whether a TaskManager may have it.
+    pub fn is_deployed(&self) -> bool {
+        match self.state {
+            ExecutionState::Deploying
+            | ExecutionState::Initializing
+            | ExecutionState::Running
+            | ExecutionState::Canceling
+            | ExecutionState::Reconciling => true,
+            ExecutionState::Created
+            | ExecutionState::Scheduled
+            | ExecutionState::Finished
+            | ExecutionState::Canceled
+            | ExecutionState::Failed => false,
+        }
+    }
+
+    /// Whether it is placed on this TaskManager.
+    pub fn is_on(&self, task_manager: &ResourceId) -> bool {
+        self.place
+            .as_ref()
+            .is_some_and(|place| place.task_manager == *task_manager)
+    }
+}
+
+/// Whether nothing follows a state.
+pub fn is_terminal(state: ExecutionState) -> bool {
+    match state {
+        ExecutionState::Finished | ExecutionState::Canceled | ExecutionState::Failed => true,
+        ExecutionState::Created
+        | ExecutionState::Scheduled
+        | ExecutionState::Deploying
+        | ExecutionState::Initializing
+        | ExecutionState::Running
+        | ExecutionState::Canceling
+        | ExecutionState::Reconciling => false,
+    }
+}
+
+/// The state after `from` when `to` is heard of or wanted; `None` if that is no edge (late or repeated news).
+pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
+    use ExecutionState as S;
+    let allowed = match from {
+        S::Created => matches!(to, S::Scheduled | S::Canceled | S::Failed),
+        S::Scheduled => matches!(to, S::Deploying | S::Canceled | S::Failed),
+        S::Deploying => {
+            is_terminal(to) || matches!(to, S::Initializing | S::Running | S::Canceling)
+        }
+        S::Initializing => is_terminal(to) || matches!(to, S::Running | S::Canceling),
+        S::Running => is_terminal(to) || to == S::Canceling,
+        S::Canceling => is_terminal(to),
+        S::Reconciling => {
+            let is_there = matches!(to, S::Deploying | S::Initializing | S::Running);
+            is_there || is_terminal(to) || to == S::Canceling
+        }
+        S::Finished | S::Canceled | S::Failed => false,
+    };
+    allowed.then_some(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_execution_never_changes() {
+        use ExecutionState as S;
+        let all = [
+            S::Created,
+            S::Scheduled,
+            S::Deploying,
+            S::Initializing,
+            S::Running,
+        ];
+        for end in [S::Finished, S::Canceled, S::Failed] {
+            let news = all
+                .into_iter()
+                .chain([S::Canceling, S::Reconciling, S::Failed]);
+            assert!(news.into_iter().all(|to| next_state(end, to).is_none()));
+        }
+    }
+
+    #[test]
+    fn late_news_of_an_earlier_state_changes_nothing() {
+        use ExecutionState as S;
+        assert_eq!(next_state(S::Running, S::Initializing), None);
+        assert_eq!(next_state(S::Canceling, S::Running), None);
+        assert_eq!(next_state(S::Canceling, S::Finished), Some(S::Finished));
+    }
+
+    #[test]
+    fn what_is_awaited_may_be_found_in_any_state_that_a_task_manager_reports() {
+        use ExecutionState as S;
+        for found in [S::Deploying, S::Initializing, S::Running, S::Finished] {
+            assert_eq!(next_state(S::Reconciling, found), Some(found));
+            assert_eq!(next_state(found, S::Reconciling), None);
+        }
+    }
+}

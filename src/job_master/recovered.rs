@@ -1,0 +1,291 @@
+//! A job that the next term has taken up, for the tests of adoption: what the former one left, and a core whose writes are
+//! durable at once.
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::core::{CoreOptions, JobMasterCore};
+use super::event::{Connection, Effect, Event, Refusal, Registration};
+use super::restart::RestartStrategy;
+use super::testing::{graph_of, submitted};
+
+pub(super) const RECONCILE_MS: u64 = 50_000;
+
+pub(super) fn id(name: &str) -> ResourceId {
+    name.parse().expect("a resource id")
+}
+
+pub(super) fn slot(number: u32) -> AllocationId {
+    AllocationId::from_bits(u128::from(number) + 1)
+}
+
+pub(super) fn location(name: &str, incarnation: &str) -> pb::TaskManagerLocation {
+    pb::TaskManagerLocation {
+        resource_id: name.to_owned(),
+        incarnation: incarnation.to_owned(),
+        rpc_address: format!("{name}:1"),
+        data_address: format!("{name}:2"),
+    }
+}
+
+/// Two vertices of two subtasks in one region, each pair of subtasks in one slot on `tm0` or `tm1`.
+pub(super) fn one_region() -> pb::JobGraph {
+    graph_of(&[("a", 2), ("b", 2)], &[(0, 1)])
+}
+
+/// The same vertices in a region each.
+pub(super) fn two_regions() -> pb::JobGraph {
+    graph_of(&[("a", 2), ("b", 2)], &[])
+}
+
+/// What a term of epoch 1 has left of the graph: every region in this generation, subtask 0 on `tm0` and 1 on `tm1`.
+pub(super) fn placed(graph: &pb::JobGraph, generation: u64) -> pb::JobState {
+    let mut state = submitted(graph);
+    let placements = |ids: Vec<&str>| {
+        let subtasks = ids
+            .into_iter()
+            .flat_map(|id| [(id.to_owned(), 0), (id.to_owned(), 1)]);
+        subtasks
+            .map(|(vertex_id, subtask)| pb::Placement {
+                vertex_id,
+                subtask,
+                allocation_id: slot(subtask).to_string(),
+                location: Some(location(&format!("tm{subtask}"), "1")),
+            })
+            .collect()
+    };
+    let ids: Vec<&str> = graph.vertices.iter().map(|it| it.id.as_str()).collect();
+    let regions = match graph.edges.is_empty() {
+        true => ids.into_iter().map(|id| vec![id]).collect(),
+        false => vec![ids],
+    };
+    state.regions = regions
+        .into_iter()
+        .map(|ids: Vec<&str>| pb::RegionState {
+            generation,
+            epoch: 1,
+            placements: placements(ids),
+            placed_at_ms: 5,
+        })
+        .collect();
+    state.job_incarnation = 1;
+    state
+}
+
+pub(super) fn report(vertex: u32, subtask: u32, generation: u64, state: S) -> pb::ExecutionReport {
+    pb::ExecutionReport {
+        vertex_id: format!("{vertex:032x}"),
+        subtask,
+        generation,
+        state: state.into(),
+        allocation_id: slot(subtask).to_string(),
+        ..pb::ExecutionReport::default()
+    }
+}
+
+/// What a TaskManager reports of its two tasks.
+pub(super) fn both(subtask: u32, generation: u64, state: S) -> Vec<pb::ExecutionReport> {
+    [1, 2]
+        .map(|vertex| report(vertex, subtask, generation, state))
+        .to_vec()
+}
+
+pub(super) fn end(vertex: u32, subtask: u32, generation: u64, state: S) -> pb::TerminalExecution {
+    pb::TerminalExecution {
+        vertex_id: format!("{vertex:032x}"),
+        subtask,
+        generation,
+        state: state.into(),
+        ended_at_ms: 1,
+        ..pb::TerminalExecution::default()
+    }
+}
+
+/// A job taken up by the next term.
+pub(super) struct Recovered {
+    pub(super) core: JobMasterCore,
+    pub(super) stored: pb::JobState,
+    pub(super) writes: u32,
+    pub(super) now_ms: u64,
+    pub(super) registrations: u64,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl Recovered {
+    pub(super) fn new(graph: &pb::JobGraph, state: pb::JobState) -> Recovered {
+        Recovered::in_term(graph, state, 2)
+    }
+
+    pub(super) fn in_term(graph: &pb::JobGraph, state: pb::JobState, epoch: u64) -> Recovered {
+        let options = CoreOptions {
+            slot_request_timeout_ms: 10_000,
+            slot_idle_timeout_ms: 5_000,
+            task_cancellation_timeout_ms: 180_000,
+            reconcile_timeout_ms: RECONCILE_MS,
+            restart_strategy: RestartStrategy::None,
+            seed: 1,
+        };
+        let now_ms = 1_000_000;
+        let epoch = Epoch::new(epoch);
+        let core = JobMasterCore::build(graph.clone(), state.clone(), true, epoch, options, now_ms);
+        let mut recovered = Recovered {
+            core: core.expect("the record is of this graph"),
+            stored: state,
+            writes: 0,
+            now_ms,
+            registrations: 10 * epoch.get(),
+            effects: Vec::new(),
+        };
+        recovered.hear(Event::Started);
+        recovered
+    }
+
+    pub(super) fn try_hear(&mut self, event: Event) -> Result<(), Refusal> {
+        let mut effects = self.core.handle(self.now_ms, event)?;
+        while let Some(at) = effects
+            .iter()
+            .position(|effect| matches!(effect, Effect::Persist { .. }))
+        {
+            let Effect::Persist { number, state, .. } = effects.remove(at) else {
+                unreachable!("that is what was looked for");
+            };
+            self.stored = *state;
+            self.writes += 1;
+            let follows = self.core.handle(self.now_ms, Event::Persisted(number));
+            effects.extend(follows.expect("an answer of the store is heard"));
+        }
+        self.effects.extend(effects);
+        Ok(())
+    }
+
+    pub(super) fn hear(&mut self, event: Event) {
+        self.try_hear(event).expect("taken");
+    }
+
+    pub(super) fn register(
+        &mut self,
+        name: &str,
+        incarnation: &str,
+        executions: Vec<pb::ExecutionReport>,
+    ) {
+        self.registrations += 1;
+        let number = name
+            .trim_start_matches("tm")
+            .parse()
+            .expect("tm and a number");
+        let slots = vec![pb::SlotOffer {
+            allocation_id: slot(number).to_string(),
+            slot: 0,
+            profile: None,
+        }];
+        self.hear(Event::Registered {
+            connection: Connection {
+                task_manager: id(name),
+                registration: Registration::new(self.registrations),
+            },
+            location: location(name, incarnation),
+            executions,
+            slots,
+        });
+    }
+
+    pub(super) fn connection(&self, name: &str) -> Connection {
+        let mut known = self.core.connections().into_iter();
+        let known = known.find(|it| it.0.task_manager == id(name));
+        known.expect("it is registered").0
+    }
+
+    pub(super) fn reports(&mut self, name: &str, executions: Vec<pb::ExecutionReport>) {
+        let connection = self.connection(name);
+        self.hear(Event::ExecutionsReported {
+            connection,
+            executions,
+        });
+    }
+
+    pub(super) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.hear(Event::TimePassed);
+    }
+
+    pub(super) fn generations(&self) -> Vec<u64> {
+        let regions = self.stored.regions.iter();
+        regions.map(|region| region.generation).collect()
+    }
+
+    pub(super) fn deployed(&self) -> Vec<(String, u64)> {
+        let mut deployed = Vec::new();
+        for effect in &self.effects {
+            if let Effect::Deploy { connection, tasks } = effect {
+                let to = connection.task_manager.to_string();
+                deployed.extend(tasks.iter().map(|task| (to.clone(), task.generation)));
+            }
+        }
+        deployed
+    }
+
+    pub(super) fn cancelled(&self) -> Vec<(String, u32, u64)> {
+        let mut cancelled = Vec::new();
+        for effect in &self.effects {
+            if let Effect::Cancel { connection, tasks } = effect {
+                let to = connection.task_manager.to_string();
+                let all = tasks.iter();
+                cancelled.extend(all.map(|task| (to.clone(), task.subtask, task.up_to_generation)));
+            }
+        }
+        cancelled
+    }
+
+    pub(super) fn declared(&self) -> Vec<u32> {
+        let needed = |effect: &Effect| match effect {
+            Effect::Declare { needed, .. } => Some(*needed),
+            _ => None,
+        };
+        self.effects.iter().filter_map(needed).collect()
+    }
+
+    /// Nothing but that it was taken up was written, nothing was sent, and it runs under its old attempts.
+    pub(super) fn assert_adopted(&self, tasks: u32) {
+        assert_eq!(self.core.status(), JobStatus::Running);
+        assert_eq!((self.deployed(), self.cancelled()), (vec![], vec![]));
+        assert_eq!(self.writes, 1);
+        let adoption = self.core.adoption().expect("nothing is awaited");
+        assert_eq!(
+            (adoption.tasks_adopted, adoption.tasks_restarted),
+            (tasks, 0)
+        );
+        assert_eq!(self.declared(), [2]);
+    }
+
+    /// What is left of the old generation stops, then all of the next one is deployed.
+    pub(super) fn assert_restarts(&mut self, old: u64, left: &[(&str, u32)]) {
+        assert!(self.deployed().is_empty(), "{:?}", self.deployed());
+        assert_eq!(
+            self.generations(),
+            [old + 1],
+            "written before anything is cancelled"
+        );
+        for (name, subtask) in left {
+            let of_it = (name.to_string(), *subtask, old);
+            assert!(self.cancelled().contains(&of_it), "{:?}", self.cancelled());
+            self.reports(name, both(*subtask, old, S::Canceled));
+        }
+        for name in ["tm0", "tm1"] {
+            let here = self.core.location(&id(name)).is_some();
+            if !here {
+                self.register(name, "2", vec![]);
+            }
+        }
+        let deployed = self.deployed();
+        assert_eq!(deployed.len(), 4, "{deployed:?}");
+        assert!(
+            deployed
+                .iter()
+                .all(|(_, generation)| *generation == old + 1)
+        );
+        let region = &self.stored.regions[0];
+        assert_eq!((region.generation, region.epoch), (old + 1, 2));
+    }
+}

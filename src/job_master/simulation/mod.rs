@@ -1,0 +1,129 @@
+//! The core against a simulated world: a store, TaskManagers and a network that delay, lose, repeat and reorder, and
+//! terms that end at any point while tasks run on. Random faults first, then none: every job has to come to run whole and
+//! to end, and no step may break an invariant.
+
+mod healthy;
+mod invariants;
+mod network;
+mod steps;
+mod task_manager;
+mod world;
+
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tanist_proto::v1 as pb;
+
+use self::world::{Reached, World};
+use crate::job_master::restart::RestartStrategy;
+
+fn strategies() -> impl Strategy<Value = RestartStrategy> {
+    prop_oneof![
+        Just(RestartStrategy::None),
+        Just(RestartStrategy::FixedDelay {
+            attempts: 3,
+            delay_ms: 700
+        }),
+        Just(RestartStrategy::default()),
+    ]
+}
+
+/// Vertices (name, parallelism) and edges between their indices.
+type Shape = (Vec<(&'static str, u32)>, Vec<(usize, usize)>);
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    prop_oneof![
+        Just((vec![("a", 2), ("b", 2)], vec![(0, 1)])),
+        Just((
+            vec![("a", 1), ("b", 3), ("c", 2), ("d", 1)],
+            vec![(0, 1), (2, 3)]
+        )),
+    ]
+}
+
+/// Runs so many cases, or `PROPTEST_CASES`, until one fails; gives what they got to in all.
+fn run_cases<T: std::fmt::Debug>(
+    cases: u32,
+    inputs: impl Strategy<Value = T>,
+    case: impl Fn(T) -> Reached,
+) -> Reached {
+    let config = ProptestConfig {
+        cases: cases.max(ProptestConfig::default().cases),
+        max_shrink_iters: 20_000,
+        source_file: Some(file!()),
+        ..ProptestConfig::default()
+    };
+    let all = RefCell::new(Reached::default());
+    let outcome = TestRunner::new(config).run(&inputs, |input| {
+        let reached = case(input);
+        let mut all = all.borrow_mut();
+        all.stale_refused += reached.stale_refused;
+        all.healthy += reached.healthy;
+        all.adopted += reached.adopted;
+        all.restarted += reached.restarted;
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+    all.into_inner()
+}
+
+fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
+    prop::collection::vec((0..kinds, any::<u16>()), 0..500)
+}
+
+#[test]
+fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
+    let canceled_in = prop::option::of(0usize..20);
+    let inputs = (strategies(), shapes(), canceled_in, steps(97));
+    let reached = run_cases(300, inputs, |(strategy, shape, canceled_in, steps)| {
+        let mut world = World::new(&shape.0, &shape.1, strategy);
+        for (kind, pick) in steps {
+            world.step(kind, usize::from(pick));
+        }
+        world.come_to_run();
+        world.come_to_an_end(canceled_in);
+        world.reached
+    });
+    assert!(reached.stale_refused > 0, "{reached:?}");
+    assert!(reached.healthy > 0, "{reached:?}");
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.restarted > 0, "{reached:?}");
+}
+
+#[test]
+fn however_often_leaders_change_no_task_that_runs_is_touched() {
+    let reached = run_cases(200, (shapes(), steps(91)), |(shape, steps)| {
+        let mut world = World::new(&shape.0, &shape.1, RestartStrategy::None);
+        world.come_to_run();
+        for (kind, pick) in steps {
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        world.come_to_run();
+        let generations = world.stored.regions.iter().map(|region| region.generation);
+        assert_eq!(generations.max(), Some(1));
+        world.come_to_an_end(None);
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+        world.reached
+    });
+    assert!(reached.stale_refused > 0, "{reached:?}");
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert_eq!(reached.restarted, 0, "{reached:?}");
+}
+
+#[test]
+fn without_faults_a_job_finishes_in_its_first_generation() {
+    let mut world = World::new(&[("a", 2), ("b", 2)], &[(0, 1)], RestartStrategy::None);
+    world.come_to_an_end(None);
+    let result = world.result.expect("it has ended");
+    assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+    assert!(
+        world
+            .deployed
+            .iter()
+            .all(|(_, generation)| *generation == 1)
+    );
+}

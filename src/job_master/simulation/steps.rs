@@ -1,0 +1,281 @@
+//! What may happen next: steps that go well, faults, and the end without faults.
+
+use tanist_proto::id::AllocationId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
+
+use super::invariants::region_of;
+use super::task_manager::{Running, TaskKey, report};
+use super::world::{RECONCILE_TIMEOUT_MS, World};
+use crate::job_master::event::Event;
+use crate::job_master::execution::is_terminal;
+
+impl World {
+    /// Allocates a slot if the job needs more than it has.
+    pub(super) fn allocate(&mut self, pick: usize) {
+        let held: usize = self
+            .task_managers
+            .iter()
+            .map(|it| it.slots.iter().flatten().count())
+            .sum();
+        if held >= usize::try_from(self.declared).expect("small") {
+            return;
+        }
+        let count = self.task_managers.len();
+        for offset in 0..count {
+            let task_manager = &mut self.task_managers[(pick + offset) % count];
+            if let Some(slot) = task_manager.slots.iter_mut().find(|slot| slot.is_none()) {
+                *slot = Some(AllocationId::from_bits(self.next_allocation));
+                self.next_allocation += 1;
+                let (connection, slots) = (task_manager.connection(), task_manager.offers());
+                self.events
+                    .push((self.epoch, Event::SlotsOffered { connection, slots }));
+                return;
+            }
+        }
+    }
+
+    /// An execution moves on.
+    pub(super) fn progress(&mut self, index: usize, pick: usize, fails: bool) {
+        let epoch = self.epoch;
+        let task_manager = &mut self.task_managers[index];
+        let mut live: Vec<(TaskKey, &mut Running)> = Vec::new();
+        for (key, running) in &mut task_manager.running {
+            let alive = running.iter_mut().filter(|it| !is_terminal(it.state));
+            live.extend(alive.map(|it| (key.clone(), it)));
+        }
+        if live.is_empty() {
+            return;
+        }
+        let pick = pick % live.len();
+        let (key, running) = &mut live[pick];
+        running.state = match running.state {
+            S::Canceling => S::Canceled,
+            _ if fails => S::Failed,
+            S::Deploying => S::Running,
+            _ => S::Finished,
+        };
+        let executions = vec![report(key, running)];
+        let connection = task_manager.connection();
+        self.events.push((
+            epoch,
+            Event::ExecutionsReported {
+                connection,
+                executions,
+            },
+        ));
+    }
+
+    pub(super) fn commit(&mut self, succeeds: bool) {
+        if std::mem::take(&mut self.committing) {
+            self.sinks_committed |= succeeds;
+            self.hear(if succeeds {
+                Event::SinksCommitted
+            } else {
+                Event::SinksFailed("no space".to_owned())
+            });
+        }
+    }
+
+    pub(super) fn step(&mut self, kind: u8, pick: usize) {
+        let index = pick % self.task_managers.len();
+        match kind {
+            0..20 => self.deliver_event(pick),
+            20..40 if !self.requests.is_empty() => {
+                let request = self.requests.remove(pick % self.requests.len());
+                self.deliver(request, true, true);
+            }
+            40..50 => self.apply_write(),
+            50..60 => self.allocate(pick),
+            60..72 => self.progress(index, pick / 3, false),
+            72..76 => self.register(index),
+            76..80 => self.heartbeats(),
+            80..84 => {
+                self.now_ms += 400;
+                self.hear(Event::TimePassed);
+            }
+            84 => self.progress(index, pick / 3, true),
+            85 if !self.requests.is_empty() => {
+                // Repeated by the network.
+                let request = self.requests[pick % self.requests.len()].clone();
+                self.deliver(request, true, false);
+            }
+            86 if !self.requests.is_empty() => {
+                // Lost by the network, which the sender learns.
+                let request = self.requests.remove(pick % self.requests.len());
+                self.deliver(request, false, false);
+            }
+            87 if !self.requests.is_empty() => {
+                let request = self.requests.remove(pick % self.requests.len());
+                self.deliver(request, true, false);
+            }
+            88 if !self.events.is_empty() => {
+                let pick = pick % self.events.len();
+                let is_from_afar = matches!(
+                    self.events[pick].1,
+                    Event::Registered { .. }
+                        | Event::SlotsOffered { .. }
+                        | Event::ExecutionsReported { .. }
+                        | Event::HeartbeatAnswered { .. }
+                );
+                if is_from_afar {
+                    self.events.remove(pick);
+                }
+            }
+            89 if !self.events.is_empty() => {
+                let event = self.events[pick % self.events.len()].clone();
+                self.events.push(event);
+            }
+            90 => self.task_managers[index].crash(),
+            91 => {
+                let connection = self.task_managers[index].connection();
+                let cause = "no heartbeat".to_owned();
+                self.lose(index);
+                self.hear(Event::TaskManagerLost { connection, cause });
+            }
+            92 => {
+                if pick.is_multiple_of(2) {
+                    self.apply_write();
+                }
+                self.begin_term();
+            }
+            93 if pick.is_multiple_of(4) => self.hear(Event::CancelRequested),
+            94 => self.commit(!pick.is_multiple_of(3)),
+            95 => self.prove_gone(index),
+            96 => self.deliver_late_twin(pick),
+            _ => {}
+        }
+    }
+
+    /// Somebody has proof that the former incarnation of a TaskManager is gone.
+    fn prove_gone(&mut self, index: usize) {
+        let task_manager = &self.task_managers[index];
+        let event = Event::TaskManagerGone {
+            task_manager: task_manager.id.clone(),
+            incarnation: task_manager.incarnation.saturating_sub(1).to_string(),
+        };
+        self.hear(event);
+    }
+
+    /// Terms begin and end, messages are late, but no TaskManager and no task suffers from anything.
+    pub(super) fn step_of_leaders(&mut self, kind: u8, pick: usize) {
+        match kind {
+            0..30 => self.step(kind % 20, pick),
+            30..50 => self.step(20, pick),
+            50..60 => self.apply_write(),
+            60..72 => self.step(72, pick),
+            72..80 => self.step(76, pick),
+            80 => self.step(85, pick),
+            81 => self.step(87, pick),
+            90 => self.step(96, pick),
+            82 => self.step(89, pick),
+            83..86 => self.step(92, pick),
+            86..90 if self.now_ms < self.term_began_ms + RECONCILE_TIMEOUT_MS - 500 => {
+                self.step(80, pick);
+            }
+            _ => {}
+        }
+    }
+
+    /// Without faults and without ends, until everything runs whole in the stored generations, and nothing else; or
+    /// the job has ended or is about to.
+    pub(super) fn come_to_run(&mut self) {
+        for _ in 0..400 {
+            let is_to_end = self.stored.wanted() == pb::WantedStatus::Canceled
+                || !self.stored.fatal_cause.is_empty();
+            if self.result.is_some() || is_to_end || self.runs_whole() {
+                return;
+            }
+            self.round(false);
+        }
+        panic!("the job does not run: {self:#?}");
+    }
+
+    fn runs_whole(&self) -> bool {
+        let regions = &self.stored.regions;
+        let alive = self.task_managers.iter().flat_map(|it| it.running.iter());
+        let mut alive = alive.flat_map(|(key, of_key)| of_key.iter().map(move |it| (key, it)));
+        let is_known = |(key, running): (&TaskKey, &Running)| {
+            let region = region_of(&self.graph, &self.stored, &key.0);
+            is_terminal(running.state)
+                || running.state == S::Running && running.generation == region.generation
+        };
+        let has_heard = self.core.as_ref().is_some_and(|core| {
+            core.status() == pb::JobStatus::Running && core.adoption().is_some()
+        });
+        has_heard
+            && !regions.is_empty()
+            && regions.iter().all(|region| self.is_whole(region))
+            && alive.all(is_known)
+    }
+
+    /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
+    pub(super) fn come_to_an_end(&mut self, canceled_in: Option<usize>) {
+        for round in 0..400 {
+            if self.result.is_some() {
+                return;
+            }
+            self.round(true);
+            if canceled_in == Some(round) {
+                self.hear(Event::CancelRequested);
+            }
+        }
+        panic!("the job does not end: {:#?}", self.core);
+    }
+
+    /// All that is under way arrives, and half a second passes.
+    fn round(&mut self, tasks_end: bool) {
+        self.apply_write();
+        self.commit(true);
+        for index in 0..self.task_managers.len() {
+            let id = &self.task_managers[index].id;
+            let connections = self.core.iter().flat_map(|core| core.connections());
+            let mut known = connections.filter(|it| it.0.task_manager == *id);
+            let known = known.next().map(|it| it.0.registration.get());
+            if known != Some(self.task_managers[index].registration) {
+                self.register(index);
+            }
+            if tasks_end {
+                self.progress(index, 0, false);
+            } else {
+                self.go_on(index);
+            }
+            let task_manager = &self.task_managers[index];
+            let (connection, slots) = (task_manager.connection(), task_manager.offers());
+            self.events
+                .push((self.epoch, Event::SlotsOffered { connection, slots }));
+        }
+        self.allocate(0);
+        self.heartbeats();
+        for request in std::mem::take(&mut self.requests) {
+            self.deliver(request, true, true);
+        }
+        while !self.events.is_empty() {
+            self.deliver_event(0);
+        }
+        self.now_ms += 500;
+        self.hear(Event::TimePassed);
+    }
+
+    /// What starts runs, what stops has stopped.
+    fn go_on(&mut self, index: usize) {
+        let task_manager = &mut self.task_managers[index];
+        let mut executions = Vec::new();
+        for (key, running) in &mut task_manager.running {
+            for running in running.iter_mut() {
+                running.state = match running.state {
+                    S::Canceling => S::Canceled,
+                    S::Deploying => S::Running,
+                    other => other,
+                };
+                executions.push(report(key, running));
+            }
+        }
+        let connection = task_manager.connection();
+        let event = Event::ExecutionsReported {
+            connection,
+            executions,
+        };
+        self.events.push((self.epoch, event));
+    }
+}

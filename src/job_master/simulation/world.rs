@@ -1,0 +1,300 @@
+//! The simulated world: a store, TaskManagers, and the core of the present term, whose effects are checked as they come.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::AllocationId;
+use tanist_proto::v1 as pb;
+
+use super::invariants::{all_finished, assert_persisted_placement, region_of};
+use super::task_manager::{TaskKey, TaskManager};
+use crate::job_master::core::{CoreOptions, JobMasterCore};
+use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
+use crate::job_master::restart::RestartStrategy;
+use crate::job_master::testing::{graph_of, submitted};
+
+/// How often a case got to what it has to get to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Reached {
+    /// Deployments, cancellations and the like of a former term or registration that were refused.
+    pub(super) stale_refused: u32,
+    /// Regions that ran whole when their leader died.
+    pub(super) healthy: u32,
+    pub(super) adopted: u32,
+    pub(super) restarted: u32,
+}
+
+/// A TaskManager of the record is waited for so long.
+pub(super) const RECONCILE_TIMEOUT_MS: u64 = 5_000;
+
+/// A request on its way to a TaskManager, from a term.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) epoch: u64,
+    pub(super) connection: Connection,
+    pub(super) call: Call,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Call {
+    Submit(Vec<pb::TaskDeployment>),
+    Cancel(Vec<pb::TaskCancellation>),
+    Acknowledge(Vec<pb::ExecutionId>),
+    Free(Vec<AllocationId>),
+    Heartbeat(u64),
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) graph: pb::JobGraph,
+    pub(super) strategy: RestartStrategy,
+    pub(super) now_ms: u64,
+    pub(super) epoch: u64,
+    pub(super) core: Option<JobMasterCore>,
+    pub(super) stored: pb::JobState,
+    pub(super) write: Option<(u64, pb::JobState)>,
+    pub(super) committing: bool,
+    pub(super) task_managers: Vec<TaskManager>,
+    pub(super) requests: Vec<Request>,
+    /// What was sent and has arrived or not.
+    pub(super) sent: Vec<Request>,
+    pub(super) events: Vec<(u64, Event)>,
+    pub(super) next_allocation: u128,
+    pub(super) deployed: BTreeSet<(TaskKey, u64)>,
+    pub(super) declared: u32,
+    pub(super) sinks_committed: bool,
+    pub(super) cancel_is_acknowledged: bool,
+    pub(super) result: Option<pb::JobResult>,
+    /// Regions that ran whole when the term began and of which nothing was lost since, with their generations.
+    pub(super) healthy: BTreeMap<usize, u64>,
+    pub(super) term_began_ms: u64,
+    pub(super) reached: Reached,
+}
+
+impl World {
+    pub(super) fn new(
+        vertices: &[(&str, u32)],
+        edges: &[(usize, usize)],
+        strategy: RestartStrategy,
+    ) -> World {
+        let graph = graph_of(vertices, edges);
+        let stored = submitted(&graph);
+        let task_manager = |number: u64| TaskManager {
+            id: format!("tm{number}").parse().expect("a resource id"),
+            incarnation: 1,
+            registration: 0,
+            epoch: 0,
+            slots: vec![None; 3],
+            running: BTreeMap::new(),
+            highest: BTreeMap::new(),
+        };
+        let mut world = World {
+            graph,
+            strategy,
+            now_ms: 1_000,
+            epoch: 0,
+            core: None,
+            stored,
+            write: None,
+            committing: false,
+            task_managers: (0..3).map(task_manager).collect(),
+            requests: Vec::new(),
+            sent: Vec::new(),
+            events: Vec::new(),
+            next_allocation: 1,
+            deployed: BTreeSet::new(),
+            declared: 0,
+            sinks_committed: false,
+            cancel_is_acknowledged: false,
+            result: None,
+            healthy: BTreeMap::new(),
+            term_began_ms: 0,
+            reached: Reached::default(),
+        };
+        world.begin_term();
+        world
+    }
+
+    /// The former term, if any, is forgotten; a new core recovers from what is stored.
+    pub(super) fn begin_term(&mut self) {
+        let is_recovered = self.epoch > 0;
+        if let Some(adoption) = self.core.as_ref().and_then(JobMasterCore::adoption) {
+            self.reached.adopted += adoption.tasks_adopted;
+            self.reached.restarted += adoption.tasks_restarted;
+        }
+        self.epoch += 1;
+        self.term_began_ms = self.now_ms;
+        self.note_healthy();
+        self.write = None;
+        self.committing = false;
+        self.declared = 0;
+        self.core = None;
+        if self.result.is_some() {
+            return;
+        }
+        let options = CoreOptions {
+            slot_request_timeout_ms: 20_000,
+            slot_idle_timeout_ms: 3_000,
+            task_cancellation_timeout_ms: 8_000,
+            reconcile_timeout_ms: RECONCILE_TIMEOUT_MS,
+            restart_strategy: self.strategy.clone(),
+            seed: 7,
+        };
+        let epoch = Epoch::new(self.epoch);
+        let (graph, stored) = (self.graph.clone(), self.stored.clone());
+        let core = JobMasterCore::build(graph, stored, is_recovered, epoch, options, self.now_ms);
+        self.core = Some(core.expect("what is stored belongs to the graph"));
+        self.hear(Event::Started);
+    }
+
+    pub(super) fn hear(&mut self, event: Event) {
+        let Some(core) = &mut self.core else {
+            return;
+        };
+        if let Ok(effects) = core.handle(self.now_ms, event) {
+            let has_adopted = core.adoption().is_some();
+            assert!(
+                has_adopted || self.declared == 0,
+                "it asks for slots while it reconciles"
+            );
+            // What is due is done, or waits for something else than time: else the actor would turn without end.
+            let next = core.next_deadline_ms();
+            assert!(
+                next.is_none_or(|at_ms| at_ms > self.now_ms),
+                "{next:?} at {}",
+                self.now_ms
+            );
+            self.run_all(effects);
+        }
+    }
+
+    fn run_all(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            self.run(effect);
+        }
+    }
+
+    fn run(&mut self, effect: Effect) {
+        let epoch = self.epoch;
+        let mut send = |connection: Connection, call: Call| {
+            self.requests.push(Request {
+                epoch,
+                connection,
+                call,
+            });
+        };
+        match effect {
+            Effect::Persist { number, state, .. } => {
+                assert!(self.result.is_none(), "nothing is written after the end");
+                assert!(self.write.is_none(), "one write is in flight");
+                self.write = Some((number, *state));
+            }
+            Effect::Declare { needed, .. } => self.declared = needed,
+            Effect::Deploy { connection, tasks } => {
+                for task in &tasks {
+                    assert_persisted_placement(&self.stored, epoch, &connection, task);
+                    let key = (task.vertex_id.clone(), task.subtask);
+                    let is_first = self.deployed.insert((key, task.generation));
+                    assert!(is_first, "deployed twice: {task:?}");
+                }
+                assert_eq!(self.stored.wanted(), pb::WantedStatus::Running, "canceled");
+                send(connection, Call::Submit(tasks));
+            }
+            Effect::Cancel { connection, tasks } => {
+                for task in &tasks {
+                    let region = region_of(&self.graph, &self.stored, &task.vertex_id);
+                    let is_over = self.stored.wanted() == pb::WantedStatus::Canceled
+                        || !self.stored.fatal_cause.is_empty();
+                    let is_decided = is_over || region.generation > task.up_to_generation;
+                    assert!(is_decided, "cancelled before that was decided: {task:?}");
+                }
+                send(connection, Call::Cancel(tasks));
+            }
+            Effect::Acknowledge {
+                connection,
+                executions,
+            } => {
+                for id in &executions {
+                    let region = region_of(&self.graph, &self.stored, &id.vertex_id);
+                    let is_recorded = self.stored.terminal.iter().any(|end| {
+                        end.vertex_id == id.vertex_id
+                            && end.subtask == id.subtask
+                            && end.generation == id.generation
+                    });
+                    assert!(
+                        is_recorded || region.generation > id.generation,
+                        "{id:?} is not stored"
+                    );
+                }
+                send(connection, Call::Acknowledge(executions));
+            }
+            Effect::FreeSlots {
+                connection,
+                allocations,
+                ..
+            } => {
+                send(connection, Call::Free(allocations));
+            }
+            Effect::AskReport(connection) => {
+                let turn = self.core.as_ref().map_or(0, JobMasterCore::turn);
+                send(connection, Call::Heartbeat(turn));
+            }
+            Effect::CommitSinks(_) => {
+                assert_eq!(self.stored.wanted(), pb::WantedStatus::Running, "canceled");
+                assert!(
+                    all_finished(&self.graph, &self.stored),
+                    "commits what has not finished"
+                );
+                self.committing = true;
+            }
+            Effect::AnswerCancels(CancelAnswer::Decided) => {
+                assert_eq!(self.stored.wanted(), pb::WantedStatus::Canceled);
+                self.cancel_is_acknowledged = true;
+            }
+            Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
+            Effect::AnswerOffer { rejected, .. } => {
+                assert!(rejected.is_empty() || self.result.is_some());
+            }
+            Effect::Disconnect { .. } => {}
+            Effect::End(result) => {
+                assert!(self.write.is_none(), "it ends with a write in flight");
+                let is_canceled = self.stored.wanted() == pb::WantedStatus::Canceled;
+                assert_eq!(is_canceled, result.status() == pb::JobStatus::Canceled);
+                if result.status() == pb::JobStatus::Finished {
+                    assert!(self.sinks_committed);
+                }
+                self.result = Some(*result);
+            }
+        }
+    }
+
+    pub(super) fn apply_write(&mut self) {
+        let Some((number, state)) = self.write.take() else {
+            return;
+        };
+        self.forget_unhealthy();
+        for (region, generation) in &self.healthy {
+            let after = state.regions[*region].generation;
+            assert_eq!(after, *generation, "a healthy region {region} was given up");
+        }
+        for (before, after) in self.stored.regions.iter().zip(&state.regions) {
+            assert!(
+                before.generation <= after.generation,
+                "generations only grow"
+            );
+            let is_placed_again = before.generation == after.generation
+                && !before.placements.is_empty()
+                && before != after;
+            assert!(!is_placed_again, "a generation is placed once");
+        }
+        assert!(self.stored.job_incarnation <= state.job_incarnation);
+        let was_finished = all_finished(&self.graph, &self.stored)
+            && self.stored.wanted() == pb::WantedStatus::Running;
+        assert!(
+            !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
+            "cancel too late"
+        );
+        self.stored = state;
+        self.events.push((self.epoch, Event::Persisted(number)));
+    }
+}

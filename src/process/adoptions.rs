@@ -1,0 +1,44 @@
+//! What became of all running tasks that a term found in its records: gathered from the JobMasters of the recovered jobs.
+//!
+//! It decides nothing and holds nothing up. A JobMaster that ends before it has reconciled (its job is started anew, or the
+//! term is over) counts for nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+
+use crate::gateway::Adoption;
+use crate::job_master::JobMasterHandle;
+
+/// The JobMasters of a term's recovered jobs. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Adoptions {
+    job_masters: Arc<Mutex<Vec<JobMasterHandle>>>,
+}
+
+impl Adoptions {
+    /// This JobMaster was started for a recovered job.
+    pub(super) fn started(&self, job_master: &JobMasterHandle) {
+        self.lock().push(job_master.clone());
+    }
+
+    /// Waits until those that were started so far await nothing any more, and lets them go; their adoption together.
+    pub(super) async fn reconciled(&self) -> Adoption {
+        let started = std::mem::take(&mut *self.lock());
+        let waits = started.into_iter();
+        let waits = waits.map(|job_master| async move { job_master.reconciled().await });
+        let mut waits: FuturesUnordered<_> = waits.collect();
+        let mut all = Adoption::default();
+        while let Some(adoption) = waits.next().await {
+            all = all.and(adoption.unwrap_or_default());
+        }
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<JobMasterHandle>> {
+        self.job_masters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

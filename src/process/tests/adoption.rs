@@ -1,0 +1,142 @@
+//! Tasks that outlive their leader: whoever leads next finds them, however late their TaskManagers come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{ExecutionState, JobStatus};
+
+use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+
+const JOB: JobId = JobId::from_bits(0xA);
+
+/// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
+async fn running(job_managers: u32) -> (TestCluster, String) {
+    let cluster = TestCluster::start(job_managers, 3, 1).await;
+    cluster
+        .client
+        .submit(&graph(JOB, 2), "t")
+        .await
+        .expect("accepted");
+    assert_eq!(cluster.until_running(JOB, 4).await, 1);
+    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
+    let used = life.split('#').next().unwrap_or_default().to_owned();
+    (cluster, used)
+}
+
+async fn kill_leader(cluster: &mut TestCluster) {
+    let epoch = cluster.epoch();
+    let leader = cluster.leader().await;
+    cluster.kill_job_manager(&leader).await;
+    cluster.leader_above(epoch).await;
+}
+
+async fn finishes(cluster: &TestCluster, generation: u64) {
+    assert_eq!(cluster.until_running(JOB, 4).await, generation);
+    cluster.world.finish_tasks(JOB);
+    assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
+    cluster.check();
+}
+
+/// Until the leader says that so many tasks are awaited.
+async fn until_awaited(cluster: &TestCluster, tasks: usize) {
+    loop {
+        let details = cluster.client.describe(JOB).await.expect("it is there");
+        let subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
+        let awaited = subtasks.filter(|subtask| subtask.state() == ExecutionState::Reconciling);
+        if details.status() == JobStatus::Reconciling && awaited.count() == tasks {
+            return;
+        }
+        assert_ne!(details.status(), JobStatus::Running, "it waits for nobody");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
+    let mut cluster = TestCluster::start(2, 3, 4).await;
+    let jobs: Vec<JobId> = (1..=4).map(JobId::from_bits).collect();
+    for (number, job) in jobs.iter().enumerate() {
+        let graph = match number % 2 {
+            0 => graph(*job, 3),
+            _ => graph_of_regions(*job, 2),
+        };
+        cluster.client.submit(&graph, "t").await.expect("accepted");
+    }
+    let tasks = |number: usize| if number.is_multiple_of(2) { 6 } else { 4 };
+    for (number, job) in jobs.iter().enumerate() {
+        cluster.until_running(*job, tasks(number)).await;
+    }
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    let changing = ["request_slot", "free_slots", "submit_tasks", "cancel_tasks"];
+    cluster.strike_at(move |step| {
+        let changes = changing.iter().any(|method| step.calls(method));
+        counted.fetch_add(u32::from(changes), Ordering::Relaxed);
+        false
+    });
+    kill_leader(&mut cluster).await;
+    for (number, job) in jobs.iter().enumerate() {
+        assert_eq!(cluster.until_running(*job, tasks(number)).await, 1);
+    }
+    // Longer than any bound of slots and heartbeats.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_comes_back_late_is_adopted() {
+    let (mut cluster, used) = running(2).await;
+    cluster.world.cut(&used);
+    kill_leader(&mut cluster).await;
+    until_awaited(&cluster, 2).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    until_awaited(&cluster, 2).await;
+    cluster.world.heal(&used);
+    finishes(&cluster, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_comes_back_after_its_region_was_restarted_elsewhere_stops_its_tasks() {
+    let (mut cluster, used) = running(2).await;
+    cluster.world.cut(&used);
+    kill_leader(&mut cluster).await;
+    cluster
+        .until("the next generation runs elsewhere", || {
+            let running = cluster.world.tasks.of(JOB);
+            let next = running
+                .iter()
+                .filter(|(attempt, _)| attempt.generation == 2);
+            next.count() == 4
+        })
+        .await;
+    cluster.world.heal(&used);
+    finishes(&cluster, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_leader_that_dies_while_it_reconciles_changes_nothing() {
+    let (mut cluster, used) = running(3).await;
+    cluster.world.cut(&used);
+    kill_leader(&mut cluster).await;
+    until_awaited(&cluster, 2).await;
+    kill_leader(&mut cluster).await;
+    until_awaited(&cluster, 2).await;
+    cluster.world.heal(&used);
+    finishes(&cluster, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_comes_while_it_reconciles_ends_the_job_when_all_have_stopped() {
+    let (mut cluster, used) = running(2).await;
+    cluster.world.cut(&used);
+    kill_leader(&mut cluster).await;
+    until_awaited(&cluster, 2).await;
+    cluster.client.cancel(JOB).await.expect("canceled");
+    cluster.world.heal(&used);
+    assert_eq!(cluster.until_clean(JOB).await, JobStatus::Canceled);
+    assert!(cluster.world.tasks.of(JOB).is_empty());
+    cluster.check();
+}
