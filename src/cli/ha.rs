@@ -169,7 +169,8 @@ fn member_table(members: &[MemberInfo]) -> String {
 }
 
 /// The steps of a takeover that have a column: name in the answer, header.
-const PHASES: [(&str, &str); 6] = [
+const PHASES: [(&str, &str); 7] = [
+    ("noticed", "NOTICED"),
     ("deposed", "DEPOSED"),
     ("cache-proven", "PROVEN"),
     ("recovered", "RECOVERED"),
@@ -182,7 +183,7 @@ fn history_table(terms: &[TermHistory]) -> String {
     let mut headers = vec!["EPOCH", "LEADER", "SINCE", "LASTED", "ENDED", "DETECTED"];
     headers.extend(PHASES.map(|(_, header)| header));
     headers.extend(["JOBS", "ADOPTED", "RESTARTED", ""]);
-    let headers: [&str; 16] = headers.try_into().expect("there are as many");
+    let headers: [&str; 17] = headers.try_into().expect("there are as many");
     let mut table = Table::new(headers);
     for (place, term) in terms.iter().enumerate() {
         let ended = match &term.ended_how {
@@ -210,7 +211,7 @@ fn history_table(terms: &[TermHistory]) -> String {
                 String::new()
             },
         ]);
-        let row: [String; 16] = row.try_into().expect("there are as many");
+        let row: [String; 17] = row.try_into().expect("there are as many");
         table.row(row);
     }
     table.to_string()
@@ -276,9 +277,9 @@ jm-3        no answer  -       0.2.0    -       -       -        -
              "duration": 65_000, "jobs": 0, "phases": {}}
         ]))?;
         let expected = "\
-EPOCH  LEADER  SINCE                    LASTED     ENDED  DETECTED      DEPOSED  PROVEN  RECOVERED  CONFIRMED  FIRST TASK  LAST TASK  JOBS  ADOPTED  RESTARTED
-8      jm-2    2023-11-14 22:14:25 UTC  4.2 s      leads  process-gone  2.0 ms   -       -          9.5 ms     -           -          3     12       0          false alarm
-7      jm-1    2023-11-14 22:13:20 UTC  1 min 5 s  -      -             -        -       -          -          -           -          0     -        -
+EPOCH  LEADER  SINCE                    LASTED     ENDED  DETECTED      NOTICED  DEPOSED  PROVEN  RECOVERED  CONFIRMED  FIRST TASK  LAST TASK  JOBS  ADOPTED  RESTARTED
+8      jm-2    2023-11-14 22:14:25 UTC  4.2 s      leads  process-gone  -        2.0 ms   -       -          9.5 ms     -           -          3     12       0          false alarm
+7      jm-1    2023-11-14 22:13:20 UTC  1 min 5 s  -      -             -        -        -       -          -          -           -          0     -        -
 ";
         assert_eq!(history_table(&terms), expected);
         Ok(())

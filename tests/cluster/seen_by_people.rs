@@ -1,4 +1,4 @@
-//! What people and programs see of high availability before and after the leader is killed: status, history, the leader's
+//! What people and programs see of high availability before and after the leader hands over and is killed: status, history, the leader's
 //! own path, metrics, and reads that are to be consistent; all of it asked of every process.
 
 use std::time::Duration;
@@ -14,35 +14,45 @@ const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
     embedded(Embedded) {
-        who_leads_is_told_by_all_before_and_after_a_kill,
+        who_leads_is_told_by_all_over_a_transfer_and_a_kill,
     }
     etcd(Etcd) {
-        who_leads_is_told_by_all_before_and_after_a_kill,
+        who_leads_is_told_by_all_over_a_transfer_and_a_kill,
     }
     zookeeper(ZooKeeper) {
-        who_leads_is_told_by_all_before_and_after_a_kill,
+        who_leads_is_told_by_all_over_a_transfer_and_a_kill,
     }
 }
 
-async fn who_leads_is_told_by_all_before_and_after_a_kill(kind: StoreKind) -> anyhow::Result<()> {
+async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
+    let workload = WordsAndTicks::prepare(&cluster, 6)?;
     cluster.submit(&workload.submission).await?;
     let former = cluster.leader().await?;
     check_told(&mut cluster, &former).await?;
+    run_cli(&cluster, &former, &["ha", "transfer"]).await?;
+    let invited = cluster.successor_of(&former).await?;
+    ensure!(invited.index != former.index, "it leads on: {invited:?}");
+    check_told(&mut cluster, &invited).await?;
     cluster.kill_leader().await?;
-    let leader = cluster.successor_of(&former).await?;
+    let leader = cluster.successor_of(&invited).await?;
     check_told(&mut cluster, &leader).await?;
 
     let history = cluster
-        .wait_for_rest("both terms", BOUND, "/v1/ha/history", |body| {
+        .wait_for_rest("all terms", BOUND, "/v1/ha/history", |body| {
             let terms = body["terms"].as_array();
-            terms.is_some_and(|terms| terms.len() >= 2)
+            terms.is_some_and(|terms| terms.len() >= 3)
         })
         .await?;
     let newest = &history["terms"][0];
     ensure!(newest["epoch"] == leader.epoch, "{history}");
     ensure!(newest["phases"]["confirmed"].is_number(), "{history}");
+    ensure!(newest["detected-by"].is_string(), "{history}");
+    let ends = history["terms"].as_array().context("terms")?.iter();
+    let ends: Vec<&Value> = ends.map(|term| &term["ended-how"]).collect();
+    ensure!(ends.contains(&&Value::from("transferred")), "{history}");
     let said = run_cli(&cluster, &leader, &["ha", "history"]).await?;
     ensure!(said.starts_with("EPOCH"), "{said}");
     workload.check_finished(&mut cluster).await

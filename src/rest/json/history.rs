@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tanist_ha::election::Detection;
 
 use super::time;
-use crate::process::{HistoryRecord, Phases};
+use crate::process::HistoryRecord;
 
 /// `/ha/history`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -28,14 +29,14 @@ pub struct TermHistoryBody {
     pub ended: i64,
     /// Milliseconds that it lasted: until its end, else until the next term was confirmed, else until now.
     pub duration: i64,
-    /// How it ended, as `resigned` or `deposed`. Where nobody wrote that down: `replaced` if another term followed.
+    /// How it ended: `transferred`, `resigned`, `deposed`, `expired`, or `replaced` where nobody wrote down how.
     pub ended_how: Option<String>,
     /// By what the end of the term before was detected, as `process-gone`.
     pub detected_by: Option<String>,
     /// Jobs that it recovered.
     pub jobs: usize,
-    /// Milliseconds of the takeover by name. `deposed`: from the first sign that the leader was gone to the grant; the others
-    /// from the grant to the end of each.
+    /// Milliseconds of the takeover by name. `noticed`: from the former leader's last sign of life until it was clear that it is
+    /// gone; `deposed`: from then to the grant; the others from the grant to the end of each.
     pub phases: BTreeMap<&'static str, f64>,
     /// Where the records of the jobs came from.
     pub recovery: Option<RecoveryBody>,
@@ -60,9 +61,15 @@ pub struct RecoveryBody {
 }
 
 /// The steps of a takeover that were taken, by name.
-pub fn phases(phases: &Phases) -> BTreeMap<&'static str, f64> {
+pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
+    let (phases, takeover) = (&record.phases, record.takeover.as_ref());
+    let deposed = takeover.map(|takeover| takeover.deposed_after_ms);
     let known = [
-        ("deposed", phases.deposed_ms),
+        (
+            "noticed",
+            takeover.and_then(|takeover| takeover.noticed_after_ms),
+        ),
+        ("deposed", phases.deposed_ms.or(deposed)),
         ("pipeline", Some(phases.pipeline_ms)),
         ("cache-proven", phases.cache_proven_ms),
         ("recovered", Some(phases.recovered_ms)),
@@ -72,6 +79,19 @@ pub fn phases(phases: &Phases) -> BTreeMap<&'static str, f64> {
     ];
     let known = known.into_iter();
     known.filter_map(|(name, ms)| Some((name, ms?))).collect()
+}
+
+/// By what the end of the term before was detected.
+pub fn detection(record: &HistoryRecord) -> Option<String> {
+    let takeover = record.takeover.as_ref();
+    let name = takeover.map(|takeover| takeover.detection.name().to_owned());
+    record.detected_by.clone().or(name)
+}
+
+/// Whether the leader before was seen well afterwards.
+pub fn is_false_alarm(record: &HistoryRecord) -> bool {
+    let takeover = record.takeover.as_ref();
+    record.false_alarm == Some(true) || takeover.is_some_and(|takeover| takeover.false_alarm)
 }
 
 impl HistoryBody {
@@ -92,17 +112,18 @@ impl HistoryBody {
 fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) -> TermHistoryBody {
     let until = record.ended_ms.or(successor.map(|next| next.since_ms));
     let lasted = until.unwrap_or(now_ms).saturating_sub(record.since_ms);
-    let replaced = || successor.map(|_| "replaced".to_owned());
+    let takeover = record.takeover.as_ref();
+    let false_alarm = takeover.map(|takeover| takeover.false_alarm);
     TermHistoryBody {
         epoch: record.epoch,
         process: record.process.clone(),
         since: record.since_ms,
         ended: record.ended_ms.map_or(-1, time),
         duration: i64::try_from(lasted).unwrap_or(i64::MAX),
-        ended_how: record.ended_how.clone().or_else(replaced),
-        detected_by: record.detected_by.clone(),
+        ended_how: record.ended_how.clone().or_else(|| ended_by(successor?)),
+        detected_by: detection(record),
         jobs: record.jobs,
-        phases: phases(&record.phases),
+        phases: phases(record),
         recovery: record.recovery.as_ref().map(|recovery| RecoveryBody {
             proof: serde_json::to_value(recovery.proof).unwrap_or_default(),
             from_cache: recovery.from_cache,
@@ -110,8 +131,26 @@ fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) 
         }),
         tasks_adopted: record.tasks_adopted,
         tasks_restarted: record.tasks_restarted,
-        false_alarm: record.false_alarm,
+        false_alarm: record.false_alarm.or(false_alarm),
     }
+}
+
+/// How a term ended, as its successor tells it.
+fn ended_by(successor: &HistoryRecord) -> Option<String> {
+    let how = match successor.takeover.as_ref().map(|it| it.detection) {
+        None => "replaced",
+        Some(Detection::Invited) => "transferred",
+        Some(Detection::Resigned | Detection::HandedOver | Detection::Stalled) => "resigned",
+        Some(Detection::LeaseExpired) => "expired",
+        Some(
+            Detection::ProcessGone
+            | Detection::OtherIncarnation
+            | Detection::LostBySeveral
+            | Detection::SilentConfirmed
+            | Detection::OwnEarlierIncarnation,
+        ) => "deposed",
+    };
+    Some(how.to_owned())
 }
 
 #[cfg(test)]

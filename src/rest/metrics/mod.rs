@@ -15,7 +15,7 @@ use tanist_proto::v1 as pb;
 
 use super::ask::Context;
 use super::json::ha::role_name;
-use super::json::history::phases;
+use super::json::history::{detection, is_false_alarm, phases};
 use super::json::{REVISION, VERSION};
 use crate::process::{HaStatus, HistoryRecord, Role};
 use text::{CONTENT_TYPE, Exposition, Kind, Labels};
@@ -218,7 +218,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
     let help = "Terms that are remembered";
     let remembered = number(history.len() as u64);
     out.single("tanist_remembered_terms", Kind::Gauge, help, remembered);
-    let false_alarms = history.iter().filter(|term| term.false_alarm == Some(true));
+    let false_alarms = history.iter().filter(|term| is_false_alarm(term));
     let help = "Those of them that deposed a leader which was seen alive afterwards";
     let false_alarms = number(false_alarms.count() as u64);
     out.single(
@@ -231,7 +231,7 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
         return;
     };
     let help = "What the steps of the last takeover took, by name";
-    let phases = phases(&term.phases);
+    let phases = phases(term);
     let labels: Vec<_> = phases.keys().map(|phase| [("phase", *phase)]).collect();
     let samples = labels.iter().zip(phases.values());
     let samples = samples.map(|(labels, ms)| (&labels[..], *ms));
@@ -241,8 +241,8 @@ fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
         help,
         samples,
     );
-    if let Some(detection) = &term.detected_by {
-        let labels: Labels<'_> = &[("detection", detection)];
+    if let Some(detection) = detection(term) {
+        let labels: Labels<'_> = &[("detection", &detection)];
         let help = "By what the end of the term before was detected; always 1";
         out.family("tanist_takeover_info", Kind::Gauge, help, [(labels, 1.0)]);
     }
