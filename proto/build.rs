@@ -6,6 +6,7 @@ fn main() -> Result<(), Error> {
     let files = [
         "tanist/v1/blob.proto",
         "tanist/v1/graph.proto",
+        "tanist/v1/peers.proto",
         "tanist/v1/records.proto",
         "tanist/v1/rpc.proto",
     ];

@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist::gateway::fencing::HighestEpoch;
 use tanist::gateway::{
-    GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, LocalConnector,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
+    GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords, JobStandings,
+    LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
+    ResourceRequirementsGateway as _,
 };
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
@@ -25,6 +26,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const BOUND: Duration = Duration::from_secs(600);
+
+/// A store that nobody reaches.
+#[derive(Debug)]
+struct NoStore;
+
+#[async_trait]
+impl JobRecords for NoStore {
+    async fn standings(&self, _: &[JobId]) -> Result<JobStandings, NoAnswer> {
+        Err(NoAnswer("there is none".to_owned()))
+    }
+}
 
 /// A JobMaster that takes every slot and remembers whose.
 #[derive(Debug, Default)]
@@ -170,6 +182,7 @@ impl Cluster {
             connector: Arc::new(self.connector.clone()),
             leader: self.leader.subscribe(),
             highest_epoch: self.highest.clone(),
+            records: Arc::new(NoStore),
             launcher: Arc::new(NoTasks),
             description: TaskExecutorDescription {
                 location: pb::TaskManagerLocation {

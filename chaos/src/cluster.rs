@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_ha::election::ElectionDriver;
+use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
 use tokio::sync::{OnceCell, SemaphorePermit};
@@ -262,6 +263,22 @@ impl Cluster {
             let body = self.get(path).await?;
             ensure!(wanted(&body), "{body}");
             anyhow::Ok(body)
+        })
+        .await
+    }
+
+    /// What `history/` says of a term, once it was written.
+    pub async fn term_record(&self, epoch: u64) -> anyhow::Result<Value> {
+        let key = Key::new(Kind::History, Name::new(format!("{epoch:020}"))?);
+        wait_for("the record of the term", LEADER_BOUND, async || {
+            let values = self
+                .records()
+                .await?
+                .get(std::slice::from_ref(&key))
+                .await?;
+            let value = values.into_iter().next().flatten();
+            let value = value.with_context(|| format!("no {key}"))?;
+            anyhow::Ok(serde_json::from_slice(&value)?)
         })
         .await
     }

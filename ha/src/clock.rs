@@ -14,7 +14,7 @@ pub fn wall_clock_ms() -> u64 {
 }
 
 /// A point in time on a [`Clock`]: time since an arbitrary start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(Duration);
 
 impl Moment {

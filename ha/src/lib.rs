@@ -105,6 +105,7 @@
 
 pub mod blob;
 pub mod clock;
+pub mod detector;
 pub mod election;
 #[cfg(feature = "embedded")]
 pub mod embedded;

@@ -103,6 +103,14 @@ macro_rules! suite {
                         a_feed_sees_every_transaction_across_reconnects,
                         an_observer_sees_the_leader_across_reconnects;
                 }
+                caches {
+                    Shared:
+                        a_cache_that_followed_is_proven_from_memory,
+                        a_cache_that_the_ring_has_left_behind_reads_everything,
+                        a_store_says_how_it_is;
+                    Ensemble:
+                        a_cache_that_loses_its_watches_is_right_all_the_same;
+                }
                 outages {
                     Own:
                         a_server_that_restarts_with_its_data_changes_no_leader,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -59,7 +59,11 @@ pub(super) enum Command {
     /// Starts a JobManager: it leads the cluster or stands by
     Jobmanager,
     /// Starts a TaskManager: it runs tasks in its slots
-    Taskmanager,
+    Taskmanager {
+        /// Nothing starts one
+        #[command(subcommand)]
+        command: Option<TaskManagerCommand>,
+    },
     /// Runs a job in a cluster of its own that ends with it
     Local(LocalArgs),
     /// Submits a job and waits for its end
@@ -80,6 +84,16 @@ pub(super) enum Command {
     Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
+}
+
+/// What is asked of a TaskManager that runs.
+#[derive(Debug, Subcommand)]
+pub(super) enum TaskManagerCommand {
+    /// Gives a TaskManager no slots to jobs any more; it leaves when the last one is free
+    Drain {
+        /// The TaskManager's id
+        id: ResourceId,
+    },
 }
 
 /// How much the demonstration does, and what it leaves.

@@ -67,7 +67,7 @@ pub(super) async fn cancel(
     finish(canceling.await)
 }
 
-fn finish(result: Result<(), ClientError>) -> ExitCode {
+pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::Ended,
         Err(error) => tell(&error),

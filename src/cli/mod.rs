@@ -12,13 +12,14 @@ mod processes;
 mod progress;
 mod run;
 mod show_config;
+mod task_managers;
 
 use clap::Parser as _;
 
 use crate::client::ClientError;
 use crate::config::{Configuration, LoadOptions};
 use crate::telemetry::{self, ExitCode};
-use args::{Cli, Command};
+use args::{Cli, Command, TaskManagerCommand};
 use output::say;
 
 /// Runs the program with this process's arguments and environment.
@@ -56,7 +57,9 @@ fn execute(cli: Cli) -> ExitCode {
         }
     };
     let level = match cli.command {
-        Command::Jobmanager | Command::Taskmanager => configuration.log().level.as_str(),
+        Command::Jobmanager | Command::Taskmanager { command: None } => {
+            configuration.log().level.as_str()
+        }
         // People who ask for something want its answer, not a log.
         _ => "error",
     };
@@ -89,7 +92,10 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
     let global = &cli.global;
     match cli.command {
         Command::Jobmanager => processes::jobmanager(configuration).await,
-        Command::Taskmanager => processes::taskmanager(configuration).await,
+        Command::Taskmanager { command: None } => processes::taskmanager(configuration).await,
+        Command::Taskmanager {
+            command: Some(TaskManagerCommand::Drain { id }),
+        } => task_managers::drain(&configuration, global, &id).await,
         Command::Demo(args) => processes::demo(&args).await,
         Command::Config => show_config::show(&configuration, global.output),
         Command::Local(args) => local::local(load, &configuration, &args).await,

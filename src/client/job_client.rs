@@ -6,7 +6,7 @@ use hyper::Method;
 use prost::Message as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use super::error::ClientError;
@@ -145,6 +145,15 @@ impl JobClient {
         let request = Request {
             method: Method::PATCH,
             ..Request::get(format!("/v1/jobs/{job}?mode=cancel"))
+        };
+        self.rest.send(&request).await.map(drop)
+    }
+
+    /// Has a TaskManager give no slots to jobs any more, and leave when its last one is free.
+    pub async fn drain_task_manager(&self, id: &ResourceId) -> Result<(), ClientError> {
+        let request = Request {
+            method: Method::POST,
+            ..Request::get(format!("/v1/taskmanagers/{id}/drain"))
         };
         self.rest.send(&request).await.map(drop)
     }

@@ -53,12 +53,31 @@ pub struct HaOptions {
     pub backend: BackendOptions,
     /// Where blobs go; `None`: nowhere, larger graphs are split over store keys.
     pub storage: Option<StorageOptions>,
+    /// Watching the leader.
+    pub detector: DetectorOptions,
+    /// How long handing over may take.
+    pub transfer_timeout: Duration,
     /// The largest compressed record that is kept in the store itself.
     pub inline_threshold: MemorySize,
+    /// How much of the jobs' records a standby keeps in memory.
+    pub standby_cache_max_size: MemorySize,
     /// The largest compressed graph that is split over keys of the store.
     pub max_graph_size: MemorySize,
     /// How old a blob is that nothing points to before it is deleted.
     pub blob_orphan_grace: Duration,
+}
+
+/// How standbys watch the leader.
+#[derive(Debug, Clone)]
+pub struct DetectorOptions {
+    /// From one sign of life to the next.
+    pub beat_interval: Duration,
+    /// Silence after which others are asked; at least three intervals, and shorter than a lease.
+    pub silence_timeout: Duration,
+    /// How long those may take; at least two intervals.
+    pub ask_timeout: Duration,
+    /// How long free leadership is left to a leader that is heard.
+    pub hold_off_timeout: Duration,
 }
 
 /// The store of leadership and jobs.
@@ -138,6 +157,8 @@ pub struct JobManagerOptions {
     pub address: Host,
     /// Ports to try for the RPC server.
     pub ports: PortRange,
+    /// Ports to try for signs of life.
+    pub peer_ports: PortRange,
     /// Ports to try for the blob server, on the same addresses.
     pub blob_ports: PortRange,
     /// How long results of ended jobs are kept; at least ten times the client's timeout.
@@ -178,6 +199,8 @@ pub struct TaskManagerOptions {
     pub registration_timeout: Duration,
     /// After how long an allocated slot that no JobMaster took is free again.
     pub slot_timeout: Duration,
+    /// How long tasks go on while neither a leader nor the store can be reached.
+    pub failover_timeout: Duration,
 }
 
 /// Heartbeats.

@@ -102,8 +102,20 @@ options! {
             "Where blobs are kept that are too large for the store.";
         HA_STORAGE_SHARED: bool = "high-availability.storage-shared", Value("false"),
             "Says that `high-availability.storageDir` is a directory that every host of the cluster sees. Buckets always are shared.";
+        DETECTOR_BEAT_INTERVAL: Duration = "high-availability.detector.beat-interval", Value("100 ms"),
+            "How often a JobManager gives the others a sign of life.";
+        DETECTOR_SILENCE_TIMEOUT: Duration = "high-availability.detector.silence-timeout", Value("800 ms"),
+            "After how much silence of the leader a standby asks others about it. A busy machine widens it by itself.";
+        DETECTOR_ASK_TIMEOUT: Duration = "high-availability.detector.ask-timeout", Value("300 ms"),
+            "How long those may take to answer.";
+        DETECTOR_HOLD_OFF: Duration = "high-availability.detector.hold-off-timeout", Derived("the lease or session timeout, at least 10 s"),
+            "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble.";
+        TRANSFER_TIMEOUT: Duration = "high-availability.transfer-timeout", Value("5 s"),
+            "How long a leader that is asked to end, or to hand over, waits for a standby to take over.";
         HA_INLINE_THRESHOLD: MemorySize = "high-availability.inline-threshold", Value("64 kb"),
             "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
+        HA_STANDBY_CACHE_MAX_SIZE: MemorySize = "high-availability.standby-cache.max-size", Value("256 mb"),
+            "How much memory a standby's copy of the jobs' records may take. What does not fit is read when it takes over.";
         HA_MAX_GRAPH_SIZE: MemorySize = "high-availability.store.max-graph-size", Value("8 mb"),
             "The largest graph, compressed, that is split over keys of the store where no blob store survives the loss of a host. Larger ones are refused.";
         BLOB_ORPHAN_GRACE: Duration = "blob.orphan-grace", Value("24 h"),
@@ -144,6 +156,8 @@ options! {
             "The address under which other processes reach this JobManager.";
         JM_PORT: PortRange = "jobmanager.rpc.port", Value("6123"),
             "The port of the RPC server. The port really bound is published.";
+        JM_PEER_PORT: PortRange = "jobmanager.peer.port", Value("0"),
+            "The port on which other JobManagers and TaskManagers hear whether this one lives. The port really bound is published.";
         BLOB_PORT: PortRange = "blob.server.port", Value("0"),
             "The port over which every JobManager serves large graphs to TaskManagers and other JobManagers, bound as the RPC server is. The port really bound is published.";
         JOBSTORE_EXPIRATION: Duration = "jobstore.expiration-time", Value("3600 s"),
@@ -180,6 +194,8 @@ options! {
             "After how long without a ResourceManager a TaskManager complains. It stays and keeps its tasks.";
         TM_SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", Value("10 s"),
             "After how long an allocated slot that no JobMaster took is free again.";
+        TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
+            "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
     }
     "Liveness and RPC" {
         HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", Value("10 s"),

@@ -511,3 +511,29 @@ fn uncommented(text: &str) -> String {
     }
     lines.join("\n")
 }
+
+#[test]
+fn the_detector_is_slower_than_its_beats_and_quicker_than_the_lease() {
+    let load = |silence: &str, ask: &str| {
+        let options = LoadOptions::default()
+            .with("high-availability.type", "etcd")
+            .with("high-availability.etcd.endpoints", "etcd-1:2379")
+            .with("high-availability.detector.silence-timeout", silence)
+            .with("high-availability.detector.ask-timeout", ask);
+        Configuration::load(options)
+    };
+    let detector = load("1 s", "300 ms")
+        .expect("valid")
+        .options()
+        .ha
+        .detector
+        .clone();
+    assert_eq!(detector.hold_off_timeout, Duration::from_secs(10));
+    for (silence, ask) in [
+        ("299 ms", "300 ms"),
+        ("800 ms", "199 ms"),
+        ("5 s", "300 ms"),
+    ] {
+        load(silence, ask).expect_err("out of proportion");
+    }
+}

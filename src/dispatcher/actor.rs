@@ -320,6 +320,13 @@ impl DispatcherActor {
                     })
                 });
             }
+            Command::DrainTaskManager { resource_id, reply } => {
+                let resources = self.context.resources.clone();
+                self.spawn_reply(reply, async move {
+                    resources.drain_task_manager(resource_id).await?;
+                    Ok(pb::Ack {})
+                });
+            }
             Command::Stop { reply } => {
                 let _ = reply.send(());
             }
@@ -339,6 +346,7 @@ impl DispatcherActor {
             Command::List { .. }
             | Command::Overview { .. }
             | Command::TaskManagers { .. }
+            | Command::DrainTaskManager { .. }
             | Command::Stop { .. } => false,
         }
     }

@@ -15,6 +15,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
+use super::testing::recovered;
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     RecoveredJob, RecoveredJobs, SinkCleaner,
@@ -199,7 +200,7 @@ impl Fixture {
 
     /// Started with what is stored, as the next term would be.
     async fn recover(&self) -> DispatcherHandle {
-        self.start(self.store.recover().await.expect("readable"))
+        self.start(recovered(&self.store).await)
     }
 
     fn job_master(&self) -> Scripted {
@@ -212,14 +213,14 @@ impl Fixture {
 
     async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
         for _ in 0..10_000 {
-            if claim(&self.store.recover().await.expect("readable")) {
+            if claim(&recovered(&self.store).await) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         panic!(
             "not within 1000 s: {what}: {:?}",
-            self.store.recover().await
+            recovered(&self.store).await
         );
     }
 }

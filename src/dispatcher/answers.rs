@@ -143,7 +143,8 @@ impl DispatcherActor {
             let task_managers = resources.resource_overview().await?.task_managers;
             overview.task_managers = u32::try_from(task_managers.len()).unwrap_or(u32::MAX);
             overview.slots_total = task_managers.iter().map(|worker| worker.slots_number).sum();
-            overview.slots_available = task_managers.iter().map(|worker| worker.free_slots).sum();
+            let open = task_managers.iter().filter(|worker| !worker.draining);
+            overview.slots_available = open.map(|worker| worker.free_slots).sum();
             Ok(overview)
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
@@ -48,6 +48,10 @@ pub(super) enum Command {
     TaskManagers {
         reply: Reply<pb::ListTaskManagersResponse>,
     },
+    DrainTaskManager {
+        resource_id: ResourceId,
+        reply: Reply<pb::Ack>,
+    },
     Stop {
         reply: oneshot::Sender<()>,
     },
@@ -72,6 +76,7 @@ impl Command {
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
             Command::Overview { reply } => drop(reply.send(Err(error))),
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
+            Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
             Command::Stop { reply } => drop(reply.send(())),
         }
     }
@@ -216,5 +221,17 @@ impl DispatcherGateway for DispatcherHandle {
         _request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse> {
         self.ask(|reply| Command::TaskManagers { reply }).await
+    }
+
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let resource_id = request
+            .resource_id
+            .parse()
+            .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
+        self.ask(|reply| Command::DrainTaskManager { resource_id, reply })
+            .await
     }
 }

@@ -11,6 +11,7 @@ use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
+use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{Change, CoordinationStore, Write};
 use tanist_ha::{Error, Outcome};
@@ -105,6 +106,9 @@ pub struct JobStore {
 }
 
 impl JobStore {
+    /// What a term needs to recover its jobs.
+    pub const KINDS: [Kind; 4] = [Kind::Graphs, Kind::Parts, Kind::States, Kind::Results];
+
     /// The jobs of the term whose pipeline this is.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
         JobStore {
@@ -261,12 +265,12 @@ impl JobStore {
         Ok(())
     }
 
-    /// Reads every job.
-    pub async fn recover(&self) -> Result<RecoveredJobs, Error> {
+    /// Every job, from the records as they were proven to be at the beginning of the term.
+    pub async fn recover(&self, records: &Records) -> Result<RecoveredJobs, Error> {
         let (graphs, states, results) = tokio::try_join!(
-            self.records.list::<GraphRecord>(),
-            self.records.list::<StateRecord>(),
-            self.records.list::<ResultRecord>(),
+            self.records.decode::<GraphRecord>(records),
+            self.records.decode::<StateRecord>(records),
+            self.records.decode::<ResultRecord>(records),
         )?;
         let mut recovered = RecoveredJobs::default();
         for (name, result) in results {

@@ -35,6 +35,8 @@ mod handle;
 pub mod job_store;
 mod parts;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::core::{Submission, SubmissionKey};
 use super::handle::Command;
+use super::testing::recovered;
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     SinkCleaner,
@@ -183,7 +184,7 @@ impl Leader {
         let pipeline = pipeline.await.expect("leads");
         let of_records = RecordStore::new(coordination, blobs.clone(), 256);
         let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
-        let recovered = store.recover().await.expect("readable");
+        let recovered = recovered(&store).await;
         let world = Arc::new(World::default());
         let context = DispatcherContext {
             session: session.clone(),
@@ -362,7 +363,7 @@ async fn a_submission_whose_term_ends_under_it_is_not_said_to_be_unhandled() {
         matches!(answer, Err(GatewayError::Unknown(_))),
         "{answer:?}"
     );
-    assert_eq!(a.store.recover().await.expect("readable").jobs.len(), 1);
+    assert_eq!(recovered(&a.store).await.jobs.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -452,7 +453,7 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     });
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;
-    assert!(a.store.recover().await.expect("readable").jobs.is_empty());
+    assert!(recovered(&a.store).await.jobs.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

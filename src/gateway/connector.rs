@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use tanist_proto::id::JobId;
 
 use super::blobs::BlobGateway;
@@ -10,6 +11,7 @@ use super::{DispatcherGateway, JobMasterGateway, ResourceManagerGateway, TaskExe
 
 /// Gives gateways by address. Over the wire it opens connections lazily, so that these calls neither wait nor fail: an
 /// address that leads nowhere shows when the gateway is used.
+#[async_trait]
 pub trait Connector: Send + Sync + fmt::Debug + 'static {
     /// The Dispatcher of the JobManager at `address` (`host:port`).
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway>;
@@ -19,6 +21,12 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
     fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway>;
     /// The TaskExecutor at `address`.
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway>;
+    /// Whether it is proven that no process listens at `address`. A silent host, or one that refuses from afar, as a firewall
+    /// does, proves nothing.
+    async fn is_abandoned(&self, address: &str) -> bool {
+        let _it_is_not_known = address;
+        false
+    }
     /// The blob server of the JobManager at `address`, which is not the address of its components.
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway>;
 }

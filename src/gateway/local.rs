@@ -158,6 +158,7 @@ impl LocalConnector {
     }
 }
 
+#[async_trait]
 impl Connector for LocalConnector {
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
         self.way(address)
@@ -176,6 +177,11 @@ impl Connector for LocalConnector {
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         self.way(address)
+    }
+
+    /// Nobody listens at an address from which everything was removed. A way that is cut proves nothing.
+    async fn is_abandoned(&self, address: &str) -> bool {
+        !self.lock().hosts.contains_key(address)
     }
 
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
@@ -320,6 +326,7 @@ forward_all! { DispatcherGateway, "Dispatcher",
     describe_job(DescribeJobRequest) -> JobDetails;
     describe_cluster(DescribeClusterRequest) -> ClusterOverview;
     list_task_managers(ListTaskManagersRequest) -> ListTaskManagersResponse;
+    drain_task_manager(DrainTaskManagerRequest) -> Ack;
 }
 
 forward_all! { ResourceManagerGateway, "ResourceManager",
@@ -349,6 +356,7 @@ forward_all! { TaskExecutorGateway, "TaskExecutor",
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest) -> HeartbeatFromJobMasterResponse;
     disconnect_job_master(DisconnectJobMasterRequest) -> Ack;
     disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack;
+    announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse;
 }
 
 #[async_trait]

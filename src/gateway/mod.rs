@@ -9,6 +9,7 @@ mod components;
 mod connector;
 pub mod fencing;
 mod job_control;
+mod job_records;
 pub mod local;
 pub mod persistence;
 pub mod registration;
@@ -23,6 +24,7 @@ use tanist_proto::v1 as pb;
 pub use components::Components;
 pub use connector::Connector;
 pub use job_control::{Adoption, JobMasterControl, JobMasterLauncher};
+pub use job_records::{JobRecords, JobStanding, JobStandings, NoAnswer};
 pub use local::LocalConnector;
 
 /// Why a gateway gave no answer, or none that helps.
@@ -124,6 +126,11 @@ pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse>;
+    /// Gives no slots of a TaskManager away any more; it leaves when the last one is free.
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack>;
 }
 
 /// What TaskExecutors ask of the leading ResourceManager.
@@ -164,6 +171,11 @@ pub trait ResourceRequirementsGateway: Send + Sync + fmt::Debug + 'static {
         job: tanist_proto::id::JobId,
         departure: Departure,
     ) -> GatewayResult<()>;
+    /// Gives no slots of a TaskManager to jobs any more, and has it leave when none is in use. It has heard so.
+    async fn drain_task_manager(&self, resource_id: ResourceId) -> GatewayResult<()> {
+        let text = format!("no TaskManager {resource_id} is registered");
+        Err(GatewayError::NotFound(text))
+    }
     /// Registered TaskManagers and their slots.
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview>;
 }
@@ -306,4 +318,9 @@ pub trait TaskExecutorGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::DisconnectResourceManagerRequest,
     ) -> GatewayResult<pb::Ack>;
+    /// A process that took leadership says so: its epoch counts from here on, and it is registered at.
+    async fn announce_leader(
+        &self,
+        request: pb::AnnounceLeaderRequest,
+    ) -> GatewayResult<pb::AnnounceLeaderResponse>;
 }

@@ -164,6 +164,13 @@ impl TaskExecutorGateway for TaskExecutor {
     ) -> GatewayResult<pb::Ack> {
         Err(GatewayError::Internal("JobMasters don't".to_owned()))
     }
+
+    async fn announce_leader(
+        &self,
+        _: pb::AnnounceLeaderRequest,
+    ) -> GatewayResult<pb::AnnounceLeaderResponse> {
+        Err(GatewayError::Internal("JobMasters don't".to_owned()))
+    }
 }
 
 /// All that surrounds a JobMaster.

@@ -7,16 +7,24 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist_ha::election::{LeaderElection, LeaderSession, Leadership, Member, ProcessId};
+use tanist_ha::detector::Identity;
+use tanist_ha::election::{
+    HostIdentity, LeaderElection, LeaderSession, Leadership, Member, ProcessId,
+};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::retry::Backoff;
+use tanist_ha::store::CoordinationStore;
+use tanist_ha::store::cache::{CacheStatus, WarmCache};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::ha::HaServices;
+use super::peers::{self, PeersHandle, PeersSetup};
 use super::settings;
 use super::sinks::Sinks;
+use super::standby;
 use super::term::{self, TermServices};
 use super::view::{CurrentTerm, JobManagerView, ViewInner};
 use crate::config::ClusterOptions;
@@ -40,6 +48,8 @@ pub(super) struct ContenderOptions {
     pub addresses: BTreeMap<String, String>,
     pub connector: Arc<dyn Connector>,
     pub sinks: Sinks,
+    /// How it takes part among its peers; without, only leases tell who lives.
+    pub peers: Option<PeersSetup>,
     /// What its blob server serves.
     pub blobs: ServedBlobs,
 }
@@ -51,6 +61,9 @@ pub(super) struct Contender {
     current: Arc<CurrentTerm>,
     election: watch::Sender<Option<LeaderElection>>,
     leaders: watch::Sender<LeaderView>,
+    records: watch::Sender<Option<Arc<dyn CoordinationStore>>>,
+    cache: watch::Sender<CacheStatus>,
+    peers: watch::Sender<Option<PeersHandle>>,
 }
 
 impl Contender {
@@ -60,6 +73,9 @@ impl Contender {
             current: Arc::default(),
             election: watch::Sender::new(None),
             leaders: watch::Sender::new(LeaderView::default()),
+            records: watch::Sender::new(None),
+            cache: watch::Sender::default(),
+            peers: watch::Sender::new(None),
         }
     }
 
@@ -84,6 +100,9 @@ impl Contender {
                 inline_threshold: settings::inline_deployment_threshold(&self.options.options),
                 election: self.election.subscribe(),
                 leaders: self.leaders.subscribe(),
+                records: self.records.subscribe(),
+                cache: self.cache.subscribe(),
+                peers: self.peers.subscribe(),
             }),
         }
     }
@@ -92,21 +111,48 @@ impl Contender {
     /// without a word.
     pub(super) async fn run(&self, opened: HaServices, stop: &CancellationToken) -> ExitCode {
         self.election.send_replace(Some(opened.election.clone()));
+        self.records.send_replace(Some(opened.store.clone()));
         tokio::spawn(forward(
             retrieval::follow(opened.election.observed()),
             self.leaders.clone(),
         ));
         let of = &self.options;
-        let member = Member {
+        let identity = Identity {
             process: of.process.clone(),
             incarnation: format!("{:016x}", rand::random::<u64>()),
+            host: HostIdentity::own(),
+        };
+        let started = of.peers.as_ref().map(|setup| {
+            let (store, current) = (opened.store.clone(), self.current.clone());
+            let leaders = self.leaders.subscribe();
+            peers::start(
+                setup,
+                identity.clone(),
+                &opened.election,
+                store,
+                current,
+                leaders,
+            )
+        });
+        let (peers, _upkeep) = started.unzip();
+        self.peers.send_replace(peers.clone());
+        let member = Member {
+            process: identity.process,
+            incarnation: identity.incarnation,
             addresses: of.addresses.clone(),
             reads_format: READS_FORMAT,
             version: version(),
+            cache: None,
+            host: identity.host,
         };
         if let Err(error) = opened.election.announce(&member).await {
             warn!(%error, "this process is not listed among the members yet");
         }
+        let telling = standby::tell(opened.election.clone(), member, self.cache.subscribe());
+        // Ends with this set.
+        let mut tasks = JoinSet::new();
+        tasks.spawn(telling);
+        let mut cache = standby::cache(&of.options, opened.store.clone(), self.cache.clone());
         let terms = TermServices {
             rpc_address: of.addresses["rpc"].clone(),
             options: of.options.clone(),
@@ -115,9 +161,13 @@ impl Contender {
             current: self.current.clone(),
             addresses: of.addresses.clone(),
             sinks: of.sinks.clone(),
+            peers: peers.clone(),
             blobs: of.blobs.clone(),
         };
-        let code = lead_term_after_term(&terms, &opened, stop).await;
+        let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
+        if let Some(peers) = peers {
+            peers.close();
+        }
         opened.election.close().await;
         code
     }
@@ -127,6 +177,7 @@ impl Contender {
 async fn lead_term_after_term(
     services: &TermServices,
     opened: &HaServices,
+    cache: &mut WarmCache,
     stop: &CancellationToken,
 ) -> ExitCode {
     let mut leadership = opened.election.leadership();
@@ -140,13 +191,24 @@ async fn lead_term_after_term(
                     return ExitCode::Refused;
                 }
             },
+            never = cache.follow() => match never {},
             () = stop.cancelled() => return ExitCode::Ended,
         };
-        let mut leading = pin!(term::lead(services, &session));
+        let mut leading = pin!(term::lead(services, &session, cache));
         let ended = tokio::select! {
             ended = &mut leading => ended,
             () = stop.cancelled() => {
-                info!(epoch = %session.epoch(), "resigning: this process was asked to end");
+                info!(epoch = %session.epoch(), "this process was asked to end");
+                // It leads until it is deposed; only if nobody takes over, it resigns.
+                if let Some(peers) = &services.peers {
+                    tokio::select! {
+                        _ = &mut leading => {
+                            give_back(services, opened, std::future::ready(())).await;
+                            return ExitCode::Ended;
+                        }
+                        _ = peers.leave() => {}
+                    }
+                }
                 services.current.end();
                 give_back(services, opened, leading).await;
                 return ExitCode::Ended;

@@ -66,4 +66,11 @@ impl DispatcherGateway for ForwardingDispatcher {
     ) -> GatewayResult<pb::ListTaskManagersResponse> {
         self.leader.list_task_managers(request).await
     }
+
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.leader.drain_task_manager(request).await
+    }
 }

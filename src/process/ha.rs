@@ -10,12 +10,13 @@ use tanist_ha::blob::{BlobOptions, BlobStore};
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
 use tracing::{info, warn};
 
-use crate::config::{BackendOptions, HaOptions, StorageLocation};
+use crate::config::{BackendOptions, HaOptions, StorageLocation, StorageOptions};
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
@@ -115,19 +116,33 @@ pub struct HaServices {
     pub blobs: Option<Arc<BlobStore>>,
 }
 
+/// Opens the records, to read them only. One attempt.
+pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
+    let store = Backend::of(options).open_store().await?;
+    let blobs = match &options.storage {
+        Some(storage) => Some(Arc::new(open_blobs(storage).await?)),
+        None => None,
+    };
+    Ok(RecordStore::new(store, blobs, 0))
+}
+
+async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {
+    let options = BlobOptions {
+        url: match &storage.location {
+            StorageLocation::Directory(path) => path.to_string_lossy().into_owned(),
+            StorageLocation::S3(url) => url.clone(),
+        },
+        shared: storage.shared,
+    };
+    BlobStore::open(&options).await
+}
+
 /// Opens everything for a JobManager. Tries until it succeeds.
 pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     let backend = Backend::of(options);
     let blobs = match &options.storage {
         Some(storage) => {
-            let blob_options = BlobOptions {
-                url: match &storage.location {
-                    StorageLocation::Directory(path) => path.to_string_lossy().into_owned(),
-                    StorageLocation::S3(url) => url.clone(),
-                },
-                shared: storage.shared,
-            };
-            let opened = keep_trying("the blob store", || BlobStore::open(&blob_options)).await;
+            let opened = keep_trying("the blob store", || open_blobs(storage)).await;
             Some(Arc::new(opened))
         }
         None => None,
@@ -136,7 +151,12 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
     let election = keep_trying("the store's election", || {
         let election = ElectionOptions {
             process: process.clone(),
-            timing: Timing::default(),
+            timing: Timing {
+                suspended_holdoff: options.detector.hold_off_timeout,
+                // The detector sees to it, when that one answers no more.
+                deposes_earlier_self: false,
+                ..Timing::default()
+            },
             clock: Clock::Boottime,
         };
         let (backend, process) = (backend.clone(), process.clone());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tanist_ha::detector::service::PEER;
 use tanist_ha::election::ProcessId;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +46,10 @@ impl JobManager {
         let key = "rest.bind-port";
         let rest_listener =
             listen::bind("the REST server", key, &rest.bind_address, &rest.bind_ports).await?;
+        let key = "jobmanager.peer.port";
+        let ports = &manager.peer_ports;
+        let peer = listen::bind("the peer server", key, &manager.bind_host, ports).await?;
+        let peer_address = manager.address.with_port(port_of(&peer));
         let rpc_address = manager.address.with_port(port_of(&rpc));
         let rest_address = rest.address.with_port(port_of(&rest_listener));
         let blob_address = manager.address.with_port(port_of(&blob_listener));
@@ -56,6 +61,7 @@ impl JobManager {
         let addresses = BTreeMap::from([
             ("rpc".to_owned(), rpc_address),
             ("rest".to_owned(), rest_address),
+            (PEER.to_owned(), peer_address),
             ("blob".to_owned(), blob_address),
         ]);
         let contender = Contender::new(ContenderOptions {
@@ -65,6 +71,7 @@ impl JobManager {
             addresses,
             connector: Arc::new(TonicConnector::new(settings::rpc(&options))),
             sinks: Sinks::files(),
+            peers: Some(settings::peers(&options, listen::detach(peer)?)),
             blobs: blobs.clone(),
         });
         Ok(JobManager {

@@ -9,6 +9,7 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
 use super::adoptions::Adoptions;
+use super::dial::Awaiting;
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -31,6 +32,7 @@ pub(super) struct LauncherServices {
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
     /// Hears of each JobMaster of a recovered job.
     pub adoptions: Adoptions,
+    pub awaiting: Awaiting,
     pub blobs: ServedBlobs,
 }
 
@@ -74,9 +76,11 @@ impl JobMasterLauncher for Launcher {
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),
         };
+        let job_id = context.graph.job_id.clone();
         let job_master = JobMaster::start(services.options.clone(), context);
         if recovered {
             services.adoptions.started(&job_master);
+            services.awaiting.started(&job_id, &job_master);
         }
         Arc::new(Started(job_master))
     }

@@ -19,6 +19,17 @@ pub struct BindError {
     reason: String,
 }
 
+/// Takes a listener off this runtime, so that another one can serve it.
+pub(super) fn detach(listener: TcpListener) -> Result<std::net::TcpListener, BindError> {
+    let bound = listener.local_addr();
+    listener.into_std().map_err(|error| BindError {
+        what: "the server",
+        host: bound.map_or_else(|_| String::new(), |address| address.to_string()),
+        key: "the port",
+        reason: error.to_string(),
+    })
+}
+
 /// Binds the first free port of a range.
 pub(super) async fn bind(
     what: &'static str,

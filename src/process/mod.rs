@@ -3,14 +3,19 @@
 mod adoptions;
 mod contender;
 pub mod demo;
+mod dial;
 mod forwarding;
 pub mod ha;
+pub mod history;
+mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;
+pub mod peers;
 mod settings;
 pub mod shutdown;
 mod sinks;
+mod standby;
 mod taskmanager;
 mod term;
 #[cfg(test)]

@@ -1,5 +1,10 @@
 //! Maps the configuration onto the options of components. Nothing is decided here.
 
+use std::sync::Arc;
+
+use tanist_ha::detector::DetectorOptions;
+
+use super::peers::PeersSetup;
 use crate::config::{Attempts, ClusterOptions, FailureThreshold, RestartStrategyOptions};
 use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
@@ -27,6 +32,21 @@ pub(super) fn rpc(options: &ClusterOptions) -> RpcOptions {
         ask_timeout: options.rpc.ask_timeout,
         max_message_size: options.rpc.max_message_size.as_usize(),
         ..RpcOptions::default()
+    }
+}
+
+/// How a process takes part among its peers, whom it serves on `listener`.
+pub(super) fn peers(options: &ClusterOptions, listener: std::net::TcpListener) -> PeersSetup {
+    let detector = &options.ha.detector;
+    PeersSetup {
+        listener: Arc::new(listener),
+        cluster_id: options.ha.cluster_id.to_string(),
+        options: DetectorOptions {
+            beat_interval: detector.beat_interval,
+            silence_timeout: detector.silence_timeout,
+            ask_timeout: detector.ask_timeout,
+        },
+        transfer_timeout: options.ha.transfer_timeout,
     }
 }
 
@@ -79,6 +99,7 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
         heartbeat_timeout: options.heartbeat.timeout,
         rpc_timeout: options.rpc.ask_timeout,
         slot_timeout: options.taskmanager.slot_timeout,
+        job_manager_failover_timeout: options.taskmanager.failover_timeout,
         task_cancellation_timeout: options
             .jobs
             .task_cancellation_timeout

@@ -13,12 +13,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::dataflow::{Exchange, TaskRuntime};
-use crate::gateway::Connector;
 use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::{Connector, JobRecords};
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
     Fatal, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
@@ -108,15 +109,12 @@ impl TaskManager {
     /// Runs tasks for whoever leads, until `stop`; then says goodbye.
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
-        let driver = tokio::select! {
-            driver = ha::observe(&self.options.ha, &process) => driver,
-            () = stop.cancelled() => return ExitCode::Ended,
-        };
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description: self.description.clone(),
             highest_epoch: self.highest_epoch.clone(),
-            leaders: retrieval::follow(driver.observed()),
+            leaders: follow_store(self.options.clone(), process),
+            records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
             launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
             first_registration: first_registration(),
@@ -145,6 +143,11 @@ pub(super) async fn until_it_ends(executor: TaskExecutor, stop: &CancellationTok
         cause = executor.fatal() => cause,
     };
     let code = match cause {
+        Fatal::Drained => {
+            info!("drained: saying goodbye");
+            executor.stop("the TaskManager was drained").await;
+            return ExitCode::Ended;
+        }
         Fatal::Refused(_) => {
             executor
                 .stop(&format!("the TaskManager is refused: {cause}"))
@@ -164,6 +167,7 @@ pub(super) struct ExecutorServices<'a> {
     pub description: TaskExecutorDescription,
     pub highest_epoch: HighestEpoch,
     pub leaders: watch::Receiver<LeaderView>,
+    pub records: Arc<dyn JobRecords>,
     pub connector: Arc<dyn Connector>,
     pub launcher: Arc<dyn TaskLauncher>,
     pub first_registration: u64,
@@ -179,11 +183,34 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
             connector: services.connector,
             leader,
             highest_epoch: services.highest_epoch,
+            records: services.records,
             launcher: services.launcher,
             description: services.description,
             first_registration: services.first_registration,
         },
     )
+}
+
+/// What the store says of the leader, once the store can be reached. A leader that dials before that is followed all the same.
+fn follow_store(options: Arc<ClusterOptions>, process: ProcessId) -> watch::Receiver<LeaderView> {
+    let (known, leaders) = watch::channel(LeaderView::default());
+    tokio::spawn(async move {
+        let following = async {
+            let driver = ha::observe(&options.ha, &process).await;
+            let mut views = retrieval::follow(driver.observed());
+            loop {
+                known.send_replace(views.borrow_and_update().clone());
+                if views.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = following => {}
+            () = known.closed() => {}
+        }
+    });
+    leaders
 }
 
 /// The confirmed leader. The highest epoch is raised before anybody hears of it.

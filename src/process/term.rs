@@ -1,8 +1,9 @@
 //! One term of a JobManager: built on grant, stopped when it is over.
 //!
-//! Order: the pipeline proves the change number, the jobs are read, the ResourceManager and the Dispatcher start with
-//! them, and only then the term is confirmed (`leader-info`). A crash between any two steps leaves what the store had
-//! before: nothing of a term is told to anybody before it is confirmed, and what it writes is fenced.
+//! Order: the pipeline reads the change number, the standby's cache is proven against it, the ResourceManager and the
+//! Dispatcher start with the jobs, the TaskExecutors that run them are dialled, and only then the term is confirmed
+//! (`leader-info`). A crash between any two steps leaves what the store had before: what a term writes is fenced, and whoever
+//! was dialled knows an epoch whose leader is gone, and waits for the next.
 //! Stopping is forgetting: nobody is told, the store knows.
 
 use std::collections::BTreeMap;
@@ -11,22 +12,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::LeaderSession;
+use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
-use tanist_ha::store::Write;
+use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::v1 as pb;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::adoptions::Adoptions;
+use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
+use super::history::{HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
+use super::peers::takeover::TakeoverRecord;
+use super::peers::{PeersHandle, look_for_the_deposed, record_key};
 use super::settings;
 use super::sinks::Sinks;
+use super::standby;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
 use crate::dispatcher::{
@@ -51,39 +57,42 @@ pub(super) struct TermServices {
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub sinks: Sinks,
+    /// The other JobManagers; nothing where processes do not watch each other.
+    pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
-}
-
-/// How long the parts of a takeover took.
-#[derive(Debug, Default, serde::Serialize)]
-struct Phases {
-    pipeline_ms: f64,
-    recovered_ms: f64,
-    confirmed_ms: f64,
-}
-
-/// The value of `history/<epoch>`.
-#[derive(Debug, serde::Serialize)]
-struct HistoryRecord<'a> {
-    epoch: u64,
-    process: &'a str,
-    since_ms: u64,
-    jobs: usize,
-    phases: &'a Phases,
 }
 
 /// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
 /// be given up.
-pub(super) async fn lead(services: &TermServices, session: &LeaderSession) -> Result<()> {
-    let ended = lead_on(services, session).await;
+pub(super) async fn lead(
+    services: &TermServices,
+    session: &LeaderSession,
+    cache: &mut WarmCache,
+) -> Result<()> {
+    let reports = services.peers.as_ref().map(|peers| &peers.reports);
+    if let Some(reports) = reports {
+        reports.recovering(0, 0);
+    }
+    let ended = lead_on(services, session, cache).await;
+    if let Some(reports) = reports {
+        reports.standby();
+    }
     if session.is_over() { Ok(()) } else { ended }
 }
 
-async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()> {
+async fn lead_on(
+    services: &TermServices,
+    session: &LeaderSession,
+    cache: &mut WarmCache,
+) -> Result<()> {
     let started = tokio::time::Instant::now();
     let mut phases = Phases::default();
     let pipeline = CommitPipeline::start(services.ha.store.clone(), session.clone()).await?;
     phases.pipeline_ms = millis(started);
+    // Nothing has been committed since: what is proven here is what the term begins with.
+    let proven = standby::prove(cache, &pipeline, session).await?;
+    phases.cache_proven_ms = Some(millis(started));
+    let recovery = Recovery::from(&proven);
 
     let records = RecordStore::new(
         services.ha.store.clone(),
@@ -92,13 +101,28 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
     )
     .with_max_split(settings::max_graph_size(&services.options));
     let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
-    let recovered = recover(&store, session).await?;
+    let recovered = recover(&store, &proven.records, session).await?;
+    drop(proven);
     let jobs = recovered.jobs.len();
     phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
 
-    let term = start_components(services, session, store.clone(), recovered);
+    let placements = Placements::of(&recovered);
+    let awaiting = Awaiting::default();
+    let term = start_components(
+        services,
+        session,
+        store.clone(),
+        recovered,
+        awaiting.clone(),
+    );
     services.current.begin(term.components.clone());
+    // Ends with the term.
+    let mut dialling = JoinSet::new();
+    dialling.spawn(dial::dial(
+        placements,
+        dial_services(services, session, awaiting),
+    ));
     let confirmed = services
         .ha
         .election
@@ -111,15 +135,40 @@ async fn lead_on(services: &TermServices, session: &LeaderSession) -> Result<()>
             info!(
                 epoch = %session.epoch(),
                 jobs,
+                from_cache = recovery.from_cache,
+                read = recovery.read,
                 took_ms = phases.confirmed_ms,
                 "leadership confirmed, all jobs recovered"
             );
-            write_history(&pipeline, session, jobs, &phases).await;
+            if let Some(peers) = &services.peers {
+                peers.reports.leading();
+            }
+            let record = HistoryRecord {
+                epoch: session.epoch().get(),
+                process: session.process().to_string(),
+                since_ms: wall_clock_ms(),
+                jobs,
+                phases,
+                recovery: Some(recovery),
+                takeover: TakeoverRecord::of(session),
+                ..HistoryRecord::default()
+            };
+            if let Err(error) = record.write(&pipeline).await {
+                warn!(%error, "the term's history record was not written");
+            }
+            let looking = look_for_the_deposed(
+                services.peers.as_ref(),
+                &*services.ha.store,
+                &pipeline,
+                session,
+                Some(record_key(record.epoch)),
+            );
             // Nobody waits for this, and nobody is held up by it.
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started) => match never {},
+                () = looking => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),
@@ -168,11 +217,10 @@ fn start_components(
     session: &LeaderSession,
     store: Arc<JobStore>,
     recovered: RecoveredJobs,
+    awaiting: Awaiting,
 ) -> StartedTerm {
     let options = &services.options;
-    let election = services.ha.election.clone();
-    let on_higher_epoch: Arc<dyn Fn(_) + Send + Sync> =
-        Arc::new(move |epoch| election.heard(epoch));
+    let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
         ResourceManagerServices {
@@ -189,17 +237,14 @@ fn start_components(
     let adoptions = Adoptions::default();
     let launcher = Launcher::new(LauncherServices {
         options: settings::job_master(options),
-        sender: pb::Sender {
-            cluster_incarnation: session.incarnation().to_string(),
-            epoch: session.epoch().get(),
-            registration: 0,
-        },
+        sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
+        awaiting,
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
     });
@@ -228,11 +273,46 @@ fn start_components(
     }
 }
 
-/// Reads every job; tries until it succeeds or the term is over.
-async fn recover(store: &JobStore, session: &LeaderSession) -> Result<RecoveredJobs> {
+fn dial_services(
+    services: &TermServices,
+    session: &LeaderSession,
+    awaiting: Awaiting,
+) -> DialServices {
+    DialServices {
+        connector: services.connector.clone(),
+        sender: sender(session),
+        rpc_address: services.rpc_address.clone(),
+        process: session.process().to_string(),
+        patience: services.options.heartbeat.timeout,
+        on_higher_epoch: on_higher_epoch(services),
+        awaiting,
+    }
+}
+
+/// How this term names itself.
+fn sender(session: &LeaderSession) -> pb::Sender {
+    pb::Sender {
+        cluster_incarnation: session.incarnation().to_string(),
+        epoch: session.epoch().get(),
+        registration: 0,
+    }
+}
+
+fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> {
+    let election = services.ha.election.clone();
+    Arc::new(move |epoch| election.heard(epoch))
+}
+
+/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or
+/// the term is over.
+async fn recover(
+    store: &JobStore,
+    records: &Records,
+    session: &LeaderSession,
+) -> Result<RecoveredJobs> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
-        match store.recover().await {
+        match store.recover(records).await {
             Ok(recovered) => return Ok(recovered),
             Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
         }
@@ -257,42 +337,6 @@ async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return,
         }
-    }
-}
-
-/// How many terms `history/` remembers.
-const REMEMBERED_TERMS: u64 = 100;
-
-async fn write_history(
-    pipeline: &CommitPipeline,
-    session: &LeaderSession,
-    jobs: usize,
-    phases: &Phases,
-) {
-    let record = HistoryRecord {
-        epoch: session.epoch().get(),
-        process: session.process().as_str(),
-        since_ms: wall_clock_ms(),
-        jobs,
-        phases,
-    };
-    let key = |epoch: u64| {
-        // Padded, so that listings are in order.
-        let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
-        Key::new(Kind::History, name)
-    };
-    let Ok(value) = serde_json::to_vec(&record) else {
-        return;
-    };
-    let mut writes = vec![Write::Put {
-        key: key(record.epoch),
-        value: value.into(),
-    }];
-    if let Some(oldest) = record.epoch.checked_sub(REMEMBERED_TERMS) {
-        writes.push(Write::Delete { key: key(oldest) });
-    }
-    if let Err(error) = pipeline.commit(writes).await {
-        warn!(%error, "the term's history record was not written");
     }
 }
 

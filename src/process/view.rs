@@ -7,12 +7,18 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
-use tanist_ha::election::{LeaderElection, Leadership, Member, ProcessId};
+use tanist_ha::detector::TransferError;
+use tanist_ha::detector::service::PEER;
+use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::CoordinationStore;
+use tanist_ha::store::cache::CacheStatus;
+use tanist_ha::store::health::StoreHealth;
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
 use super::forwarding::ForwardingDispatcher;
+use super::peers::PeersHandle;
 use crate::dispatcher::DispatcherHandle;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -97,6 +103,10 @@ pub struct HaStatus {
     pub leader: LeaderView,
     /// Every JobManager, as the store lists them; the error if it can't be asked.
     pub members: Result<Vec<Member>, String>,
+    /// How far this process's cache of the jobs' records is.
+    pub cache: CacheStatus,
+    /// How the store is; the reason if it does not say.
+    pub health: Result<StoreHealth, String>,
 }
 
 /// One JobManager's view of the cluster. Cheap to clone.
@@ -116,6 +126,10 @@ pub(super) struct ViewInner {
     /// `None` until the store was reached.
     pub(super) election: watch::Receiver<Option<LeaderElection>>,
     pub(super) leaders: watch::Receiver<LeaderView>,
+    /// `None` until the store was reached.
+    pub(super) records: watch::Receiver<Option<Arc<dyn CoordinationStore>>>,
+    pub(super) cache: watch::Receiver<CacheStatus>,
+    pub(super) peers: watch::Receiver<Option<PeersHandle>>,
 }
 
 impl JobManagerView {
@@ -157,6 +171,25 @@ impl JobManagerView {
         }
     }
 
+    /// Lets the leader, whoever it is, hand over: to the process named, else to the standby whose copy of the records is
+    /// most current. Returns the successor's epoch. `Conflict`: nobody took over, and the leader leads on.
+    pub async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
+        let Some(peers) = self.inner.peers.borrow().clone() else {
+            let text = "the store has not been reached yet";
+            return Err(GatewayError::NotYet(text.to_owned()));
+        };
+        match peers.transfer(to).await {
+            Err(TransferError::NotLeading) => {}
+            Ok(epoch) => return Ok(epoch),
+            Err(error) => return Err(GatewayError::Conflict(error.to_string())),
+        }
+        let leader = self.leader().leader;
+        let address = leader.and_then(|leader| leader.addresses.get(PEER).cloned());
+        let address = address
+            .ok_or_else(|| GatewayError::NotYet("no JobManager leads at present".to_owned()))?;
+        peers.ask_to_transfer(&address, to).await
+    }
+
     /// How this process stands.
     pub fn role(&self) -> Role {
         let Some(election) = self.inner.election.borrow().clone() else {
@@ -176,24 +209,43 @@ impl JobManagerView {
         self.inner.leaders.borrow().clone()
     }
 
-    /// How the cluster's leadership stands; without its members if the store takes longer than `patience` to list them.
+    /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.
+    pub fn cache_status(&self) -> watch::Receiver<CacheStatus> {
+        self.inner.cache.clone()
+    }
+
+    /// How the cluster's leadership stands; without its members and the store's health if the store takes longer than
+    /// `patience` to tell them.
     pub async fn ha_status(&self, patience: Duration) -> HaStatus {
         let election = self.inner.election.borrow().clone();
-        let members = match election {
-            Some(election) => match tokio::time::timeout(patience, election.members()).await {
-                Ok(members) => members.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("the store gave no answer within {patience:?}")),
-            },
-            None => Err("the store has not been reached yet".to_owned()),
-        };
+        let members = async { in_time(patience, election?.members()).await };
+        let records = self.inner.records.borrow().clone();
+        let health = async { in_time(patience, records?.health()).await };
+        let (members, health) = tokio::join!(members, health);
         HaStatus {
             store: self.inner.store,
             process: self.inner.process.clone(),
             role: self.role(),
             leader: self.leader(),
-            members,
+            members: members.unwrap_or_else(not_reached),
+            cache: *self.inner.cache.borrow(),
+            health: health.unwrap_or_else(not_reached),
         }
     }
+}
+
+async fn in_time<T>(
+    patience: Duration,
+    answer: impl Future<Output = tanist_ha::Result<T>>,
+) -> Option<Result<T, String>> {
+    Some(match tokio::time::timeout(patience, answer).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the store gave no answer within {patience:?}")),
+    })
+}
+
+fn not_reached<T>() -> Result<T, String> {
+    Err("the store has not been reached yet".to_owned())
 }
 
 impl fmt::Debug for JobManagerView {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -42,6 +42,7 @@ pub(super) enum Message {
     RegisterJobMaster(JobMasterRegistration, Reply<()>),
     Declare(ResourceRequirements, Reply<()>),
     DisconnectJobMaster(JobId, Departure, Reply<()>),
+    Drain(ResourceId, Reply<()>),
     Overview(Reply<ResourceOverview>),
 }
 
@@ -145,6 +146,10 @@ impl Actor {
                 }
                 answer_to(reply, Ok(()));
             }
+            Message::Drain(id, reply) => match self.core.drain(now, &id) {
+                Ok(to) => self.heartbeat(to, self.core.turn(), true, Some(reply)),
+                Err(error) => answer_to(reply, Err(error)),
+            },
             Message::Overview(reply) => {
                 let task_managers = self.core.overview(now, wall_clock_ms());
                 answer_to(reply, Ok(ResourceOverview { task_managers }));
@@ -199,7 +204,11 @@ impl Actor {
     fn run_effects(&mut self) {
         for effect in self.core.take_effects() {
             match effect {
-                Effect::Heartbeat { to, asked_at } => self.heartbeat(to, asked_at),
+                Effect::Heartbeat {
+                    to,
+                    asked_at,
+                    is_draining,
+                } => self.heartbeat(to, asked_at, is_draining, None),
                 Effect::RequestSlot { to, request } => self.request_slot(to, request),
                 Effect::FreeSlots {
                     to,
@@ -230,14 +239,27 @@ impl Actor {
         }
     }
 
-    fn heartbeat(&mut self, to: Connection, asked_at: Turn) {
+    /// `told` hears whether it was answered.
+    fn heartbeat(
+        &mut self,
+        to: Connection,
+        asked_at: Turn,
+        draining: bool,
+        told: Option<Reply<()>>,
+    ) {
         let gateway = self.services.connector.task_executor(&to.address);
         let sender = Some(self.sender(&to));
-        let timeout = self.options.heartbeat_timeout;
+        let timeout = match told {
+            Some(_) => self.options.rpc_timeout,
+            None => self.options.heartbeat_timeout,
+        };
         self.calls.spawn(async move {
-            let request = pb::HeartbeatFromResourceManagerRequest { sender };
+            let request = pb::HeartbeatFromResourceManagerRequest { sender, draining };
             let call = gateway.heartbeat_from_resource_manager(request);
             let answer = bounded(timeout, &to, call).await;
+            if let Some(told) = told {
+                answer_to(told, answer.as_ref().map(|_| ()).map_err(Clone::clone));
+            }
             Called::Heartbeat {
                 to,
                 asked_at,

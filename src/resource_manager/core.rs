@@ -54,6 +54,8 @@ pub enum Effect {
         to: Connection,
         /// Tell it with the answer.
         asked_at: Turn,
+        /// Whether it is to leave.
+        is_draining: bool,
     },
     /// Ask for a slot.
     RequestSlot {
@@ -93,6 +95,7 @@ pub(super) struct Worker {
     pub(super) last_heartbeat: Instant,
     pub(super) next_heartbeat: Instant,
     pub(super) unreachable: u32,
+    pub(super) is_draining: bool,
 }
 
 /// See the module.
@@ -137,6 +140,11 @@ impl Core {
     /// The term.
     pub fn term(&self) -> &Term {
         &self.term
+    }
+
+    /// The present turn of its view of the slots.
+    pub fn turn(&self) -> Turn {
+        self.slots.turn()
     }
 
     /// Takes what is to be done.
@@ -277,6 +285,7 @@ impl Core {
                 hardware: worker.hardware,
                 total_profile: worker.total_profile,
                 memory_configuration: worker.memory_configuration,
+                draining: worker.is_draining,
             }
         };
         self.workers.iter().map(info).collect()
@@ -293,6 +302,7 @@ impl Core {
                 self.effects.push(Effect::Heartbeat {
                     to,
                     asked_at: self.slots.turn(),
+                    is_draining: worker.is_draining,
                 });
             }
         }
@@ -407,7 +417,7 @@ impl Core {
     }
 }
 
-fn connection(id: &ResourceId, worker: &Worker) -> Connection {
+pub(super) fn connection(id: &ResourceId, worker: &Worker) -> Connection {
     Connection {
         worker: id.clone(),
         registration: worker.registration,

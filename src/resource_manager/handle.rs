@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -89,6 +89,10 @@ impl ResourceRequirementsGateway for ResourceManagerHandle {
     ) -> GatewayResult<()> {
         self.ask(|reply| Message::Declare(requirements, reply))
             .await
+    }
+
+    async fn drain_task_manager(&self, resource_id: ResourceId) -> GatewayResult<()> {
+        self.ask(|reply| Message::Drain(resource_id, reply)).await
     }
 
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {

@@ -19,6 +19,7 @@
 
 mod actor;
 mod core;
+mod draining;
 mod handle;
 mod job_masters;
 mod registering;

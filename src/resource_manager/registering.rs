@@ -75,6 +75,13 @@ impl Core {
             request.default_slot_profile.unwrap_or_default(),
             &report,
         );
+        // What it was told before it registered anew may not have reached it yet.
+        let was_draining = self
+            .workers
+            .get(&worker)
+            .is_some_and(|old| old.is_draining && old.location.incarnation == location.incarnation);
+        let is_draining = request.draining || was_draining;
+        self.slots.set_draining(&worker, is_draining);
         self.workers.insert(
             worker,
             Worker {
@@ -86,6 +93,7 @@ impl Core {
                 last_heartbeat: now,
                 next_heartbeat: now + self.options.heartbeat_interval,
                 unreachable: 0,
+                is_draining,
             },
         );
         self.changed(now);

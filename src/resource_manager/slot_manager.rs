@@ -95,6 +95,8 @@ pub struct Shortage {
 #[derive(Debug)]
 struct Worker {
     slot_profile: pb::ResourceProfile,
+    /// It is to leave: nothing is asked of it any more.
+    is_draining: bool,
     slots: BTreeMap<u32, Slot>,
 }
 
@@ -173,9 +175,17 @@ impl SlotManager {
             worker.clone(),
             Worker {
                 slot_profile,
+                is_draining: false,
                 slots,
             },
         );
+    }
+
+    /// Asks no slots of a TaskExecutor, or does so again.
+    pub fn set_draining(&mut self, worker: &ResourceId, is_draining: bool) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.is_draining = is_draining;
+        }
     }
 
     /// Forgets a TaskExecutor and its slots.
@@ -451,6 +461,7 @@ impl SlotManager {
         let mut candidates: Vec<Candidate<'_>> = self
             .workers
             .iter()
+            .filter(|(_, worker)| !worker.is_draining)
             .map(|(id, worker)| {
                 let is_free = |(_, slot): &(&u32, &Slot)| slot.state == SlotState::Free;
                 let holds = |slot: &Slot| slot.state.holder().is_some_and(|of| of.job == job);

@@ -132,6 +132,13 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         Err(not_asked())
     }
 
+    async fn announce_leader(
+        &self,
+        _: pb::AnnounceLeaderRequest,
+    ) -> GatewayResult<pb::AnnounceLeaderResponse> {
+        Err(not_asked())
+    }
+
     async fn cancel_tasks(&self, _: pb::CancelTasksRequest) -> GatewayResult<pb::Ack> {
         Err(not_asked())
     }

@@ -68,6 +68,22 @@ pub(super) async fn task_manager(
     Ok(Json(TaskManager::new(found.ok_or_else(missing)?)))
 }
 
+/// Accepted means that the TaskManager has heard of it.
+pub(super) async fn drain(
+    State(context): State<Context>,
+    PathParts(text): PathParts<String>,
+) -> Result<(StatusCode, Json<Nothing>), RestError> {
+    let wanted: ResourceId = id(&text)?;
+    context
+        .ask(async |dispatcher| {
+            let resource_id = wanted.to_string();
+            let request = pb::DrainTaskManagerRequest { resource_id };
+            dispatcher.drain_task_manager(request).await
+        })
+        .await?;
+    Ok((StatusCode::ACCEPTED, Json(Nothing {})))
+}
+
 pub(super) async fn ha_status(State(context): State<Context>) -> Json<HaStatusBody> {
     Json(HaStatusBody::new(
         &context.view.ha_status(STATUS_TIMEOUT).await,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -104,6 +104,7 @@ fn paths() -> Router<Context> {
         .route("/config", get(cluster::ui_config))
         .route("/taskmanagers", get(cluster::task_managers))
         .route("/taskmanagers/{id}", get(cluster::task_manager))
+        .route("/taskmanagers/{id}/drain", post(cluster::drain))
         .route("/ha/status", get(cluster::ha_status))
         .route("/healthz", get(cluster::healthz))
         .route("/readyz", get(cluster::readyz))

@@ -80,6 +80,7 @@ impl TonicConnector {
     }
 }
 
+#[async_trait]
 impl Connector for TonicConnector {
     fn dispatcher(&self, address: &str) -> Arc<dyn DispatcherGateway> {
         Arc::new(DispatcherClient(self.peer("the Dispatcher", address)))
@@ -99,6 +100,10 @@ impl Connector for TonicConnector {
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
         Arc::new(TaskExecutorClient(self.peer("the TaskExecutor", address)))
+    }
+
+    async fn is_abandoned(&self, address: &str) -> bool {
+        super::abandoned::is_abandoned(address).await
     }
 
     fn blobs(&self, address: &str) -> Arc<dyn BlobGateway> {
@@ -182,6 +187,7 @@ gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::Disp
     describe_job: DescribeJobRequest => JobDetails,
     describe_cluster: DescribeClusterRequest => ClusterOverview,
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse,
+    drain_task_manager: DrainTaskManagerRequest => Ack,
 });
 
 gateway_client!(ResourceManagerClient, ResourceManagerGateway, pb::resource_manager_client::ResourceManagerClient, {
@@ -208,4 +214,5 @@ gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_clien
     heartbeat_from_job_master: HeartbeatFromJobMasterRequest => HeartbeatFromJobMasterResponse,
     disconnect_job_master: DisconnectJobMasterRequest => Ack,
     disconnect_resource_manager: DisconnectResourceManagerRequest => Ack,
+    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse,
 });

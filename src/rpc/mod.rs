@@ -4,11 +4,14 @@
 //! term come and go, the server stays) and passes the message on; a client adds a deadline and turns a status back into
 //! the error that the other side meant.
 
+mod abandoned;
 mod blobs;
 mod client;
+pub mod peers;
 mod server;
 mod status;
 
 pub use blobs::BlobServer;
 pub use client::{RpcOptions, TonicConnector};
+pub use peers::TonicPeers;
 pub use server::{RpcServer, Services};

@@ -13,6 +13,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::client::RpcOptions;
+use super::peers::witness::ProbingWitness;
 use super::status::to_status;
 use crate::gateway::{
     Components, GatewayError, GatewayResult, JobMasterGateway, TaskExecutorGateway,
@@ -23,7 +24,7 @@ use crate::gateway::{
 pub enum Services {
     /// Those of a JobManager.
     JobManager(Arc<dyn Components>),
-    /// That of a TaskManager.
+    /// That of a TaskManager, which also answers who lost the leader.
     TaskManager(Arc<dyn TaskExecutorGateway>),
 }
 
@@ -94,7 +95,8 @@ impl Services {
                 TaskExecutorServer::new(Forward(gateway))
                     .max_decoding_message_size(limit)
                     .max_encoding_message_size(limit),
-            ),
+            )
+            .add_service(pb::witness_server::WitnessServer::new(ProbingWitness)),
         }
     }
 }
@@ -147,6 +149,7 @@ forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
     describe_job: DescribeJobRequest => JobDetails, components.dispatcher();
     describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse, components.dispatcher();
+    drain_task_manager: DrainTaskManagerRequest => Ack, components.dispatcher();
 });
 
 forward!(pb::resource_manager_server::ResourceManager, Shared, |components, message| {
@@ -180,4 +183,5 @@ forward!(pb::task_executor_server::TaskExecutor, Arc<dyn TaskExecutorGateway>, |
         GatewayResult::Ok(gateway);
     disconnect_job_master: DisconnectJobMasterRequest => Ack, GatewayResult::Ok(gateway);
     disconnect_resource_manager: DisconnectResourceManagerRequest => Ack, GatewayResult::Ok(gateway);
+    announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse, GatewayResult::Ok(gateway);
 });

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rand::Rng as _;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -17,11 +18,12 @@ use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
 use super::graphs::{GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
+use super::superseding::PAUSE;
 use super::{Fatal, Options, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
-use crate::gateway::{Connector, GatewayError, GatewayResult};
+use crate::gateway::{Connector, GatewayError, GatewayResult, JobStandings, NoAnswer};
 
 /// Messages that may wait.
 pub(super) const MAILBOX: usize = 1024;
@@ -45,6 +47,7 @@ pub(super) enum Request {
         pb::HeartbeatFromJobMasterRequest,
         Reply<pb::HeartbeatFromJobMasterResponse>,
     ),
+    AnnounceLeader(pb::AnnounceLeaderRequest, Reply<pb::AnnounceLeaderResponse>),
     JobMasterGoodbye(pb::DisconnectJobMasterRequest, Reply<pb::Ack>),
     ResourceManagerGoodbye(pb::DisconnectResourceManagerRequest, Reply<pb::Ack>),
 }
@@ -80,6 +83,7 @@ pub(super) enum Called {
         u64,
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
+    StoreAnswered(Result<JobStandings, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
 }
@@ -137,6 +141,8 @@ impl Actor {
         self.follow_leader();
         let mut is_followed = true;
         let stopped = loop {
+            self.core.review_doubts(Instant::now());
+            self.core.review_draining();
             self.run_effects();
             let deadline = self.core.next_deadline();
             let cancel = self.channels.cancel.clone();
@@ -221,6 +227,9 @@ impl Actor {
                     core.heartbeat_from_job_master(now, &request, &metrics),
                 );
             }
+            Request::AnnounceLeader(request, reply) => {
+                answer(reply, core.announce_leader(now, &request));
+            }
             Request::JobMasterGoodbye(request, reply) => {
                 answer(reply, core.disconnect_job_master(now, &request));
             }
@@ -242,6 +251,7 @@ impl Actor {
             Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
+            Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Watched) => {}
             Err(error) if error.is_cancelled() => {}
@@ -308,6 +318,7 @@ impl Actor {
                     Called::Updated(job, run, within(call.await, &address))
                 });
             }
+            Effect::AskStore(jobs) => self.ask_store(jobs),
             Effect::Start(task, start) => self.start(task, *start),
             Effect::Cancel(task) => {
                 if let Some(running) = self.running.get(&task) {
@@ -353,6 +364,19 @@ impl Actor {
         if let Some(earlier) = self.registering.insert(target, Registering { task, wake }) {
             earlier.task.abort();
         }
+    }
+
+    fn ask_store(&mut self, jobs: Vec<JobId>) {
+        let records = self.services.records.clone();
+        let bound = self.options.rpc_timeout;
+        // So that many that lost the same leader don't ask at the same moment.
+        let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
+        self.calls.spawn(async move {
+            tokio::time::sleep(jitter).await;
+            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
+            let answer = timeout(bound, records.standings(&jobs)).await;
+            Called::StoreAnswered(answer.unwrap_or_else(late))
+        });
     }
 
     fn start(&mut self, task: TaskKey, start: TaskStart) {

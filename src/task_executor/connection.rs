@@ -21,8 +21,17 @@ pub enum ConnectionState {
         /// When the other side was last heard.
         last_heard: Instant,
         /// How long it may be silent.
-        timeout: Duration,
+        silence: Silence,
     },
+}
+
+/// How long the other side may be silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    /// After this long it is not certain any more that it is still there, or still the one to listen to.
+    pub doubted_after: Duration,
+    /// After this long it counts as lost.
+    pub lost_after: Duration,
 }
 
 /// See the module.
@@ -80,10 +89,10 @@ impl Connection {
     }
 
     /// The last registration succeeded.
-    pub fn succeed(&mut self, now: Instant, timeout: Duration) {
+    pub fn succeed(&mut self, now: Instant, silence: Silence) {
         self.state = ConnectionState::Registered {
             last_heard: now,
-            timeout,
+            silence,
         };
     }
 
@@ -127,8 +136,19 @@ impl Connection {
         match self.state {
             ConnectionState::Registered {
                 last_heard,
-                timeout,
-            } => Some(last_heard + timeout),
+                silence,
+            } => Some(last_heard + silence.lost_after),
+            ConnectionState::Idle | ConnectionState::Registering => None,
+        }
+    }
+
+    /// From when on it is doubted; `None`: it is, since there is no connection.
+    pub fn doubted_at(&self) -> Option<Instant> {
+        match self.state {
+            ConnectionState::Registered {
+                last_heard,
+                silence,
+            } => Some(last_heard + silence.doubted_after),
             ConnectionState::Idle | ConnectionState::Registering => None,
         }
     }

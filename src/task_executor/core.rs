@@ -2,10 +2,10 @@
 //! as lost. Pure but for the epoch, which it shares with its process.
 //!
 //! Its other parts: [`super::registering`] (whom it follows, where it registers), [`super::requests`] (what others ask of
-//! it), [`super::deliveries`] (what it tells them). What is to be done is collected as [`Effect`]s.
+//! it), [`super::deliveries`] (what it tells them), [`super::superseding`] (what the store says of its jobs). What is to be done is collected as [`Effect`]s.
 //!
 //! - A slot becomes free only when nothing runs in it.
-//! - Only when no leader was heard of for `job-manager-failover-timeout` it lets its jobs go.
+//! - Only when neither a leader was heard of nor the store answered for `job-manager-failover-timeout` it lets its jobs go.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,7 @@ use super::executions::ExecutionKey;
 use super::job::Job;
 use super::launcher::{TaskStart, TaskStatus};
 use super::slot_table::{SlotHolder, SlotTable};
+use super::superseding::Asking;
 use super::{Fatal, Options, TaskExecutorDescription};
 use crate::gateway::fencing::HighestEpoch;
 
@@ -87,6 +88,8 @@ pub enum Effect {
         /// What.
         request: pb::UpdateTaskExecutionStatesRequest,
     },
+    /// Ask the store how these jobs stand.
+    AskStore(Vec<JobId>),
     /// Start a task.
     Start(TaskKey, Box<TaskStart>),
     /// Tell a task to end.
@@ -114,13 +117,22 @@ pub struct Core {
     pub(super) highest: HighestEpoch,
     pub(super) last_registration: u64,
     pub(super) leader: Option<Leader>,
+    /// When a leader was last heard, or heard of.
     pub(super) heard_of_leader: Instant,
+    /// Whether the store, or a leader itself, names somebody to follow.
+    pub(super) is_led: bool,
+    /// When the store last answered a question about a job.
+    pub(super) heard_of_store: Instant,
+    pub(super) asking: Asking,
+    pub(super) is_store_believed: bool,
     pub(super) resource_manager: Connection,
     pub(super) slots: SlotTable,
     /// The version of the slots that the last registration reported.
     pub(super) reported_slots: u64,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) is_stopping: bool,
+    pub(super) is_draining: bool,
+    pub(super) has_left: bool,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -145,11 +157,17 @@ impl Core {
             last_registration: first_registration,
             leader: None,
             heard_of_leader: now,
+            is_led: true,
+            heard_of_store: now,
+            asking: Asking::Quiet,
+            is_store_believed: true,
             resource_manager: Connection::idle(),
             slots,
             reported_slots: 0,
             jobs: BTreeMap::new(),
             is_stopping: false,
+            is_draining: false,
+            has_left: false,
             effects: Vec::new(),
         }
     }
@@ -190,12 +208,13 @@ impl Core {
 
     /// When [`Core::on_time`] is to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let failover = self.heard_of_leader + self.options.job_manager_failover_timeout;
+        let failover = self.failover_deadline();
         self.jobs
             .values()
             .filter_map(Job::next_deadline)
             .chain(self.slots.next_deadline())
             .chain(self.resource_manager.deadline())
+            .chain(self.doubt_deadline())
             .chain(
                 self.jobs
                     .values()
@@ -208,12 +227,12 @@ impl Core {
     /// Does what is due.
     pub fn on_time(&mut self, now: Instant) {
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        if self.heard_of_leader + self.options.job_manager_failover_timeout <= now {
+        if self.failover_deadline() <= now {
             for &job in &jobs {
                 self.end_job(
                     now,
                     job,
-                    "no leader was heard of for job-manager-failover-timeout",
+                    "neither a leader nor the store was reached for job-manager-failover-timeout",
                 );
             }
         }
@@ -253,6 +272,11 @@ impl Core {
             }
             self.flush(now, job);
         }
+    }
+
+    /// When jobs are let go, unless a leader is heard of or the store answers before.
+    fn failover_deadline(&self) -> Instant {
+        self.heard_of_leader.max(self.heard_of_store) + self.options.job_manager_failover_timeout
     }
 
     /// Tells all tasks to end, and takes nothing on any more.

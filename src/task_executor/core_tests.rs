@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
-use tanist_proto::id::JobId;
+use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::core::{Core, Effect, Target, TaskKey};
 use super::launcher::TaskStatus;
-use super::testing::{VERTEX, description};
+use super::testing::{VERTEX, description, graph};
 use super::*;
 use crate::gateway::registration::Registered;
-use crate::gateway::{GatewayError, GatewayResult};
+use crate::gateway::{GatewayError, GatewayResult, JobStanding, JobStandings, NoAnswer};
 
 const SLOTS: u32 = 2;
 
@@ -22,6 +22,19 @@ const SLOTS: u32 = 2;
 enum Step {
     Lead {
         epoch: u64,
+    },
+    /// The store names no leader.
+    NobodyLeads,
+    /// A leader dials.
+    Announce {
+        epoch: u64,
+    },
+    /// The store answers the question that is under way, if there is one: of a job that has ended, or with its generation;
+    /// `None`: it does not.
+    StoreSays {
+        epoch: u64,
+        generation: Option<u64>,
+        ended: bool,
     },
     /// A registration is sent to the ResourceManager or the JobMaster of a job; whether it succeeds.
     Register {
@@ -72,6 +85,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let allocation = 1u128..6;
     let step = prop_oneof![
         1 => (1u64..6).prop_map(|epoch| Step::Lead { epoch }),
+        1 => Just(Step::NobodyLeads),
+        1 => (1u64..6).prop_map(|epoch| Step::Announce { epoch }),
+        2 => (1u64..6, proptest::option::weighted(0.8, 0u64..5), proptest::bool::weighted(0.1))
+            .prop_map(|(epoch, generation, ended)| Step::StoreSays { epoch, generation, ended }),
         4 => (proptest::option::of(job.clone()), proptest::bool::weighted(0.8))
             .prop_map(|(at, succeeds)| Step::Register { at, succeeds }),
         6 => (sender.clone(), 0..SLOTS + 1, job.clone(), allocation.clone()).prop_map(
@@ -105,6 +122,8 @@ struct World {
     /// The last registration of each connection.
     registrations: BTreeMap<Target, u64>,
     running: Vec<(TaskKey, String)>,
+    told_to_end: BTreeSet<TaskKey>,
+    asked: Option<Vec<JobId>>,
     /// Since each job was last forgotten.
     started: BTreeSet<TaskKey>,
     cancelled: BTreeMap<(JobId, u32), u64>,
@@ -124,6 +143,8 @@ impl World {
             senders: Vec::new(),
             registrations: BTreeMap::new(),
             running: Vec::new(),
+            told_to_end: BTreeSet::new(),
+            asked: None,
             started: BTreeSet::new(),
             cancelled: BTreeMap::new(),
             epoch: 1,
@@ -168,6 +189,25 @@ impl World {
                     }),
                 );
             }
+            Step::NobodyLeads => self.core.leader_changed(now, None),
+            Step::Announce { epoch } => {
+                let request = pb::AnnounceLeaderRequest {
+                    sender: Some(pb::Sender {
+                        cluster_incarnation: "c1".to_owned(),
+                        epoch,
+                        registration: 0,
+                    }),
+                    leader_rpc_address: format!("jm{epoch}:1"),
+                    process: "jm".to_owned(),
+                };
+                let answer = self.core.announce_leader(now, &request);
+                prop_assert_eq!(answer.is_ok(), epoch >= self.epoch, "{:?}", answer);
+            }
+            Step::StoreSays {
+                epoch,
+                generation,
+                ended,
+            } => self.store_says(epoch, generation, ended)?,
             Step::Register { at, succeeds } => self.register(at, succeeds)?,
             Step::RequestSlot {
                 sender,
@@ -203,7 +243,7 @@ impl World {
                 let request = pb::SubmitTasksRequest {
                     sender: sender.clone(),
                     job: scope(job),
-                    graph: Some(pb::JobGraph::default()),
+                    graph: Some(graph()),
                     tasks: vec![pb::TaskDeployment {
                         vertex_id: VERTEX.to_owned(),
                         subtask,
@@ -277,6 +317,7 @@ impl World {
                 self.core.on_time(self.now);
             }
         }
+        self.core.review_doubts(self.now);
         self.run_effects()?;
         let heard = self.core.highest.heard().epoch.get();
         prop_assert!(
@@ -285,6 +326,45 @@ impl World {
             self.epoch
         );
         self.epoch = heard;
+        Ok(())
+    }
+
+    fn store_says(
+        &mut self,
+        epoch: u64,
+        generation: Option<u64>,
+        ended: bool,
+    ) -> Result<(), TestCaseError> {
+        let Some(jobs) = self.asked.take() else {
+            return Ok(());
+        };
+        let standing = |generation| match ended {
+            true => JobStanding::Ended,
+            false => JobStanding::Present(vec![Generation::new(generation)]),
+        };
+        let standings = generation.map(|generation| JobStandings {
+            incarnation: ClusterIncarnation::new("c1"),
+            epoch: Epoch::new(epoch),
+            jobs: jobs
+                .iter()
+                .map(|&job| (job, standing(generation)))
+                .collect(),
+        });
+        let is_believed = epoch >= self.epoch && !ended;
+        let answer = standings.ok_or_else(|| NoAnswer("a test says so".to_owned()));
+        self.core.store_answered(self.now, answer);
+        self.run_effects()?;
+        let superseded = self.running.iter().filter(|(task, _)| {
+            let generation = generation.filter(|_| is_believed);
+            jobs.contains(&task.job)
+                && generation.is_some_and(|stored| task.execution.generation.get() < stored)
+        });
+        for (task, _) in superseded {
+            prop_assert!(
+                self.told_to_end.contains(task),
+                "{task:?} goes on superseded"
+            );
+        }
         Ok(())
     }
 
@@ -361,11 +441,17 @@ impl World {
                     self.cancelled.retain(|(of, _), _| *of != job);
                     self.registrations.remove(&Target::JobMaster(job));
                 }
+                Effect::AskStore(jobs) => {
+                    prop_assert!(self.asked.is_none(), "two questions at once");
+                    self.asked = Some(jobs);
+                }
+                Effect::Cancel(task) => {
+                    self.told_to_end.insert(task);
+                }
                 Effect::Wake(_)
                 | Effect::NotifySlots { .. }
                 | Effect::Offer { .. }
                 | Effect::Update { .. }
-                | Effect::Cancel(_)
                 | Effect::ReleaseTask(_)
                 | Effect::Fatal(_) => {}
             }

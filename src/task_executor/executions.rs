@@ -94,6 +94,26 @@ impl Executions {
         self.cancel_where(deadline, |_, allocation| allocation == of)
     }
 
+    /// Forbids all generations below the stored ones, by vertex; gives those that have to be told to end.
+    pub fn supersede(
+        &mut self,
+        stored: &dyn Fn(JobVertexId) -> Option<Generation>,
+        deadline: Instant,
+    ) -> Vec<ExecutionKey> {
+        let is_older = |key: &ExecutionKey| {
+            let stored = stored(key.vertex)?;
+            let below = Generation::new(stored.get().checked_sub(1)?);
+            (key.generation <= below).then_some(below)
+        };
+        for key in self.executions.keys() {
+            if let Some(below) = is_older(key) {
+                let highest = self.highest.entry((key.vertex, key.subtask)).or_default();
+                *highest = (*highest).max(below);
+            }
+        }
+        self.cancel_where(deadline, |key, _| is_older(key).is_some())
+    }
+
     /// All that have to be told to end.
     pub fn cancel_all(&mut self, deadline: Instant) -> Vec<ExecutionKey> {
         self.cancel_where(deadline, |_, _| true)
@@ -149,6 +169,11 @@ impl Executions {
     pub fn is_in_use(&self, allocation: AllocationId) -> bool {
         self.live()
             .any(|(_, execution)| execution.allocation == allocation)
+    }
+
+    /// Whether nothing runs, and every end is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.executions.is_empty()
     }
 
     /// Whether anything runs.

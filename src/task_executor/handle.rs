@@ -57,6 +57,7 @@ ask! {
         -> HeartbeatFromResourceManagerResponse = ResourceManagerHeartbeat;
     heartbeat_from_job_master(HeartbeatFromJobMasterRequest)
         -> HeartbeatFromJobMasterResponse = JobMasterHeartbeat;
+    announce_leader(AnnounceLeaderRequest) -> AnnounceLeaderResponse = AnnounceLeader;
     disconnect_job_master(DisconnectJobMasterRequest) -> Ack = JobMasterGoodbye;
     disconnect_resource_manager(DisconnectResourceManagerRequest) -> Ack = ResourceManagerGoodbye;
 }

@@ -1,8 +1,8 @@
 //! One job on a TaskExecutor: the connection to its JobMaster, what is offered and reported there, and its executions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tanist_proto::id::AllocationId;
+use tanist_proto::id::{AllocationId, JobVertexId};
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -53,6 +53,8 @@ pub struct Job {
     pub connection: Connection,
     /// What was deployed.
     pub executions: Executions,
+    /// The pipelined region of each vertex, as the graph that was deployed orders them.
+    pub regions: BTreeMap<JobVertexId, usize>,
     /// Its graph, if deployments only name it and it was fetched.
     pub(super) graph: Option<KnownGraph>,
     /// Allocations to be offered.
@@ -72,6 +74,7 @@ impl Job {
             incarnation: 0,
             connection: Connection::idle(),
             executions: Executions::default(),
+            regions: BTreeMap::new(),
             graph: None,
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),

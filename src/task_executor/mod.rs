@@ -2,7 +2,7 @@
 //!
 //! It owns the slot table and the executions. It does not decide what runs: the ResourceManager gives its slots to jobs, the
 //! JobMasters deploy. It follows the leader, and registers there with all that it holds and runs; while nobody leads,
-//! everything goes on.
+//! everything goes on that the store does not know to be superseded.
 //!
 //! ```text
 //! connection:  idle --leader--> registering --success--> registered
@@ -11,7 +11,7 @@
 //! slot:        free --request_slot--> allocated --accepted--> active
 //!                ^                        | rejected, not taken in time  | free_slots, job ended
 //!                +---nothing runs in it-- releasing <--------------------+
-//! job:         (first slot) --> known --ended, unknown to the leader, nobody leads for too long--> ending --tasks gone--> forgotten
+//! job:         (first slot) --> known --ended, unknown to leader or store, nobody answers for too long--> ending --tasks gone--> forgotten
 //! execution:   admitted once --> deploying .. running --> finished | canceled | failed --acknowledged--> forgotten
 //!              (its generation stays remembered until the job is forgotten)
 //! ```
@@ -35,6 +35,9 @@ mod core;
 mod core_tests;
 mod dataflow_launcher;
 mod deliveries;
+mod draining;
+#[cfg(test)]
+mod draining_tests;
 mod executions;
 mod graphs;
 #[cfg(test)]
@@ -49,6 +52,9 @@ mod requests;
 #[cfg(test)]
 mod scripted_leader;
 mod slot_table;
+mod superseding;
+#[cfg(test)]
+mod superseding_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -69,9 +75,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::handle::TaskExecutorHandle;
 pub use self::launcher::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
-use crate::gateway::Connector;
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::registration::RegistrationOptions;
+use crate::gateway::{Connector, JobRecords};
 
 /// Intervals and limits. The defaults are Flink's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +92,7 @@ pub struct Options {
     pub retry_delay: Duration,
     /// `taskmanager.slot.timeout`: in which a JobMaster takes an allocated slot.
     pub slot_timeout: Duration,
-    /// `job-manager-failover-timeout`: so long without any leader a job is let go.
+    /// `job-manager-failover-timeout`: so long without any leader and without any answer of the store a job is let go.
     pub job_manager_failover_timeout: Duration,
     /// `task.cancellation.timeout`: a task that does not end within it ends the process.
     pub task_cancellation_timeout: Duration,
@@ -137,6 +143,8 @@ pub struct TaskExecutorDescription {
 pub enum Fatal {
     /// The cluster will never take it: it is unknown, of another cluster, or of a version that does not fit.
     Refused(String),
+    /// It was told to drain, and its last slot is free. Nothing is wrong.
+    Drained,
     /// A task does not end: only the end of the process ends it.
     Stuck(String),
     /// It ended without having been asked to.
@@ -146,6 +154,7 @@ pub enum Fatal {
 impl fmt::Display for Fatal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Fatal::Drained => f.write_str("it was drained"),
             Fatal::Refused(cause) | Fatal::Stuck(cause) | Fatal::Broken(cause) => {
                 f.write_str(cause)
             }
@@ -162,6 +171,8 @@ pub struct TaskExecutorServices {
     pub leader: watch::Receiver<Option<LeaderInformation>>,
     /// The youngest term that this process has heard of.
     pub highest_epoch: HighestEpoch,
+    /// Answers how jobs stand that no JobMaster speaks for.
+    pub records: Arc<dyn JobRecords>,
     /// Runs the tasks.
     pub launcher: Arc<dyn TaskLauncher>,
     /// Who this is.

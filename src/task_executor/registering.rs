@@ -3,12 +3,15 @@
 //! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with what it holds and runs.
 //! - The epoch is raised when a registration is sent, before the report that goes with it is built.
 
+use std::time::Duration;
+
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::Fatal;
+use super::connection::Silence;
 use super::core::{Core, Effect, Leader, Target};
 use super::executions::Metrics;
 use crate::gateway::registration::Registered;
@@ -17,9 +20,13 @@ use crate::gateway::{GatewayError, GatewayResult};
 impl Core {
     /// The store names a leader, or none.
     pub fn leader_changed(&mut self, now: Instant, leader: Option<LeaderInformation>) {
-        // Whoever is connected stays so: that the store names nobody says nothing about them.
-        let Some(information) = leader else { return };
-        self.heard_of_leader = now;
+        let Some(information) = leader else {
+            // Whoever is connected stays so: that the store names nobody says nothing about them. But who else could take a
+            // slot, or supersede what runs, is open: the store is asked, and the time for slots stands still.
+            self.is_led = false;
+            self.slots.stop_all_timers();
+            return;
+        };
         let Some(address) = information.addresses.get("rpc").cloned() else {
             tracing::error!(leader = %information.process, "the leader publishes no rpc address");
             return;
@@ -28,19 +35,48 @@ impl Core {
             epoch: information.epoch,
             address,
         };
-        if self
-            .leader
-            .as_ref()
-            .is_some_and(|known| known.epoch > leader.epoch)
-            || self.is_stopping
-        {
+        self.follow(now, leader);
+    }
+
+    /// Whoever took leadership says so itself, before the store does.
+    pub fn announce_leader(
+        &mut self,
+        now: Instant,
+        request: &pb::AnnounceLeaderRequest,
+    ) -> GatewayResult<pb::AnnounceLeaderResponse> {
+        // From here on everything of an older epoch is refused, whether or not this leader is ever confirmed.
+        let epoch = self.highest.admit(request.sender.as_ref())?;
+        if request.leader_rpc_address.is_empty() {
+            let reason = "the leader names no address".to_owned();
+            return Err(GatewayError::Invalid(reason));
+        }
+        tracing::debug!(%epoch, process = request.process, "dialled by a leader");
+        let address = request.leader_rpc_address.clone();
+        self.follow(now, Leader { epoch, address });
+        let (resource_id, incarnation) = self.identity();
+        Ok(pb::AnnounceLeaderResponse {
+            resource_id,
+            incarnation,
+        })
+    }
+
+    fn follow(&mut self, now: Instant, leader: Leader) {
+        let known = self.leader.as_ref();
+        if known.is_some_and(|known| known.epoch > leader.epoch) || self.is_stopping {
             return;
         }
+        self.heard_of_leader = now;
+        self.is_led = true;
         let targets: Vec<Target> = std::iter::once(Target::ResourceManager)
             .chain(self.jobs.keys().map(|&job| Target::JobMaster(job)))
             .collect();
         if self.leader.as_ref() == Some(&leader) {
             self.effects.extend(targets.into_iter().map(Effect::Wake));
+            let connected = self.jobs.iter();
+            let connected = connected.filter(|(_, known)| known.connection.is_registered());
+            for (&job, _) in connected {
+                self.slots.start_timers(job, now, self.options.slot_timeout);
+            }
             return;
         }
         tracing::info!(epoch = %leader.epoch, address = leader.address, "following leader");
@@ -74,6 +110,7 @@ impl Core {
             protocol_version: of.protocol_version,
             cluster_id: of.cluster_id.clone(),
             memory_configuration: Some(of.memory_configuration),
+            draining: self.is_draining,
         })
     }
 
@@ -134,8 +171,7 @@ impl Core {
                     "registered at resource manager"
                 );
                 self.heard_of_leader = now;
-                self.resource_manager
-                    .succeed(now, self.heartbeat_timeout(&success));
+                self.resource_manager.succeed(now, self.silence(&success));
                 // Its leader answers: whoever waits for a JobMaster there need not wait any longer.
                 self.wake_all();
                 if self.slots.version() != self.reported_slots {
@@ -161,9 +197,11 @@ impl Core {
         run: u64,
         result: Registered<(pb::RegistrationSuccess, u64)>,
     ) {
-        let timeout = match &result {
-            Registered::Success((success, _)) => self.heartbeat_timeout(success),
-            Registered::Rejected(_) | Registered::NotFound(_) => self.options.heartbeat_timeout,
+        let silence = match &result {
+            Registered::Success((success, _)) => self.silence(success),
+            Registered::Rejected(_) | Registered::NotFound(_) => {
+                self.silence(&pb::RegistrationSuccess::default())
+            }
         };
         let Some(known) = self
             .jobs
@@ -176,7 +214,7 @@ impl Core {
             Registered::Success((success, incarnation)) => {
                 tracing::info!(%job, epoch = success.epoch, "registered at job master");
                 self.heard_of_leader = now;
-                known.connection.succeed(now, timeout);
+                known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
                 let held = self.slots.held_by(job);
                 let holders = held.filter_map(|(_, slot)| slot.holder());
@@ -244,10 +282,19 @@ impl Core {
         Ok((incarnation, leader.epoch, self.last_registration))
     }
 
-    fn heartbeat_timeout(&self, success: &pb::RegistrationSuccess) -> std::time::Duration {
-        match success.heartbeat_timeout_ms {
+    fn silence(&self, success: &pb::RegistrationSuccess) -> Silence {
+        let lost_after = match success.heartbeat_timeout_ms {
             0 => self.options.heartbeat_timeout,
-            millis => std::time::Duration::from_millis(millis),
+            millis => Duration::from_millis(millis),
+        };
+        // One heartbeat is overdue by half an interval. The leader counts several that failed before it gives up.
+        let doubted_after = match success.heartbeat_interval_ms {
+            0 => lost_after / 3,
+            millis => Duration::from_millis(millis) * 3 / 2,
+        };
+        Silence {
+            doubted_after: doubted_after.min(lost_after),
+            lost_after,
         }
     }
 }

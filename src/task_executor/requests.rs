@@ -3,11 +3,12 @@
 //! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
 //! connection rests on. What is asked about a job also names the job's JobMaster.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_proto::id::{AllocationId, Generation, JobId};
+use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use super::job::Job;
 use super::launcher::TaskStart;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
 use crate::gateway::{GatewayError, GatewayResult};
+use crate::job::regions;
 
 impl Core {
     /// The ResourceManager gives a slot to a job.
@@ -33,6 +35,8 @@ impl Core {
         let refused = |reason: &str| Answer::Refused(reason.to_owned());
         let answer = if self.is_stopping {
             refused("the TaskManager is shutting down")
+        } else if self.is_draining && !self.slots.is_held(holder) {
+            refused("the TaskManager is being drained")
         } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
             refused("what is left of the job is being stopped")
         } else {
@@ -107,6 +111,9 @@ impl Core {
             }
             (None, None) => return Err(invalid("the deployment has no graph")),
         };
+        if let Some(known) = self.jobs.get_mut(&job) {
+            known.regions = regions_by_vertex(&graph);
+        }
         let mut refused = Vec::new();
         for deployment in request.tasks {
             let mut refusal = refusal(&deployment, String::new());
@@ -171,6 +178,9 @@ impl Core {
         request: &pb::HeartbeatFromResourceManagerRequest,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
+        if request.draining {
+            self.drain();
+        }
         let slot_report = Some(self.slots.report());
         Ok(pb::HeartbeatFromResourceManagerResponse { slot_report })
     }
@@ -382,6 +392,17 @@ impl Core {
             reason: reason.to_owned(),
         }
     }
+}
+
+fn regions_by_vertex(graph: &pb::JobGraph) -> BTreeMap<JobVertexId, usize> {
+    let by_vertex = |(region, vertices): (usize, Vec<JobVertexId>)| {
+        vertices.into_iter().map(move |vertex| (vertex, region))
+    };
+    regions(graph)
+        .into_iter()
+        .enumerate()
+        .flat_map(by_vertex)
+        .collect()
 }
 
 /// How it is said that a task was not started.

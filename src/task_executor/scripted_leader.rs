@@ -191,6 +191,16 @@ impl Leader {
         }
     }
 
+    /// Dials the TaskExecutor.
+    pub async fn announce(&self) -> GatewayResult<pb::AnnounceLeaderResponse> {
+        let request = pb::AnnounceLeaderRequest {
+            sender: Some(self.sender(0)),
+            leader_rpc_address: self.address.clone(),
+            process: self.address.clone(),
+        };
+        self.task_executor().announce_leader(request).await
+    }
+
     pub async fn request_slot(&self, slot: u32, allocation: &str) -> pb::RequestSlotResponse {
         let request = pb::RequestSlotRequest {
             sender: self.resource_manager_sender(),
@@ -291,9 +301,36 @@ impl Leader {
             .await
     }
 
+    /// Has it drain.
+    pub async fn drain(&self) {
+        let request = pb::HeartbeatFromResourceManagerRequest {
+            sender: self.resource_manager_sender(),
+            draining: true,
+        };
+        let answer = self
+            .task_executor()
+            .heartbeat_from_resource_manager(request)
+            .await;
+        answer.expect("is registered");
+    }
+
+    /// Gives a slot of the job back.
+    pub async fn free(&self, allocation: &str) {
+        let request = pb::FreeSlotsRequest {
+            sender: self.job_master_sender(),
+            allocation_ids: vec![allocation.to_owned()],
+            cause: "a test says so".to_owned(),
+        };
+        let answer = self.task_executor().free_slots(request).await;
+        answer.expect("is registered");
+    }
+
     pub async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
         let sender = self.resource_manager_sender();
-        let request = pb::HeartbeatFromResourceManagerRequest { sender };
+        let request = pb::HeartbeatFromResourceManagerRequest {
+            sender,
+            draining: false,
+        };
         let answer = self
             .task_executor()
             .heartbeat_from_resource_manager(request)

@@ -216,6 +216,15 @@ impl SlotTable {
         self.set_deadlines(job, None);
     }
 
+    /// The time stands still for all jobs.
+    pub fn stop_all_timers(&mut self) {
+        for slot in &mut self.slots {
+            if let SlotState::Allocated { deadline, .. } = slot {
+                *deadline = None;
+            }
+        }
+    }
+
     /// The allocations whose time is over.
     pub fn expired(&self, now: Instant) -> Vec<SlotHolder> {
         let is_due = |slot: &SlotState| match slot {
@@ -259,6 +268,11 @@ impl SlotTable {
         self.slots
             .iter()
             .any(|slot| slot.holder().is_some_and(|holder| holder.job == job))
+    }
+
+    /// Whether nobody holds any slot.
+    pub fn is_free(&self) -> bool {
+        self.slots.iter().all(|slot| slot.holder().is_none())
     }
 
     /// Every slot.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -10,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::scripted_leader::{Leader, Script};
 use super::*;
-use crate::gateway::LocalConnector;
+use crate::gateway::{JobStanding, JobStandings, LocalConnector, NoAnswer};
 
 /// How long a test waits for anything.
 pub const BOUND: Duration = Duration::from_secs(3600);
@@ -134,6 +135,47 @@ impl RunningTask for ScriptedTask {
     }
 }
 
+/// A store that says of [`JOB`] what the test says; at first it can't be reached.
+#[derive(Debug, Default)]
+pub struct ScriptedRecords {
+    answer: Mutex<Option<(u64, JobStanding)>>,
+    pub questions: Mutex<Vec<Instant>>,
+}
+
+impl ScriptedRecords {
+    /// From now on it says this, in this epoch; `None`: nothing.
+    pub fn say(&self, answer: Option<(u64, JobStanding)>) {
+        *self.answer.lock().expect("not poisoned") = answer;
+    }
+
+    /// The regions' generations.
+    pub fn say_generation(&self, epoch: u64, generation: u64) {
+        let regions = vec![Generation::new(generation)];
+        self.say(Some((epoch, JobStanding::Present(regions))));
+    }
+
+    pub fn asked(&self) -> usize {
+        self.questions.lock().expect("not poisoned").len()
+    }
+}
+
+#[async_trait]
+impl JobRecords for ScriptedRecords {
+    async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer> {
+        self.questions
+            .lock()
+            .expect("not poisoned")
+            .push(Instant::now());
+        let answer = self.answer.lock().expect("not poisoned").clone();
+        let (epoch, standing) = answer.ok_or_else(|| NoAnswer("a test says so".to_owned()))?;
+        Ok(JobStandings {
+            incarnation: ClusterIncarnation::new("c1"),
+            epoch: Epoch::new(epoch),
+            jobs: jobs.iter().map(|&job| (job, standing.clone())).collect(),
+        })
+    }
+}
+
 /// A TaskExecutor with two slots, and what surrounds it.
 pub struct World {
     pub connector: LocalConnector,
@@ -141,6 +183,7 @@ pub struct World {
     pub leader: watch::Sender<Option<LeaderInformation>>,
     pub highest: HighestEpoch,
     pub launcher: Arc<ScriptedLauncher>,
+    pub records: Arc<ScriptedRecords>,
     pub started: mpsc::Receiver<Started>,
 }
 
@@ -161,11 +204,13 @@ impl World {
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
         });
+        let records = Arc::new(ScriptedRecords::default());
         let runs = runs.unwrap_or_else(|| launcher.clone());
         let services = TaskExecutorServices {
             connector: Arc::new(connector.clone()),
             leader: followed,
             highest_epoch: highest.clone(),
+            records: records.clone(),
             launcher: runs,
             description: description(),
             first_registration: first_registration(),
@@ -178,6 +223,7 @@ impl World {
             leader,
             highest,
             launcher,
+            records,
             started,
         }
     }

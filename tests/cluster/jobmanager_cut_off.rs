@@ -60,7 +60,10 @@ async fn cluster_with_a_proxy(
 ) -> anyhow::Result<(Cluster, TcpProxy)> {
     let store = Store::shared(kind).await?;
     let proxy = TcpProxy::start(store.endpoint().parse()?).await?;
-    let mut builder = ClusterBuilder::new(PROGRAM, store).store_at(0, proxy.address().to_string());
+    let mut builder = ClusterBuilder::new(PROGRAM, store)
+        .store_at(0, proxy.address().to_string())
+        // The suspended leader is heard: it is followed only because it stays cut off.
+        .set("high-availability.detector.hold-off-timeout", "1 s");
     if let Some(lease) = lease {
         builder = match kind {
             StoreKind::Embedded => builder,

@@ -24,6 +24,7 @@ mod demo;
 mod jobmanager_cut_off;
 mod jobmanager_killed;
 mod jobmanager_stopped;
+mod jobmanager_watched;
 mod large_graphs;
 mod store_restarted;
 mod support;

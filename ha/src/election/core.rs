@@ -22,6 +22,7 @@ use crate::election::driver::{
     Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey,
     ProcessId, SessionState,
 };
+use crate::election::hold_off::HoldOff;
 use crate::error::{Outcome, Result};
 
 pub use crate::election::event::{Effect, Event, Standing, Term, Timing};
@@ -73,6 +74,7 @@ pub struct ElectionCore {
     /// The last request got no answer that helps: nothing is sent before this moment.
     paused_until: Option<Moment>,
     hold_off_until: Option<Moment>,
+    hold_off: HoldOff,
     /// This start of the process has led before.
     has_led: bool,
 }
@@ -95,6 +97,7 @@ impl ElectionCore {
             settles_doubt: false,
             paused_until: None,
             hold_off_until: None,
+            hold_off: HoldOff::default(),
             has_led: false,
         }
     }
@@ -117,6 +120,11 @@ impl ElectionCore {
         matches!(self.phase, Phase::Resigning { .. })
     }
 
+    /// Whether the free leadership of `view` was given up by its holder, as far as this process has seen.
+    pub fn was_resigned(&self, view: &ElectionView) -> bool {
+        self.hold_off.was_resigned(view)
+    }
+
     /// The youngest epoch heard of.
     pub fn highest(&self) -> Epoch {
         self.highest
@@ -135,6 +143,8 @@ impl ElectionCore {
             }
             Event::ResignReply(reply) => self.on_resign(now, reply),
             Event::Depose(epoch) => self.depose = Some(epoch),
+            Event::Spare(epoch) => self.depose = self.depose.filter(|wanted| *wanted != epoch),
+            Event::Vouched { epoch, until } => self.hold_off.vouch(epoch, until),
             Event::Resign => self.start_resigning(&mut effects),
             Event::Heard(epoch) => self.hear(epoch, &mut effects),
             Event::Wake => {}
@@ -147,9 +157,12 @@ impl ElectionCore {
     fn progress(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         self.hold_off_until = self.hold_off_until.filter(|until| now < *until);
         self.paused_until = self.paused_until.filter(|until| now < *until);
+        if let Some(view) = &self.view {
+            self.hold_off.see(now, view);
+        }
         self.suspend_if_unsure(now, effects);
         if self.paused_until.is_none() {
-            self.send_what_is_due(effects);
+            self.send_what_is_due(now, effects);
             if self.doubted && self.phase != Phase::Refused {
                 self.read(effects);
             }
@@ -172,10 +185,10 @@ impl ElectionCore {
         };
     }
 
-    fn send_what_is_due(&mut self, effects: &mut Vec<Effect>) {
+    fn send_what_is_due(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         match &mut self.phase {
             Phase::Standby if self.view.is_none() => self.read(effects),
-            Phase::Standby => self.consider_taking(effects),
+            Phase::Standby => self.consider_taking(now, effects),
             Phase::Taking(taking) if !taking.in_flight && !self.reading => {
                 taking.in_flight = true;
                 effects.push(taking.request());
@@ -202,11 +215,34 @@ impl ElectionCore {
             (Phase::Leading(_), SessionState::Alive { deadline, .. }) => *deadline,
             _ => None,
         };
-        [self.paused_until, self.hold_off_until, deadline]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at > now)
-            .min()
+        [
+            self.paused_until,
+            self.hold_off_until,
+            deadline,
+            self.left_alone_until(now),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|at| *at > now)
+        .min()
+    }
+
+    /// Until when free leadership is left to a term that is heard to live. Where the store takes a lease only from the
+    /// dead, there is nobody to wait for.
+    fn left_alone_until(&self, now: Moment) -> Option<Moment> {
+        let leases_end = matches!(
+            self.session,
+            SessionState::Alive {
+                deadline: Some(_),
+                ..
+            }
+        );
+        let view = self
+            .view
+            .as_ref()
+            .filter(|view| leases_end && view.leader.is_none())?;
+        let bound = self.timing.suspended_holdoff;
+        self.hold_off.until(now, view, bound)
     }
 
     fn pause(&mut self, now: Moment) {
@@ -222,7 +258,7 @@ impl ElectionCore {
     }
 
     /// Takes free leadership, deposes when asked to, and takes up a term that it holds without knowing.
-    fn consider_taking(&mut self, effects: &mut Vec<Effect>) {
+    fn consider_taking(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let (Some(view), Some(nonce)) = (self.view.clone(), self.session.nonce().cloned()) else {
             return;
         };
@@ -232,7 +268,10 @@ impl ElectionCore {
             return;
         }
         let wanted = match &view.leader {
-            None => self.hold_off_until.is_none(),
+            None => {
+                self.depose == Some(youngest)
+                    || self.hold_off_until.is_none() && self.left_alone_until(now).is_none()
+            }
             Some(leader) if leader.process == self.process && leader.nonce == nonce => {
                 // A request that was given up long ago was applied after all: whoever holds the key leads.
                 if let Some((record, token)) = &view.epoch
@@ -250,7 +289,13 @@ impl ElectionCore {
             }
             // Left by an earlier start of this very process, or by a session of it that is gone. Once it has led it may
             // as well be another living process that was given the same id: two of them would depose each other for ever.
-            Some(leader) if leader.process == self.process => !self.has_led,
+            Some(leader)
+                if leader.process == self.process
+                    && self.timing.deposes_earlier_self
+                    && !self.has_led =>
+            {
+                true
+            }
             Some(leader) => self.depose == Some(leader.epoch),
         };
         // Until the term is over the wish stays, as this attempt may fail in passing.

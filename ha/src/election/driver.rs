@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::store::Change;
 
 /// The fencing token of a term: only grows, taken from the store. Zero: nobody ever led.
 #[derive(
@@ -100,8 +101,23 @@ text_id! {
     Nonce
 }
 text_id! {
+    /// One running kernel and one network in it: two processes that show the same reach each other without anything between.
+    HostIdentity
+}
+text_id! {
     /// The identity of the cluster's data: created with `epoch`, gone when the store is wiped.
     ClusterIncarnation
+}
+
+impl HostIdentity {
+    /// That of this process: the boot id and the inode of its network namespace. Nothing if the host does not tell: then
+    /// it is nobody else's either.
+    pub fn own() -> Option<HostIdentity> {
+        use std::os::unix::fs::MetadataExt as _;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let network = std::fs::metadata("/proc/self/ns/net").ok()?.ino();
+        Some(HostIdentity(format!("{}/{network}", boot.trim())))
+    }
 }
 
 impl ClusterIncarnation {
@@ -161,6 +177,23 @@ pub struct Member {
     pub reads_format: u16,
     /// Free text for people: version and the like.
     pub version: String,
+    /// The host and network that it runs in; none from a version that does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostIdentity>,
+    /// How far its cache was when it last stood by; written seldom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<MemberCache>,
+}
+
+/// What a member says of its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberCache {
+    /// The transaction that it stood at.
+    pub change: Change,
+    /// Records that it knew.
+    pub records: usize,
+    /// Bytes that they took.
+    pub bytes: usize,
 }
 
 /// The keys of an election at one moment.

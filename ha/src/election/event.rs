@@ -31,6 +31,15 @@ pub enum Event {
     ResignReply(Result<Attempt>),
     /// Somebody has reason to end the term of this epoch and to lead instead.
     Depose(Epoch),
+    /// There is no such reason any more.
+    Spare(Epoch),
+    /// The term of this epoch is heard to live, which counts until then; `None`: it is not heard any more.
+    Vouched {
+        /// Whose.
+        epoch: Epoch,
+        /// Until when.
+        until: Option<Moment>,
+    },
     /// End the own term and let another process lead.
     Resign,
     /// A message of this epoch arrived.
@@ -107,6 +116,11 @@ pub struct Timing {
     pub retry_interval: Duration,
     /// After resigning, before this process takes free leadership again.
     pub resign_holdoff: Duration,
+    /// For how long leadership that came free without a word is left to a term that is heard to live.
+    pub suspended_holdoff: Duration,
+    /// Whether a `leader` of an earlier start of this process is deposed as soon as it is seen. If not, somebody makes
+    /// sure that it answers no more, and asks to.
+    pub deposes_earlier_self: bool,
 }
 
 impl Default for Timing {
@@ -114,6 +128,8 @@ impl Default for Timing {
         Timing {
             retry_interval: Duration::from_millis(200),
             resign_holdoff: Duration::from_secs(2),
+            suspended_holdoff: Duration::from_secs(10),
+            deposes_earlier_self: true,
         }
     }
 }

@@ -4,15 +4,19 @@
 //! - [`core`]: the decisions, pure; [`event`]: what goes into it and comes out.
 //! - [`service`]: the actor that runs the core on a driver: [`LeaderElection`].
 //! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
+//! - [`takeover`]: how a term came about, by name: [`Takeover`].
 
 pub mod core;
 pub mod driver;
 pub mod event;
+mod hold_off;
 pub mod service;
 pub mod session;
+pub mod takeover;
 #[cfg(test)]
 mod tests;
 
 pub use driver::*;
 pub use service::{ElectionOptions, LeaderElection};
 pub use session::{LeaderSession, Leadership, NotLeading};
+pub use takeover::{Detection, Evidence, Former, Takeover};

@@ -21,6 +21,7 @@ use crate::election::driver::{
     ProcessId, SessionState,
 };
 use crate::election::session::{LeaderSession, Leadership};
+use crate::election::takeover::{Detection, Evidence, Former, Takeover};
 use crate::error::{Error, Result};
 use crate::store::Fence;
 
@@ -44,14 +45,23 @@ pub struct LeaderElection {
     leadership: watch::Receiver<Leadership>,
     observed: watch::Receiver<Option<ElectionView>>,
     driver: Arc<dyn ElectionDriver>,
-    _stop: Arc<DropGuard>,
+    clock: Clock,
+    runtime: tokio::runtime::Handle,
+    /// `None` in a handle that does not keep the election running.
+    _stop: Option<Arc<DropGuard>>,
 }
 
 #[derive(Debug)]
 enum Command {
     Depose {
         epoch: Epoch,
+        evidence: Option<Evidence>,
         reply: oneshot::Sender<Result<Epoch>>,
+    },
+    Spare(Epoch),
+    Vouched {
+        epoch: Epoch,
+        until: Option<Moment>,
     },
     Resign {
         reply: oneshot::Sender<()>,
@@ -136,18 +146,22 @@ impl LeaderElection {
             standing: watch::Sender::new(Standing::Standby),
             leadership: leadership_out,
             over: CancellationToken::new(),
+            evidence: None,
+            attempt: None,
             deposing: Vec::new(),
             resigning: Vec::new(),
             stop: stop.clone(),
         };
         let observed = driver.observed();
-        let stop = Arc::new(stop.drop_guard());
+        let stop = Some(Arc::new(stop.drop_guard()));
         (
             LeaderElection {
                 commands,
                 leadership,
                 observed,
                 driver,
+                clock: actor.options.clock,
+                runtime: tokio::runtime::Handle::current(),
                 _stop: stop,
             },
             actor,
@@ -159,20 +173,69 @@ impl LeaderElection {
         self.leadership.clone()
     }
 
+    /// This process's lease or session.
+    pub fn lease(&self) -> watch::Receiver<SessionState> {
+        self.driver.session()
+    }
+
     /// What the election's keys hold, as watched.
     pub fn observed(&self) -> watch::Receiver<Option<ElectionView>> {
         self.observed.clone()
     }
 
-    /// Ends the term of `epoch` through the store and leads instead. Returns the youngest epoch once that term is over,
+    /// The same election, in a handle that does not keep it running: for what lives beside it.
+    #[must_use]
+    pub fn detached(&self) -> LeaderElection {
+        LeaderElection {
+            _stop: None,
+            ..self.clone()
+        }
+    }
+
+    /// The runtime that the election runs on: on a real store one of its own, for what must be as prompt as the lease.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
+    /// The clock of all moments of this election.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Ends the term of `epoch` through the store and leads instead: somebody invited this process to. Returns the youngest epoch once that term is over,
     /// whoever ended it; an error if it could not be tried.
     pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
+        self.request_depose(epoch, None).await
+    }
+
+    /// As [`LeaderElection::depose`], for a reason that the next term's [`Takeover`] tells.
+    pub async fn depose_because(&self, epoch: Epoch, evidence: Evidence) -> Result<Epoch> {
+        self.request_depose(epoch, Some(evidence)).await
+    }
+
+    async fn request_depose(&self, epoch: Epoch, evidence: Option<Evidence>) -> Result<Epoch> {
         let (reply, answer) = oneshot::channel();
         self.commands
-            .send(Command::Depose { epoch, reply })
+            .send(Command::Depose {
+                epoch,
+                evidence,
+                reply,
+            })
             .await
             .map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// The reason to depose that term is gone: it is not tried any more. A request that is on its way may still be applied.
+    pub async fn spare(&self, epoch: Epoch) {
+        let _ = self.commands.send(Command::Spare(epoch)).await;
+    }
+
+    /// The term of `epoch` is heard to live, which counts until then; `None`: it is not heard any more. Holds this process
+    /// off from taking leadership that came free by trouble of the store ([`Timing::suspended_holdoff`]).
+    pub fn vouch(&self, epoch: Epoch, until: Option<Moment>) {
+        // A full mailbox loses little: the next beat vouches again.
+        let _ = self.commands.try_send(Command::Vouched { epoch, until });
     }
 
     /// Ends the own term, if there is one, and lets another process lead. Returns when the store has taken note.
@@ -260,6 +323,10 @@ struct ElectionActor {
     leadership: watch::Sender<Leadership>,
     /// Ends with the present term.
     over: CancellationToken,
+    /// Why the term of that epoch is to be deposed.
+    evidence: Option<(Epoch, Evidence)>,
+    /// How the term of that epoch came about, if the last request for it was applied.
+    attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
     deposing: Vec<(Epoch, oneshot::Sender<Result<Epoch>>)>,
     resigning: Vec<oneshot::Sender<()>>,
     stop: CancellationToken,
@@ -310,18 +377,39 @@ impl ElectionActor {
 
     fn take_command(&mut self, command: Command) -> Event {
         match command {
-            Command::Depose { epoch, reply }
+            Command::Depose { epoch, reply, .. }
                 if self.core.term().is_some_and(|term| term.epoch == epoch) =>
             {
                 let text = "a process does not depose itself: it resigns";
                 let _ = reply.send(Err(Error::Misconfigured(text.into())));
                 Event::Wake
             }
-            Command::Depose { epoch, reply } => {
-                info!(%epoch, "deposing the leader");
+            Command::Depose {
+                epoch,
+                evidence,
+                reply,
+            } => {
+                let reason = evidence
+                    .as_ref()
+                    .map_or(Detection::Invited, |e| e.detection);
+                info!(%epoch, %reason, "deposing the leader");
+                self.evidence = evidence.map(|evidence| (epoch, evidence));
                 self.deposing.push((epoch, reply));
                 Event::Depose(epoch)
             }
+            Command::Spare(epoch) => {
+                info!(%epoch, "the leader is heard again and is not deposed");
+                let (spared, waiting) = std::mem::take(&mut self.deposing)
+                    .into_iter()
+                    .partition(|(of, _)| *of == epoch);
+                self.deposing = waiting;
+                for (_, reply) in spared {
+                    let text = "the wish to depose was withdrawn";
+                    let _: Result<_, _> = reply.send(Err(Error::Misconfigured(text.into())));
+                }
+                Event::Spare(epoch)
+            }
+            Command::Vouched { epoch, until } => Event::Vouched { epoch, until },
             Command::Resign { reply } => {
                 self.resigning.push(reply);
                 Event::Resign
@@ -339,6 +427,7 @@ impl ElectionActor {
             }
             Effect::Advance { seen, next, leader } => {
                 debug!(epoch = %next.epoch, "taking leadership");
+                self.attempt = Some((next.epoch, self.reason_to_take(&seen)));
                 self.requests.spawn(async move {
                     Event::AdvanceReply(driver.advance(&seen, &next, &leader).await)
                 });
@@ -395,6 +484,48 @@ impl ElectionActor {
         self.leadership.send_replace(leadership);
     }
 
+    /// Why leadership as in `seen` is taken. `None` if nobody led before.
+    fn reason_to_take(&self, seen: &ElectionView) -> Option<(Epoch, Evidence)> {
+        let former = seen.youngest();
+        if former == Epoch::ZERO {
+            return None;
+        }
+        if let Some(known) = self.evidence.clone().filter(|(epoch, _)| *epoch == former) {
+            return Some(known);
+        }
+        let leases_end = matches!(
+            &*self.session.borrow(),
+            SessionState::Alive {
+                deadline: Some(_),
+                ..
+            }
+        );
+        let detection = match &seen.leader {
+            Some(leader) if leader.process == self.options.process => {
+                Detection::OwnEarlierIncarnation
+            }
+            Some(_) => Detection::Invited,
+            None if self.core.was_resigned(seen) => Detection::Resigned,
+            None if leases_end => Detection::LeaseExpired,
+            None => Detection::ProcessGone,
+        };
+        let process = match (&seen.leader, &seen.info) {
+            (Some(leader), _) => Some(leader.process.clone()),
+            (None, Some(info)) if info.epoch == former => Some(info.process.clone()),
+            (None, _) => None,
+        };
+        let evidence = Evidence {
+            detection,
+            former: Former {
+                process,
+                ..Former::default()
+            },
+            last_beat: None,
+            detected: self.options.clock.now(),
+        };
+        Some((former, evidence))
+    }
+
     fn present_session(&self, term: &Term) -> Option<LeaderSession> {
         let leadership = self.leadership.borrow();
         leadership
@@ -405,6 +536,18 @@ impl ElectionActor {
 
     fn begin_session(&mut self, term: &Term) -> LeaderSession {
         self.over = CancellationToken::new();
+        let attempt = self
+            .attempt
+            .take()
+            .filter(|(epoch, _)| *epoch == term.epoch);
+        let takeover = attempt
+            .and_then(|(_, reason)| reason)
+            .map(|(former_epoch, evidence)| Takeover {
+                former_epoch,
+                evidence,
+                granted: self.options.clock.now(),
+                granted_ms: wall_clock_ms(),
+            });
         let incarnation = self
             .core
             .incarnation()
@@ -421,6 +564,7 @@ impl ElectionActor {
             self.driver.session(),
             self.standing.subscribe(),
             self.over.clone(),
+            takeover,
         )
     }
 

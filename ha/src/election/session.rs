@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::election::core::Standing;
 use crate::election::driver::{ClusterIncarnation, Epoch, ProcessId, SessionState};
+use crate::election::takeover::Takeover;
 use crate::store::Fence;
 
 /// How this process stands. A level: states in between may be skipped, so compare epochs.
@@ -49,6 +50,7 @@ struct Inner {
     lease: watch::Receiver<SessionState>,
     standing: watch::Receiver<Standing>,
     over: CancellationToken,
+    takeover: Option<Takeover>,
 }
 
 /// Why a term may not decide anything at the moment.
@@ -70,6 +72,7 @@ impl LeaderSession {
         lease: watch::Receiver<SessionState>,
         standing: watch::Receiver<Standing>,
         over: CancellationToken,
+        takeover: Option<Takeover>,
     ) -> LeaderSession {
         let inner = Inner {
             process,
@@ -78,6 +81,7 @@ impl LeaderSession {
             lease,
             standing,
             over,
+            takeover,
         };
         LeaderSession {
             inner: Arc::new(inner),
@@ -102,6 +106,17 @@ impl LeaderSession {
     /// What guards the term's writes.
     pub fn fence(&self) -> &Fence {
         &self.inner.fence
+    }
+
+    /// How this term followed the former one; `None` for the cluster's first, and where this process found out late that
+    /// it leads.
+    pub fn takeover(&self) -> Option<&Takeover> {
+        self.inner.takeover.as_ref()
+    }
+
+    /// The clock of the term's moments.
+    pub fn clock(&self) -> Clock {
+        self.inner.clock
     }
 
     /// Whether the term may decide something now. Reads the clock: ask right before acting. Only bounds waste: what

@@ -59,6 +59,7 @@ pub(super) struct Database {
     busy_timeout: Duration,
     file: Option<(u64, u64)>,
     was_busy: bool,
+    is_missed: bool,
     opened: u64,
 }
 
@@ -80,6 +81,7 @@ impl Database {
             busy_timeout,
             file,
             was_busy: false,
+            is_missed: false,
             opened: 0,
         };
         database.prepare()?;
@@ -93,6 +95,20 @@ impl Database {
     /// Whether the last write found the write lock busy until its patience ended.
     pub(super) fn was_busy(&self) -> bool {
         self.was_busy
+    }
+
+    /// The same for those who only look, without being asked to. A file that is gone is not made again the first time it is
+    /// missed: somebody may be removing the whole directory, which would then not be empty.
+    pub(super) fn look_at_file(&mut self) -> Result<()> {
+        let is_gone = !self.path.exists();
+        let was_missed = std::mem::replace(&mut self.is_missed, is_gone);
+        if is_gone && !was_missed {
+            return Err(Error::Unavailable {
+                store: STORE,
+                reason: format!("{} is gone", self.path.display()),
+            });
+        }
+        self.follow_file()
     }
 
     /// Opens it anew if the file was removed or replaced: this connection would go on with what nobody else sees.
@@ -222,5 +238,26 @@ pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
         },
         // Among them NotADatabase, DatabaseCorrupt, and what a foreign hand did to the schema.
         _ => corrupt(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_only_looks_does_not_make_a_removed_file_again_at_once() -> Result<()> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("store.db");
+        let mut database = Database::open(&path, Duration::from_secs(1))?;
+        for _ in 0..2 {
+            database.look_at_file()?;
+            std::fs::remove_file(&path).expect("it is there");
+            database.look_at_file().expect_err("it is gone");
+            assert!(!path.exists());
+            database.look_at_file()?;
+            assert!(path.exists(), "a store that stays away is begun anew");
+        }
+        Ok(())
     }
 }

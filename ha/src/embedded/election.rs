@@ -84,7 +84,7 @@ struct Follow {
 
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
-        database.follow_file()?;
+        database.look_at_file()?;
         let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());

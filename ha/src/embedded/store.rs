@@ -2,9 +2,12 @@
 //!
 //! Reads have a connection of their own, so that a long listing does not hold up commits.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::bell::{self, Listener};
 use super::database::{DataVersion, Database};
@@ -12,6 +15,7 @@ use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
     Write,
@@ -37,7 +41,7 @@ struct Follow {
 
 impl Follow {
     fn look(&mut self, database: &mut Database) -> Result<()> {
-        database.follow_file()?;
+        database.look_at_file()?;
         let version = database.version()?;
         if self.version == Some(version) {
             return Ok(());
@@ -160,5 +164,25 @@ impl CoordinationStore for EmbeddedStore {
         let reply = self.writer.call(commit).await?;
         self.reader.look();
         Ok(reply)
+    }
+
+    async fn health(&self) -> Result<StoreHealth> {
+        let asked = Instant::now();
+        self.guard().await?;
+        let latency = asked.elapsed();
+        let look = move |database: &mut Database| {
+            let path = database.path();
+            let mut log = path.as_os_str().to_owned();
+            log.push("-wal");
+            let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
+            let space = rustix::fs::statvfs(path).ok();
+            Ok(StoreHealth {
+                latency,
+                size_bytes: Some(size(path) + size(Path::new(&log))),
+                free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
+                ..StoreHealth::default()
+            })
+        };
+        self.reader.call(look).await
     }
 }

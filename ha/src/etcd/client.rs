@@ -95,6 +95,15 @@ impl Connection {
         &self.shared.options.endpoints[position.index]
     }
 
+    /// Every endpoint, to ask each for itself.
+    pub(super) fn all_positions(&self) -> Vec<Position> {
+        let generation = self.shared.position.borrow().generation;
+        let indices = 0..self.shared.clients.len();
+        indices
+            .map(|index| Position { index, generation })
+            .collect()
+    }
+
     /// The endpoint in use, and news of a move.
     pub(super) fn position(&self) -> watch::Receiver<Position> {
         self.shared.position.subscribe()

@@ -11,6 +11,7 @@
 mod client;
 mod election;
 mod follow;
+mod health;
 mod lease;
 mod status;
 mod store;

@@ -10,16 +10,19 @@ use etcd_client::{
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::client::{Connection, Repeat};
 use super::follow::{Watched, follow};
+use super::health::health;
 use super::status::{is_answer_too_large, is_revision_gone};
 use super::values::{Keys, change, decode, encode, guard, revision, token_revision};
 use super::{EtcdOptions, STORE};
 use crate::election::EpochRecord;
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name, path};
+use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
     Write,
@@ -319,6 +322,12 @@ impl CoordinationStore for EtcdStore {
             return Ok(CommitReply::Applied);
         }
         Ok(CommitReply::Refused(guard(&answer)?))
+    }
+
+    async fn health(&self) -> Result<StoreHealth> {
+        let asked = Instant::now();
+        self.guard().await?;
+        Ok(health(&self.connection, asked.elapsed()).await)
     }
 }
 

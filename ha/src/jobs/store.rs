@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::blob::BlobStore;
 use crate::election::Epoch;
@@ -13,10 +14,15 @@ use crate::error::{Error, Outcome, Result};
 use crate::jobs::parts::{self, PART, PartName, PartsPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
+use crate::store::cache::Records;
 use crate::store::{CoordinationStore, PageToken, Write};
 
 /// How many records are read at once.
 const PAGE: usize = 500;
+/// How many records one blocking thread decodes at once.
+const DECODE_BATCH: usize = 128;
+/// How many records are fetched from elsewhere at once.
+const FETCHES_IN_FLIGHT: usize = 16;
 /// How many parts are read at once.
 const PARTS_PAGE: usize = 8;
 /// Up to this size a record is split, unless it is said otherwise.
@@ -47,6 +53,16 @@ pub struct Stored<T> {
     pub blob: Option<Name>,
     /// The parts that hold it, if it is split.
     pub parts: Vec<Name>,
+}
+
+impl<T> Stored<T> {
+    fn inline(record: T) -> Stored<T> {
+        Stored {
+            record,
+            blob: None,
+            parts: Vec::new(),
+        }
+    }
 }
 
 /// A record that is ready to be committed.
@@ -170,43 +186,108 @@ impl RecordStore {
         };
         let of = name.clone();
         let (name, found) = off_control(move || Ok(decode_inline::<T>(of, &value))).await?;
-        self.stored(&name, found?).await.map(Some)
+        self.stored(&name, found?, &Records::default())
+            .await
+            .map(Some)
     }
 
-    /// All records of a type, each readable or not: one that is not never hides the others. An error: the store does not
-    /// answer at present.
+    /// Several records, as the store has them now, in the order of `names`; each readable or not.
+    pub async fn get_all<T: Record>(
+        &self,
+        names: &[Name],
+    ) -> Result<Vec<Option<Result<Stored<T>>>>> {
+        let keys: Vec<Key> = names
+            .iter()
+            .map(|name| Key::new(T::KIND, name.clone()))
+            .collect();
+        let values = self.store.get(&keys).await?;
+        let named: Vec<_> = names.iter().cloned().zip(values).collect();
+        let decoded = off_control(move || {
+            let decode = |(name, value): (Name, Option<Bytes>)| {
+                value.map(|value| decode_inline::<T>(name, &value))
+            };
+            Ok(named.into_iter().map(decode).collect::<Vec<_>>())
+        })
+        .await?;
+        let mut all = Vec::with_capacity(decoded.len());
+        for found in decoded {
+            let Some((name, found)) = found else {
+                all.push(None);
+                continue;
+            };
+            let is_split = matches!(&found, Ok(Found::Parts(_)));
+            let stored = match found {
+                Ok(found) => self.stored(&name, found, &Records::default()).await,
+                Err(error) => Err(error),
+            };
+            match stored {
+                // The rest of the record is in the store that is being read.
+                Err(error) if is_split && error.outcome() != Outcome::Fatal => return Err(error),
+                stored => all.push(Some(stored)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// All records of a type as the store has them now, each readable or not: one that is not never hides the others. An
+    /// error: the store does not answer at present.
     pub async fn list<T: Record>(&self) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let mut all = Vec::new();
         let mut page: Option<PageToken> = None;
         loop {
             let listed = self.store.list(T::KIND, page, PAGE).await?;
-            let items = listed.items;
-            let decoded = off_control(move || {
-                Ok(items
-                    .into_iter()
-                    .map(|(name, value)| decode_inline::<T>(name, &value))
-                    .collect::<Vec<_>>())
-            })
-            .await?;
-            for (name, found) in decoded {
-                let is_split = matches!(&found, Ok(Found::Parts(_)));
-                let stored = match found {
-                    Ok(found) => self.stored(&name, found).await,
-                    Err(error) => Err(error),
-                };
-                match stored {
-                    // The rest of the record is in the store that is being listed.
-                    Err(error) if is_split && error.outcome() != Outcome::Fatal => {
-                        return Err(error);
-                    }
-                    stored => all.push((name, stored)),
-                }
-            }
-            match listed.next {
-                Some(next) => page = Some(next),
-                None => return Ok(all),
+            let items = listed.items.into_iter();
+            all.extend(items.map(|(name, value)| (Key::new(T::KIND, name), value)));
+            page = listed.next;
+            if page.is_none() {
+                return self.decode(&all.into_iter().collect()).await;
             }
         }
+    }
+
+    /// The records of a type among those that were read before, each readable or not; in no order. Decodes on as many
+    /// blocking threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
+    /// records is not read again. An error: the store does not answer at present.
+    pub async fn decode<T: Record>(
+        &self,
+        records: &Records,
+    ) -> Result<Vec<(Name, Result<Stored<T>>)>> {
+        let of_kind = records.of(T::KIND);
+        let items: Vec<(Name, Bytes)> = of_kind
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let batches: Vec<Vec<(Name, Bytes)>> =
+            items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
+        let decoded = stream::iter(batches).map(|batch| {
+            off_control(move || {
+                let decode = |(name, value)| decode_inline::<T>(name, &value);
+                Ok(batch.into_iter().map(decode).collect::<Vec<_>>())
+            })
+        });
+        let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
+            decoded.buffered(threads).try_collect().await?;
+        let (mut all, mut elsewhere) = (Vec::with_capacity(items.len()), Vec::new());
+        for (name, found) in decoded.into_iter().flatten() {
+            match found {
+                Ok(Found::Inline(record)) => all.push((name, Ok(Stored::inline(record)))),
+                Ok(found @ (Found::Blob(_) | Found::Parts(_))) => elsewhere.push((name, found)),
+                Err(error) => all.push((name, Err(error))),
+            }
+        }
+        let fetches = elsewhere.into_iter().map(async |(name, found)| {
+            let is_split = matches!(&found, Found::Parts(_));
+            match self.stored(&name, found, records).await {
+                // The rest of the record is in the store that the records are of.
+                Err(error) if is_split && error.outcome() != Outcome::Fatal => Err(error),
+                stored => Ok((name, stored)),
+            }
+        });
+        let mut fetched = stream::iter(fetches).buffer_unordered(FETCHES_IN_FLIGHT);
+        while let Some(stored) = fetched.try_next().await? {
+            all.push(stored);
+        }
+        Ok(all)
     }
 
     /// The names of parts of terms before `epoch` that nobody `keeps`: what a crash between the parts and the record that
@@ -231,15 +312,17 @@ impl RecordStore {
         }
     }
 
-    async fn stored<T: Record>(&self, name: &Name, found: Found<T>) -> Result<Stored<T>> {
+    /// The whole record; `known` is not read again.
+    async fn stored<T: Record>(
+        &self,
+        name: &Name,
+        found: Found<T>,
+        known: &Records,
+    ) -> Result<Stored<T>> {
         match found {
-            Found::Inline(record) => Ok(Stored {
-                record,
-                blob: None,
-                parts: Vec::new(),
-            }),
+            Found::Inline(record) => Ok(Stored::inline(record)),
             Found::Blob(pointer) => self.fetch(name, &pointer).await,
-            Found::Parts(pointer) => self.put_together(name, pointer).await,
+            Found::Parts(pointer) => self.put_together(name, pointer, known).await,
         }
     }
 
@@ -247,15 +330,20 @@ impl RecordStore {
         &self,
         name: &Name,
         pointer: PartsPointer,
+        known: &Records,
     ) -> Result<Stored<T>> {
         let parts = pointer.names()?;
+        let keys = parts.iter().map(|part| Key::new(Kind::Parts, part.clone()));
+        let keys: Vec<Key> = keys.collect();
         let mut values = Vec::with_capacity(parts.len());
-        for some in parts.chunks(PARTS_PAGE) {
-            let keys: Vec<Key> = some
-                .iter()
-                .map(|part| Key::new(Kind::Parts, part.clone()))
-                .collect();
-            values.extend(self.store.get(&keys).await?);
+        for some in keys.chunks(PARTS_PAGE) {
+            // Parts are immutable, so that one that is known is the one that is meant.
+            let known: Vec<_> = some.iter().map(|key| known.get(key).cloned()).collect();
+            if known.iter().all(Option::is_some) {
+                values.extend(known);
+            } else {
+                values.extend(self.store.get(some).await?);
+            }
         }
         let of = name.clone();
         let decoded = off_control(move || Ok(decode_inline::<T>(of, &pointer.assemble(&values)?)));

@@ -76,6 +76,11 @@ impl MemoryCluster {
         MemoryElection::observer(self.link(None))
     }
 
+    /// A process that only watches, cut off by its partition.
+    pub fn observer_of(&self, process: ProcessId) -> MemoryElection {
+        MemoryElection::observer(self.link(Some(process)))
+    }
+
     /// The records, by a connection that no partition of a process cuts.
     pub fn store(&self) -> MemoryStore {
         MemoryStore::new(self.link(None))

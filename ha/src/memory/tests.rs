@@ -183,6 +183,8 @@ async fn the_lease_of_a_dead_process_ends_and_its_keys_with_it() {
         addresses: Default::default(),
         reads_format: 1,
         version: String::new(),
+        cache: None,
+        host: None,
     };
     a.announce(&member).await.expect("announce");
     // Many times the ttl: renewals keep it.

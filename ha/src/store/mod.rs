@@ -6,7 +6,9 @@
 //! Invariants: no transaction of a term is applied after a younger term began (the fence); no transaction is applied
 //! twice, however often it is sent (the change number).
 
+pub mod cache;
 pub mod feed;
+pub mod health;
 pub mod pipeline;
 
 use std::fmt;
@@ -15,10 +17,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::election::{ClusterIncarnation, Epoch, EpochToken};
 use crate::error::Result;
 use crate::keys::{Key, Kind, Name};
+use crate::store::health::StoreHealth;
 
 /// What lets a term write: `epoch` is still at the token, in this incarnation of the cluster, and `leader` is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,4 +237,14 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     /// Tries the transaction once: fence and number checked, writes applied, `changes` and its ring set, all or
     /// nothing.
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply>;
+
+    /// How the store is: at least how long a linearizable read takes. An error: it does not answer that.
+    async fn health(&self) -> Result<StoreHealth> {
+        let asked = Instant::now();
+        self.guard().await?;
+        Ok(StoreHealth {
+            latency: asked.elapsed(),
+            ..StoreHealth::default()
+        })
+    }
 }

@@ -19,6 +19,7 @@ use crate::election::{
 };
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind};
+use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
 };
@@ -302,5 +303,9 @@ impl CoordinationStore for Faulty<dyn CoordinationStore> {
             Answer::Commit(reply) => Ok(reply),
             Answer::Attempt(_) => Err(lost("an answer to another request")),
         }
+    }
+
+    async fn health(&self) -> Result<StoreHealth> {
+        self.inner.health().await
     }
 }

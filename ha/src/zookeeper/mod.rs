@@ -11,6 +11,7 @@
 mod client;
 mod election;
 mod follow;
+mod health;
 mod multi;
 mod nodes;
 mod session;
@@ -132,5 +133,7 @@ pub async fn open_election(
 /// Opens the records' half on a session of its own. `Unreachable` or `Denied` within twice the connect timeout.
 pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
     options.check()?;
-    Ok(ZooKeeperStore::start(Connection::open(options).await?))
+    let quorum = options.quorum.clone();
+    let connection = Connection::open(options).await?;
+    Ok(ZooKeeperStore::start(connection, quorum))
 }

@@ -15,15 +15,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::client::Connection;
 use super::follow::follow;
+use super::health::health;
 use super::multi::{OPERATION_OVERHEAD, Operation, REQUEST_LIMIT, Reply, check_size};
 use super::nodes::{decode, decode_epoch, encode, fence, marker, ring};
 use super::session::{Node, STORE, Session, unavailable};
 use crate::election::{ClusterIncarnation, Nonce};
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, Key, Kind, Name, path};
+use crate::store::health::StoreHealth;
 use crate::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Fence, Guard, Limits, Page, PageToken,
     Touched, Write,
@@ -46,6 +49,8 @@ const GUARDS: usize = 4;
 #[derive(Debug)]
 pub struct ZooKeeperStore {
     connection: Connection,
+    /// All servers, for questions to each.
+    quorum: Vec<String>,
     changes: watch::Sender<Option<Change>>,
     /// Held while a transaction is under way.
     position: tokio::sync::Mutex<Option<Position>>,
@@ -66,7 +71,7 @@ struct Position {
 }
 
 impl ZooKeeperStore {
-    pub(super) fn start(connection: Connection) -> ZooKeeperStore {
+    pub(super) fn start(connection: Connection, quorum: Vec<String>) -> ZooKeeperStore {
         let changes = watch::Sender::new(None);
         let report = changes.clone();
         let paths = vec![connection.path(path::CHANGES)];
@@ -82,6 +87,7 @@ impl ZooKeeperStore {
         ));
         ZooKeeperStore {
             connection,
+            quorum,
             changes,
             position: tokio::sync::Mutex::new(None),
             present: Mutex::default(),
@@ -295,6 +301,12 @@ impl CoordinationStore for ZooKeeperStore {
     async fn guard(&self) -> Result<Guard> {
         let session = self.connection.session()?;
         Ok(self.read_guard(&session).await?.0)
+    }
+
+    async fn health(&self) -> Result<StoreHealth> {
+        let asked = Instant::now();
+        self.guard().await?;
+        Ok(health(&self.quorum, asked.elapsed()).await)
     }
 
     fn changes(&self) -> watch::Receiver<Option<Change>> {

@@ -63,13 +63,61 @@ impl Builder<'_> {
         );
         let blob_orphan_grace = self.kept_for_retries(&BLOB_ORPHAN_GRACE);
         let cluster_id = values.get(&HA_CLUSTER_ID);
+        let detector = self.detector(&backend);
+        let transfer_timeout = self.positive(&TRANSFER_TIMEOUT);
         HaOptions {
             cluster_id,
             backend,
             storage,
+            detector,
+            transfer_timeout,
             inline_threshold,
+            standby_cache_max_size: values.get(&HA_STANDBY_CACHE_MAX_SIZE),
             max_graph_size,
             blob_orphan_grace,
+        }
+    }
+
+    fn detector(&mut self, backend: &BackendOptions) -> DetectorOptions {
+        let beat_interval = self.positive(&DETECTOR_BEAT_INTERVAL);
+        let silence_timeout = self.positive(&DETECTOR_SILENCE_TIMEOUT);
+        let ask_timeout = self.positive(&DETECTOR_ASK_TIMEOUT);
+        let keys = [DETECTOR_SILENCE_TIMEOUT.name, DETECTOR_BEAT_INTERVAL.name];
+        self.require(silence_timeout >= beat_interval * 3, &keys, || {
+            let least = show_duration(beat_interval * 3);
+            format!(
+                "two lost beats must not be silence: write at least `{}: {least}`",
+                keys[0]
+            )
+        });
+        let keys = [DETECTOR_ASK_TIMEOUT.name, DETECTOR_BEAT_INTERVAL.name];
+        self.require(ask_timeout >= beat_interval * 2, &keys, || {
+            let least = show_duration(beat_interval * 2);
+            format!(
+                "who is asked waits for a beat: write at least `{}: {least}`",
+                keys[0]
+            )
+        });
+        let lease = match backend {
+            BackendOptions::Etcd(etcd) => Some((&ETCD_LEASE_TTL, etcd.lease_ttl)),
+            BackendOptions::Zookeeper(zookeeper) => {
+                Some((&ZK_SESSION_TIMEOUT, zookeeper.session_timeout))
+            }
+            BackendOptions::Embedded(_) => None,
+        };
+        if let Some((key, lease)) = lease {
+            let keys = [DETECTOR_SILENCE_TIMEOUT.name, key.name];
+            self.require(silence_timeout < lease, &keys, || {
+                "silence must be noticed before the lease or session ends".to_owned()
+            });
+        }
+        let least = Duration::from_secs(10);
+        let derived = lease.map_or(least, |(_, lease)| lease.max(least));
+        DetectorOptions {
+            beat_interval,
+            silence_timeout,
+            ask_timeout,
+            hold_off_timeout: self.values.find(&DETECTOR_HOLD_OFF).unwrap_or(derived),
         }
     }
 

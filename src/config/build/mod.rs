@@ -229,6 +229,7 @@ impl Builder<'_> {
             bind_host,
             address,
             ports: self.values.get(&JM_PORT),
+            peer_ports: self.values.get(&JM_PEER_PORT),
             blob_ports: self.values.get(&BLOB_PORT),
             result_expiration: self.kept_for_retries(&JOBSTORE_EXPIRATION),
         }
@@ -266,6 +267,7 @@ impl Builder<'_> {
             slots: self.values.get(&TM_SLOTS),
             registration_timeout: self.positive(&TM_REGISTRATION_TIMEOUT),
             slot_timeout: self.positive(&TM_SLOT_TIMEOUT),
+            failover_timeout: self.positive(&TM_FAILOVER_TIMEOUT),
         }
     }
 

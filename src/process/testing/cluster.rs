@@ -8,6 +8,7 @@ use std::time::Duration;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
 use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::PROTOCOL_VERSION;
@@ -30,6 +31,7 @@ use crate::gateway::{Connector as _, LocalConnector};
 use crate::job::{CompileOptions, JobBuilder};
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
+use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
 use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
 use crate::task_executor::{TaskExecutor, TaskExecutorDescription, first_registration};
@@ -149,6 +151,7 @@ impl TestCluster {
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
             sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
+            peers: None,
             blobs: blobs.clone(),
         });
         self.connector.put_blobs(&blob_address, Arc::new(blobs));
@@ -265,13 +268,17 @@ impl TestCluster {
             protocol_version,
             ..describe(location, slots, &self.options.ha.cluster_id)
         };
-        let observer = self.memory.observer();
+        let process = ProcessId::new(name);
+        let observer = self.memory.observer_of(process.clone());
         let leaders = ElectionDriver::observed(&observer);
+        let store = Arc::new(self.memory.store_of(process));
+        let records = StoredJobRecords::opened(RecordStore::new(store, None, 0));
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description,
             highest_epoch: HighestEpoch::default(),
             leaders: retrieval::follow(leaders),
+            records: Arc::new(records),
             connector: Arc::new(self.connector.from_host(&life)),
             launcher,
             first_registration,

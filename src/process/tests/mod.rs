@@ -2,9 +2,13 @@
 
 mod adoption;
 mod crashes;
+mod draining;
+mod job_records;
 mod large_graphs;
+mod leaderless;
 mod lifecycle;
 mod partitions;
 mod random;
 mod registrations;
+mod standby;
 mod task_managers;

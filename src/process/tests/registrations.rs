@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::memory::MemoryCluster;
 use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -19,6 +21,7 @@ use crate::gateway::{
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
 };
+use crate::process::job_records::StoredJobRecords;
 use crate::process::taskmanager::describe;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::resource_manager::{
@@ -222,7 +225,9 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         data_address: "tm:2".to_owned(),
     };
     let cluster_id = "default".parse().expect("a name");
+    let empty = Arc::new(MemoryCluster::default().store());
     let services = TaskExecutorServices {
+        records: Arc::new(StoredJobRecords::opened(RecordStore::new(empty, None, 0))),
         connector: Arc::new(connector.clone()),
         leader,
         highest_epoch,

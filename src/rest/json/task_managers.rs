@@ -50,7 +50,7 @@ pub struct TaskManager {
     pub hardware: Hardware,
     /// Its memory.
     pub memory_configuration: MemoryConfiguration,
-    /// None is ever blocked.
+    /// Whether it gets no slot requests any more: it is being drained.
     pub blocked: bool,
 }
 
@@ -165,7 +165,7 @@ impl TaskManager {
                 },
                 ..MemoryConfiguration::default()
             },
-            blocked: false,
+            blocked: info.draining,
         }
     }
 }

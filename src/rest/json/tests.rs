@@ -293,6 +293,7 @@ fn a_task_manager_has_flinks_fields() {
             cpu_cores: 4.0,
             memory_bytes: 1 << 30,
         }),
+        draining: false,
         memory_configuration: Some(pb::MemoryConfiguration {
             process_limit_bytes: 3 << 30,
         }),

@@ -13,6 +13,8 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::cache::CacheStatus;
+use tanist_ha::store::health::StoreHealth;
 use tanist_proto::v1 as pb;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -115,6 +117,18 @@ impl DispatcherGateway for ScriptedDispatcher {
             task_managers: self.task_managers.clone(),
         })
     }
+
+    async fn drain_task_manager(
+        &self,
+        request: pb::DrainTaskManagerRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        let mut locations = self.task_managers.iter().flat_map(|info| &info.location);
+        if locations.any(|location| location.resource_id == request.resource_id) {
+            return Ok(pb::Ack {});
+        }
+        Err(GatewayError::NotFound("no TaskManager".to_owned()))
+    }
 }
 
 type Leader = Option<Arc<ScriptedDispatcher>>;
@@ -150,6 +164,8 @@ impl ClusterView for ScriptedView {
             addresses: addresses(port),
             reads_format: 1,
             version: "0.1.0".to_owned(),
+            cache: None,
+            host: None,
         };
         HaStatus {
             store: "etcd",
@@ -157,6 +173,8 @@ impl ClusterView for ScriptedView {
             role: self.role(),
             leader: self.leader(),
             members: Ok(vec![member("jm-1", 10), member("jm-2", 20)]),
+            cache: CacheStatus::default(),
+            health: Ok(StoreHealth::default()),
         }
     }
 

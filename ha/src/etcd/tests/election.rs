@@ -39,6 +39,8 @@ async fn a_lost_lease_is_replaced_and_the_member_announced_again() -> TestResult
         addresses: BTreeMap::new(),
         reads_format: 1,
         version: "test".to_owned(),
+        cache: None,
+        host: None,
     };
     election.announce(&member).await?;
     let fence = take(&election, "host:1").await?;

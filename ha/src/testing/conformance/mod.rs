@@ -6,6 +6,7 @@
 //! things happen at all: a lease that ends because nobody had time to renew it fails no case.
 
 pub mod ambiguity;
+pub mod caches;
 pub mod fencing;
 pub mod late_twins;
 pub mod mutual_exclusion;

@@ -61,6 +61,7 @@ impl Process {
             timing: Timing {
                 retry_interval: Duration::from_millis(50),
                 resign_holdoff: Duration::from_secs(1),
+                ..Timing::default()
             },
             clock: Clock::Boottime,
         };

@@ -96,6 +96,8 @@ pub async fn members_and_the_confirmed_leader_are_known_to_all(
             addresses: BTreeMap::new(),
             reads_format: 1,
             version: "test".to_owned(),
+            cache: None,
+            host: None,
         };
         process.election.announce(&member).await?;
     }

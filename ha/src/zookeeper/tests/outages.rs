@@ -47,6 +47,8 @@ async fn a_session_that_expired_is_replaced_and_the_term_goes_on() -> TestResult
         addresses: BTreeMap::new(),
         reads_format: 1,
         version: String::new(),
+        cache: None,
+        host: None,
     };
     a.announce(&member).await?;
     assert_eq!(a.members().await?, std::slice::from_ref(&member));

@@ -1,0 +1,106 @@
+//! What the processes of a cluster tell and ask each other about who is alive.
+
+use std::time::Duration;
+
+use crate::election::{Epoch, HostIdentity, ProcessId};
+
+/// How a process stands, as it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stance {
+    /// It does not lead.
+    Standby,
+    /// It leads in this epoch.
+    Leading(Epoch),
+    /// It may still lead in this epoch, but its store does not confirm it.
+    Suspended(Epoch),
+}
+
+impl Stance {
+    /// The epoch of the term that it leads or may still lead.
+    pub fn epoch(self) -> Option<Epoch> {
+        match self {
+            Stance::Standby => None,
+            Stance::Leading(epoch) | Stance::Suspended(epoch) => Some(epoch),
+        }
+    }
+}
+
+/// What a process is busy with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// It stands by.
+    #[default]
+    Standby,
+    /// It was granted a term and recovers.
+    Recovering,
+    /// It leads, with everything recovered.
+    Leading,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// With what.
+    pub phase: Phase,
+    /// So much of the phase is done,
+    pub done: u64,
+    /// of so much; zero: unknown.
+    pub total: u64,
+}
+
+/// One sign of life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    /// Whose.
+    pub process: ProcessId,
+    /// Which start of it.
+    pub incarnation: String,
+    /// How it stands.
+    pub stance: Stance,
+    /// Where it runs, if its host tells.
+    pub host: Option<HostIdentity>,
+    /// What it is busy with.
+    pub progress: Progress,
+    /// The change number up to which its copy of the records goes; zero: it keeps none.
+    pub cached_change: u64,
+    /// Of a leader: addresses of some processes beside the contending ones that can be asked about it.
+    pub witnesses: Vec<String>,
+}
+
+/// How a stream of beats ended, or why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Break {
+    /// The connection was there and ended.
+    Ended,
+    /// The address refuses connections.
+    Refused,
+    /// The address does not answer in time, or can't be reached at all.
+    NoAnswer,
+}
+
+/// What a process that lost a leader asks others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Whom it lost.
+    pub leader: ProcessId,
+    /// In which term.
+    pub epoch: Epoch,
+    /// Where that one serves its beats.
+    pub address: String,
+    /// How long the other one may try to hear it before it answers.
+    pub patience: Duration,
+}
+
+/// What others say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// It has heard the leader after it was asked.
+    Hears,
+    /// It does not hear it either, for so long.
+    Lost {
+        /// Since its last sign of life; zero if it only tried now.
+        since: Duration,
+    },
+    /// It can't say: it follows another leader, or is too busy to trust itself.
+    Unsure,
+}

@@ -1,0 +1,514 @@
+//! The decisions of a failure detector, without I/O, clock or randomness: events in, effects out.
+//!
+//! ```text
+//!             beat                stream ended                 refused on this host, or another one answers
+//!   Opening --------> Up  ---------------------------> Down -----------------------------------------.
+//!      |               | silent past the bound           | refused, reset or silent                    |
+//!      '---------------+-------------> Inquiry <---------'                                             v
+//!                                         | more of those asked hear the asker than the leader ----> depose
+//! ```
+//!
+//! Invariants:
+//! - A leader is deposed for what was seen or confirmed in its present silence only: a beat of its term ends every inquiry,
+//!   and takes back a wish to depose that was not fulfilled yet.
+//! - A refused connection proves something only on the leader's own host and network; elsewhere others are asked.
+//! - Without anybody to ask nothing is done: the lease decides.
+//! - Whoever leads, or knows of no leader, watches nobody.
+
+use std::time::Duration;
+
+use super::beat::{Beat, Break, Reply};
+use super::inquiry::Inquiry;
+use super::silence::Silence;
+use crate::clock::Moment;
+use crate::election::{Detection, Epoch, Evidence, Former, HostIdentity, ProcessId};
+
+/// Between attempts to reach a leader whose connection closes at once: its process may be ending right now, with the
+/// listening socket still there when the others are closed.
+const RESET_PAUSE: Duration = Duration::from_millis(5);
+/// After so many of them others are asked.
+const RESETS_BEFORE_ASKING: u32 = 10;
+const RESETS_BEFORE_PAUSING: u32 = 40;
+/// After deposing failed, before it is tried again.
+const DEPOSE_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between inquiries, and the most doublings of the wait for false alarms.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MOST_DOUBLINGS: u32 = 4;
+
+/// How a detector waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DetectorOptions {
+    /// From one beat to the next, and between the detector's own ticks.
+    pub beat_interval: Duration,
+    /// After so much silence others are asked.
+    pub silence_timeout: Duration,
+    /// How long they may take to answer, and an address to be reached.
+    pub ask_timeout: Duration,
+}
+
+impl Default for DetectorOptions {
+    fn default() -> DetectorOptions {
+        DetectorOptions {
+            beat_interval: Duration::from_millis(100),
+            silence_timeout: Duration::from_millis(800),
+            ask_timeout: Duration::from_millis(300),
+        }
+    }
+}
+
+/// The leader to watch, as the keys name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Its term.
+    pub epoch: Epoch,
+    /// Who.
+    pub process: ProcessId,
+    /// Where its beats are served; `None`: not known, or it serves none.
+    pub address: Option<String>,
+    /// Where it runs, if it announced that together with this address.
+    pub host: Option<HostIdentity>,
+}
+
+/// What a detector is told.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// This is the leader; `None`: it is this process, or nobody.
+    Watch(Option<Target>),
+    /// It, or who answers at its address, gave a sign of life.
+    Beat(Beat),
+    /// The stream ended, or could not be opened.
+    Broken(Break),
+    /// So many were asked in this inquiry.
+    Asked {
+        /// Which one.
+        inquiry: u64,
+        /// How many.
+        count: usize,
+    },
+    /// One of them answered, or did not.
+    Answered {
+        /// In which inquiry.
+        inquiry: u64,
+        /// What.
+        reply: Option<Reply>,
+    },
+    /// Deposing that epoch failed or was given up.
+    DeposeFailed(Epoch),
+    /// So many false alarms were raised recently.
+    FalseAlarms(u32),
+    /// The timer of the beat interval fired.
+    Tick,
+}
+
+/// What a detector does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Drop the stream, and open one to this address after a pause.
+    Connect {
+        /// Where.
+        address: String,
+        /// The pause.
+        after: Duration,
+    },
+    /// Drop the stream.
+    Disconnect,
+    /// Ask others.
+    Ask {
+        /// In which inquiry.
+        inquiry: u64,
+    },
+    /// Depose the leader of that epoch.
+    Depose(Epoch, Evidence),
+    /// Don't any more.
+    Spare(Epoch),
+    /// The term is heard to live, which counts until then; or no more.
+    Vouch(Epoch, Option<Moment>),
+    /// Another living process leads under this one's id.
+    Twin(Beat),
+}
+
+/// What was heard of the start of the process that leads the watched term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Heard {
+    incarnation: String,
+    last: Moment,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Opening,
+    Up,
+    Down,
+}
+
+#[derive(Debug, Clone)]
+struct Watched {
+    target: Target,
+    since: Moment,
+    link: Link,
+    heard: Option<Heard>,
+    host: Option<HostIdentity>,
+    /// What the present loss is called if others confirm it.
+    loss: Option<Detection>,
+    resets: u32,
+    inquiry: Option<Inquiry>,
+    inquiries: u32,
+    next_inquiry: Option<Moment>,
+    next_depose: Option<Moment>,
+    deposing: bool,
+}
+
+/// The state of one process's detector.
+#[derive(Debug)]
+pub struct DetectorCore {
+    own: ProcessId,
+    own_incarnation: String,
+    own_host: Option<HostIdentity>,
+    options: DetectorOptions,
+    silence: Silence,
+    watched: Option<Watched>,
+    false_alarms: u32,
+    inquiries: u64,
+}
+
+impl DetectorCore {
+    /// The detector of this process.
+    pub fn new(
+        own: ProcessId,
+        own_incarnation: String,
+        own_host: Option<HostIdentity>,
+        options: DetectorOptions,
+    ) -> DetectorCore {
+        DetectorCore {
+            own,
+            own_incarnation,
+            own_host,
+            silence: Silence::new(options.beat_interval, options.silence_timeout),
+            options,
+            watched: None,
+            false_alarms: 0,
+            inquiries: 0,
+        }
+    }
+
+    /// The leader that is watched.
+    pub fn target(&self) -> Option<&Target> {
+        self.watched.as_ref().map(|watched| &watched.target)
+    }
+
+    /// Whether the stream of its beats is there.
+    pub fn is_connected(&self) -> bool {
+        self.watched
+            .as_ref()
+            .is_some_and(|watched| watched.link == Link::Up)
+    }
+
+    /// When the watched term was last heard; if never, since when it is watched.
+    pub fn last_heard(&self) -> Option<Moment> {
+        self.watched.as_ref().map(Watched::last_heard)
+    }
+
+    /// Whether this process was late itself not long ago.
+    pub fn is_unsure(&self) -> bool {
+        self.silence.is_unsure()
+    }
+
+    /// Takes an event at `now`; says what to do.
+    pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Watch(target) => self.watch(now, target, &mut effects),
+            Event::Beat(beat) => self.on_beat(now, beat, &mut effects),
+            Event::Broken(why) => self.on_broken(now, why, &mut effects),
+            Event::Asked { inquiry, count } => {
+                self.with_inquiry(now, inquiry, &mut effects, |inquiry| inquiry.asked(count));
+            }
+            Event::Answered { inquiry, reply } => {
+                self.with_inquiry(now, inquiry, &mut effects, |inquiry| {
+                    inquiry.answered(reply)
+                });
+            }
+            Event::DeposeFailed(epoch) => {
+                if let Some(watched) = self.watched_in(epoch) {
+                    watched.deposing = false;
+                    watched.next_depose = Some(now.after(DEPOSE_PAUSE));
+                }
+            }
+            Event::FalseAlarms(count) => self.false_alarms = count,
+            Event::Tick => self.on_tick(now, &mut effects),
+        }
+        effects
+    }
+
+    fn watched_in(&mut self, epoch: Epoch) -> Option<&mut Watched> {
+        self.watched
+            .as_mut()
+            .filter(|watched| watched.target.epoch == epoch)
+    }
+
+    fn watch(&mut self, now: Moment, target: Option<Target>, effects: &mut Vec<Effect>) {
+        let Some(target) = target else {
+            if self.watched.take().is_some() {
+                effects.push(Effect::Disconnect);
+            }
+            return;
+        };
+        if let Some(watched) = &mut self.watched
+            && watched.target.epoch == target.epoch
+            && watched.target.process == target.process
+        {
+            if watched.target.address == target.address {
+                return;
+            }
+            // Learnt late, or a better address of the same leader.
+            watched.host = watched.host.take().or_else(|| target.host.clone());
+            watched.target = target;
+            watched.link = Link::Opening;
+        } else {
+            self.silence.restart();
+            self.watched = Some(Watched {
+                since: now,
+                link: Link::Opening,
+                heard: None,
+                host: target.host.clone(),
+                loss: None,
+                resets: 0,
+                inquiry: None,
+                inquiries: 0,
+                next_inquiry: None,
+                next_depose: None,
+                deposing: false,
+                target,
+            });
+        }
+        match self.watched.as_ref().map(|watched| &watched.target) {
+            Some(Target {
+                address: Some(address),
+                ..
+            }) => effects.push(Effect::Connect {
+                address: address.clone(),
+                after: Duration::ZERO,
+            }),
+            // An earlier start of this process that was not even confirmed when it ended.
+            Some(target) if target.process == self.own => {
+                self.depose(now, Detection::OwnEarlierIncarnation, effects);
+            }
+            Some(_) | None => effects.push(Effect::Disconnect),
+        }
+    }
+
+    fn on_beat(&mut self, now: Moment, beat: Beat, effects: &mut Vec<Effect>) {
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        watched.link = Link::Up;
+        watched.resets = 0;
+        self.silence.beat();
+        let same_process = beat.process == watched.target.process;
+        let is_own = watched.target.process == self.own;
+        if same_process && beat.incarnation == self.own_incarnation && is_own {
+            // The address of the earlier start is this one's: that one is gone.
+            self.depose(now, Detection::OwnEarlierIncarnation, effects);
+            return;
+        }
+        let leads = beat.stance.epoch() == Some(watched.target.epoch);
+        if same_process && leads {
+            self.on_sign_of_the_term(now, beat, effects);
+            return;
+        }
+        effects.push(Effect::Vouch(watched.target.epoch, None));
+        let heard = watched.heard.as_ref().map(|heard| &heard.incarnation);
+        if same_process && heard.is_none_or(|heard| *heard == beat.incarnation) {
+            // It has given up this term, or does not know yet that it has taken it, or it is a new start that will find
+            // the key of its earlier one itself.
+            watched.inquiry = None;
+            watched.loss = None;
+        } else if is_own {
+            self.depose(now, Detection::OwnEarlierIncarnation, effects);
+        } else {
+            self.depose(now, Detection::OtherIncarnation, effects);
+        }
+    }
+
+    fn on_sign_of_the_term(&mut self, now: Moment, beat: Beat, effects: &mut Vec<Effect>) {
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        watched.heard = Some(Heard {
+            incarnation: beat.incarnation.clone(),
+            last: now,
+        });
+        watched.host.clone_from(&beat.host);
+        watched.inquiry = None;
+        watched.inquiries = 0;
+        watched.next_inquiry = None;
+        watched.loss = None;
+        let epoch = watched.target.epoch;
+        if std::mem::take(&mut watched.deposing) {
+            effects.push(Effect::Spare(epoch));
+        }
+        let until = now.after(self.silence.bound());
+        effects.push(Effect::Vouch(epoch, Some(until)));
+        if watched.target.process == self.own {
+            effects.push(Effect::Twin(beat));
+        }
+    }
+
+    fn on_broken(&mut self, now: Moment, why: Break, effects: &mut Vec<Effect>) {
+        let pause = self.options.beat_interval * 2;
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        let Some(address) = watched.target.address.clone() else {
+            return;
+        };
+        let was_up = watched.link == Link::Up;
+        if watched.link != Link::Opening {
+            watched.link = Link::Down;
+        }
+        if was_up {
+            effects.push(Effect::Vouch(watched.target.epoch, None));
+            if watched.heard.is_some() {
+                watched.loss.get_or_insert(Detection::LostBySeveral);
+            }
+            // Who answers there now, if anybody does, says most.
+            effects.push(Effect::Connect {
+                address,
+                after: Duration::ZERO,
+            });
+            return;
+        }
+        let here = self.own_host.is_some() && watched.host == self.own_host;
+        let (after, ask) = match why {
+            Break::Ended => {
+                watched.resets += 1;
+                let dying = watched.resets < RESETS_BEFORE_PAUSING;
+                let after = if dying { RESET_PAUSE } else { pause };
+                (after, watched.resets >= RESETS_BEFORE_ASKING)
+            }
+            Break::Refused | Break::NoAnswer => (pause, true),
+        };
+        effects.push(Effect::Connect { address, after });
+        let gone = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
+        if gone && watched.target.process == self.own {
+            self.depose(now, Detection::OwnEarlierIncarnation, effects);
+        } else if why == Break::Refused && here {
+            self.depose(now, Detection::ProcessGone, effects);
+        } else if ask && watched.loss.is_some() {
+            self.inquire(now, effects);
+        }
+    }
+
+    fn on_tick(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        self.silence.tick(now);
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        let epoch = watched.target.epoch;
+        if let Some(inquiry) = &watched.inquiry
+            && now >= inquiry.until
+        {
+            let pause = self.options.silence_timeout / 2 * 2u32.saturating_pow(watched.inquiries);
+            watched.next_inquiry = Some(now.after(pause.min(LONGEST_PAUSE)));
+            watched.inquiries += 1;
+            watched.inquiry = None;
+        }
+        if !self
+            .silence
+            .is_suspicious(self.false_alarms.min(MOST_DOUBLINGS))
+        {
+            return;
+        }
+        let Some(address) = watched.target.address.clone() else {
+            return;
+        };
+        watched.loss.get_or_insert(Detection::SilentConfirmed);
+        if watched.link == Link::Up {
+            // A connection that died without a word heals by a new one.
+            watched.link = Link::Down;
+            effects.push(Effect::Vouch(epoch, None));
+            effects.push(Effect::Connect {
+                address,
+                after: Duration::ZERO,
+            });
+        }
+        self.inquire(now, effects);
+    }
+
+    /// Asks others, unless that is under way, or was just done in vain, or is not needed any more.
+    fn inquire(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        let waits = watched.next_inquiry.is_some_and(|at| now < at);
+        // Whoever leads under this process's own id is not asked about.
+        let own = watched.target.process == self.own;
+        let Some(detection) = watched.loss else {
+            return;
+        };
+        if waits || own || watched.deposing || watched.inquiry.is_some() {
+            return;
+        }
+        self.inquiries += 1;
+        let own_loss = now.since(watched.last_heard());
+        let freshness = own_loss + self.silence.bound() * 2 + self.options.ask_timeout;
+        let until = now.after(self.options.ask_timeout);
+        watched.inquiry = Some(Inquiry::new(self.inquiries, detection, until, freshness));
+        effects.push(Effect::Ask {
+            inquiry: self.inquiries,
+        });
+    }
+
+    fn with_inquiry(
+        &mut self,
+        now: Moment,
+        id: u64,
+        effects: &mut Vec<Effect>,
+        change: impl FnOnce(&mut Inquiry),
+    ) {
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        let Some(inquiry) = watched.inquiry.as_mut().filter(|inquiry| inquiry.id == id) else {
+            return;
+        };
+        change(inquiry);
+        if inquiry.is_pointless() {
+            inquiry.until = now;
+        } else if inquiry.is_confirmed() {
+            let detection = inquiry.detection;
+            self.depose(now, detection, effects);
+        }
+    }
+
+    fn depose(&mut self, now: Moment, detection: Detection, effects: &mut Vec<Effect>) {
+        let Some(watched) = &mut self.watched else {
+            return;
+        };
+        watched.inquiry = None;
+        let waits = watched.next_depose.is_some_and(|at| now < at);
+        if waits || std::mem::replace(&mut watched.deposing, true) {
+            return;
+        }
+        let evidence = Evidence {
+            detection,
+            former: Former {
+                process: Some(watched.target.process.clone()),
+                incarnation: watched
+                    .heard
+                    .as_ref()
+                    .map(|heard| heard.incarnation.clone()),
+                address: watched.target.address.clone(),
+            },
+            last_beat: watched.heard.as_ref().map(|heard| heard.last),
+            detected: now,
+        };
+        effects.push(Effect::Depose(watched.target.epoch, evidence));
+    }
+}
+
+impl Watched {
+    fn last_heard(&self) -> Moment {
+        self.heard.as_ref().map_or(self.since, |heard| heard.last)
+    }
+}

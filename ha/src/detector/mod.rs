@@ -1,0 +1,25 @@
+//! Notices a leader that is dead, frozen or unreachable long before its lease ends, and deposes it.
+//!
+//! Each standby keeps one stream of *beats* to the leader. What it concludes is evidence, never proof, and decides only how
+//! soon it tries: the fence of every write is what makes acting on it safe. A wrong conclusion costs a change of leader.
+//!
+//! - [`beat`]: what processes tell and ask each other; [`peers`]: the trait by which they do.
+//! - [`core`]: the decisions, pure; [`silence`] and [`inquiry`] are its parts.
+//! - [`service`]: the actor that runs the core beside an election: [`Detector`].
+//! - [`transfer`]: deposition by invitation.
+
+pub mod beat;
+pub mod core;
+pub mod inquiry;
+pub mod peers;
+pub mod service;
+pub mod silence;
+#[cfg(test)]
+mod tests;
+pub mod transfer;
+
+pub use beat::{Beat, Break, Phase, Progress, Question, Reply, Stance};
+pub use core::DetectorOptions;
+pub use peers::{BeatStream, Peers};
+pub use service::{Detector, DetectorServices, Identity};
+pub use transfer::TransferError;

@@ -1,0 +1,471 @@
+//! The detector of one process as an actor: feeds the [`core`](super::core) with what it hears, and does what that says.
+//!
+//! It runs beside the election, on the election's own runtime, so that nothing large or slow of the process delays it. It
+//! keeps one stream to the leader, and a list of members to ask, read when the leader changes: when the leader is lost the
+//! store may be lost too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{debug, info, warn};
+
+use super::beat::{Beat, Break, Question, Reply};
+use super::core::{DetectorCore, DetectorOptions, Effect, Event, Target};
+use super::peers::{BeatStream, Peers};
+use crate::clock::{Clock, Moment};
+use crate::election::{ElectionView, Epoch, HostIdentity, LeaderElection, Member, ProcessId};
+use crate::error::Result;
+
+/// Under which name the address of a process's beats is published.
+pub const PEER: &str = "peer";
+/// How old the list of members may be.
+const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
+const MEMBERS_RETRY: Duration = Duration::from_secs(1);
+
+/// Who this process is to its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its stable id.
+    pub process: ProcessId,
+    /// This start of it.
+    pub incarnation: String,
+    /// Where it runs.
+    pub host: Option<HostIdentity>,
+}
+
+/// What a detector works with.
+#[derive(Debug, Clone)]
+pub struct DetectorServices {
+    /// This process.
+    pub identity: Identity,
+    /// Its election.
+    pub election: LeaderElection,
+    /// The others.
+    pub peers: Arc<dyn Peers>,
+    /// How it waits.
+    pub options: DetectorOptions,
+    /// How many false alarms the cluster's recent history holds.
+    pub false_alarms: watch::Receiver<u32>,
+}
+
+/// What this process hears of the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Hearing {
+    leader: Option<(ProcessId, Epoch)>,
+    connected: bool,
+    /// How many beats of the stream were heard.
+    beats: u64,
+    last_heard: Moment,
+    unsure: bool,
+}
+
+/// A handle to a running detector. Cheap to clone; when the last one is dropped, it ends.
+#[derive(Debug, Clone)]
+pub struct Detector {
+    pub(super) services: DetectorServices,
+    hearing: watch::Receiver<Hearing>,
+    _stop: Arc<DropGuard>,
+}
+
+impl Detector {
+    /// Starts it on the runtime of the election.
+    pub fn start(services: DetectorServices) -> Detector {
+        let services = DetectorServices {
+            election: services.election.detached(),
+            ..services
+        };
+        let stop = CancellationToken::new();
+        let (hearing_out, hearing) = watch::channel(Hearing::default());
+        let identity = services.identity.clone();
+        let core = DetectorCore::new(
+            identity.process,
+            identity.incarnation,
+            identity.host,
+            services.options,
+        );
+        let actor = DetectorActor {
+            clock: services.election.clock(),
+            services: services.clone(),
+            core,
+            stream: None,
+            connecting: None,
+            work: JoinSet::new(),
+            members: Vec::new(),
+            members_due: None,
+            witnesses: Vec::new(),
+            hearing: hearing_out,
+            twin: None,
+            stop: stop.clone(),
+        };
+        services.election.runtime().spawn(actor.run());
+        Detector {
+            services,
+            hearing,
+            _stop: Arc::new(stop.drop_guard()),
+        }
+    }
+
+    /// Answers another process that lost a leader: by what is heard of it from now on.
+    pub async fn answer(&self, question: &Question) -> Reply {
+        if question.leader == self.services.identity.process {
+            return Reply::Hears;
+        }
+        let asked_about = Some((question.leader.clone(), question.epoch));
+        let mut hearing = self.hearing.clone();
+        let before = hearing.borrow_and_update().clone();
+        if before.leader != asked_about {
+            return Reply::Unsure;
+        }
+        let clock = self.services.election.clock();
+        let since = |last: Moment| clock.now().since(last);
+        if !before.connected {
+            return Reply::Lost {
+                since: since(before.last_heard),
+            };
+        }
+        let news = hearing.wait_for(|now| {
+            now.leader != asked_about || !now.connected || now.beats != before.beats
+        });
+        match timeout(question.patience, news).await {
+            Ok(Ok(now)) if now.leader == asked_about && now.beats != before.beats => Reply::Hears,
+            Ok(Ok(now)) if now.leader == asked_about => Reply::Lost {
+                since: since(now.last_heard),
+            },
+            Ok(Ok(_) | Err(_)) => Reply::Unsure,
+            // Not heard in the time given: that says little if this process did not run in it.
+            Err(_) if before.unsure || self.hearing.borrow().unsure => Reply::Unsure,
+            Err(_) => Reply::Lost {
+                since: since(before.last_heard),
+            },
+        }
+    }
+}
+
+/// What comes back from work that was started.
+#[derive(Debug)]
+enum Done {
+    Connected(Connection),
+    Members(Result<Vec<Member>>),
+    Answered { inquiry: u64, reply: Option<Reply> },
+    Deposed { epoch: Epoch, failed: bool },
+}
+
+struct Connection(std::result::Result<BeatStream, Break>);
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Connection").field(&self.0.is_ok()).finish()
+    }
+}
+
+struct DetectorActor {
+    services: DetectorServices,
+    clock: Clock,
+    core: DetectorCore,
+    stream: Option<BeatStream>,
+    connecting: Option<AbortHandle>,
+    work: JoinSet<Done>,
+    members: Vec<Member>,
+    /// When the list of members is read again; `None`: at once.
+    members_due: Option<Moment>,
+    /// Addresses that the leader named, to be asked beside the members.
+    witnesses: Vec<String>,
+    hearing: watch::Sender<Hearing>,
+    /// The living process that was complained about.
+    twin: Option<String>,
+    stop: CancellationToken,
+}
+
+impl DetectorActor {
+    async fn run(mut self) {
+        let mut ticks = tokio::time::interval(self.services.options.beat_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut observed = self.services.election.observed();
+        let mut false_alarms = self.services.false_alarms.clone();
+        false_alarms.mark_changed();
+        loop {
+            // Beats come first: a tick must not find silent what is waiting to be read.
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                beat = next_beat(&mut self.stream), if self.stream.is_some() => match beat {
+                    Some(beat) => self.on_beat(beat),
+                    None => {
+                        self.stream = None;
+                        debug!("the stream of the leader's beats broke");
+                        self.feed(Event::Broken(Break::Ended));
+                    }
+                },
+                Some(done) = self.work.join_next(), if !self.work.is_empty() => {
+                    // Aborted: it was replaced.
+                    if let Ok(done) = done {
+                        self.on_done(done);
+                    }
+                }
+                changed = observed.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    observed.borrow_and_update();
+                    self.members_due = None;
+                    self.follow_the_keys();
+                }
+                Ok(()) = false_alarms.changed() => {
+                    let count = *false_alarms.borrow_and_update();
+                    self.feed(Event::FalseAlarms(count));
+                }
+                _ = ticks.tick() => {
+                    self.follow_the_keys();
+                    self.feed(Event::Tick);
+                }
+            }
+            self.tell();
+        }
+    }
+
+    /// Finds out who is to be watched.
+    fn follow_the_keys(&mut self) {
+        let view = self.services.election.observed().borrow().clone();
+        let leads = self
+            .services
+            .election
+            .leadership()
+            .borrow()
+            .session()
+            .is_some();
+        let target = view.as_ref().and_then(|view| self.target_in(view, leads));
+        let watched = self.core.target().cloned();
+        let needs_members = target
+            .as_ref()
+            .is_some_and(|target| target.address.is_none())
+            || watched.as_ref().map(|before| before.epoch)
+                != target.as_ref().map(|target| target.epoch);
+        let due = self.members_due.is_none_or(|due| self.clock.now() >= due);
+        if due || needs_members && self.members.is_empty() {
+            self.read_members();
+        }
+        if watched != target {
+            self.feed(Event::Watch(target));
+        }
+    }
+
+    fn target_in(&self, view: &ElectionView, leads: bool) -> Option<Target> {
+        if leads {
+            return None;
+        }
+        let Some(leader) = &view.leader else {
+            // Its lease is gone. What is heard of it counts until somebody else leads.
+            return self
+                .core
+                .target()
+                .filter(|target| target.epoch == view.youngest())
+                .cloned();
+        };
+        let own = leader.process == self.services.identity.process;
+        let lease = self.services.election.lease();
+        let nonce = lease.borrow().nonce().cloned();
+        if own && nonce.is_none_or(|nonce| nonce == leader.nonce) {
+            return None;
+        }
+        let info = view.info.as_ref().filter(|info| info.epoch == leader.epoch);
+        let member = self
+            .members
+            .iter()
+            .find(|member| member.process == leader.process && !own);
+        let of_member = member.and_then(|member| member.addresses.get(PEER));
+        let known = info.and_then(|info| info.addresses.get(PEER)).or(of_member);
+        let host = member
+            .filter(|_| of_member == known)
+            .and_then(|member| member.host.clone());
+        // Before it is confirmed only the members tell: what was known of this leader is not forgotten over that.
+        let before = self.core.target().filter(|target| {
+            target.epoch == leader.epoch && target.process == leader.process && known.is_none()
+        });
+        match before {
+            Some(before) => Some(before.clone()),
+            None => Some(Target {
+                epoch: leader.epoch,
+                process: leader.process.clone(),
+                address: known.cloned(),
+                host,
+            }),
+        }
+    }
+
+    fn read_members(&mut self) {
+        let now = self.clock.now();
+        self.members_due = Some(now.after(MEMBERS_INTERVAL));
+        let election = self.services.election.clone();
+        self.work
+            .spawn(async move { Done::Members(election.members().await) });
+    }
+
+    fn on_beat(&mut self, beat: Beat) {
+        if beat.stance.epoch().is_some() {
+            self.witnesses.clone_from(&beat.witnesses);
+        }
+        self.hearing.send_modify(|hearing| hearing.beats += 1);
+        self.feed(Event::Beat(beat));
+    }
+
+    fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Connected(Connection(Ok(stream))) => {
+                self.connecting = None;
+                self.stream = Some(stream);
+            }
+            Done::Connected(Connection(Err(why))) => {
+                self.connecting = None;
+                debug!(?why, "the leader's beats can't be heard");
+                self.feed(Event::Broken(why));
+            }
+            Done::Members(Ok(members)) => {
+                self.members = members;
+                self.follow_the_keys();
+            }
+            Done::Members(Err(error)) => {
+                debug!(%error, "the members can't be read");
+                self.members_due = Some(self.clock.now().after(MEMBERS_RETRY));
+            }
+            Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
+            Done::Deposed { epoch, failed } if failed => self.feed(Event::DeposeFailed(epoch)),
+            Done::Deposed { .. } => {}
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        for effect in self.core.handle(self.clock.now(), event) {
+            self.run_effect(effect);
+        }
+    }
+
+    fn run_effect(&mut self, effect: Effect) {
+        let election = &self.services.election;
+        match effect {
+            Effect::Connect { address, after } => self.connect(address, after),
+            Effect::Disconnect => self.disconnect(),
+            Effect::Ask { inquiry } => self.ask(inquiry),
+            Effect::Depose(epoch, evidence) => {
+                info!(
+                    %epoch,
+                    detection = %evidence.detection,
+                    leader = evidence.former.process.as_ref().map(ProcessId::as_str),
+                    "the leader is gone"
+                );
+                let election = election.clone();
+                self.work.spawn(async move {
+                    let failed = election.depose_because(epoch, evidence).await.is_err();
+                    Done::Deposed { epoch, failed }
+                });
+            }
+            Effect::Spare(epoch) => {
+                let election = election.clone();
+                self.work.spawn(async move {
+                    election.spare(epoch).await;
+                    Done::Deposed {
+                        epoch,
+                        failed: false,
+                    }
+                });
+            }
+            Effect::Vouch(epoch, until) => election.vouch(epoch, until),
+            Effect::Twin(beat) => {
+                if self.twin.as_ref() != Some(&beat.incarnation) {
+                    warn!(
+                        process = %beat.process,
+                        incarnation = beat.incarnation,
+                        "another living process leads under this one's id: give each JobManager its own"
+                    );
+                    self.twin = Some(beat.incarnation);
+                }
+            }
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.stream = None;
+        if let Some(connecting) = self.connecting.take() {
+            connecting.abort();
+        }
+    }
+
+    fn connect(&mut self, address: String, after: Duration) {
+        self.disconnect();
+        let peers = self.services.peers.clone();
+        let bound = self.services.options.ask_timeout;
+        self.connecting = Some(self.work.spawn(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            let opened = timeout(bound, peers.beats(&address)).await;
+            Done::Connected(Connection(opened.unwrap_or(Err(Break::NoAnswer))))
+        }));
+    }
+
+    fn ask(&mut self, inquiry: u64) {
+        let Some(target) = self.core.target().cloned() else {
+            return;
+        };
+        let own = &self.services.identity.process;
+        let members = self
+            .members
+            .iter()
+            .filter(|member| member.process != *own && member.process != target.process)
+            .filter_map(|member| member.addresses.get(PEER));
+        let asked: Vec<String> = members.chain(&self.witnesses).cloned().collect();
+        debug!(
+            inquiry,
+            asked = asked.len(),
+            "asking others about the leader"
+        );
+        let bound = self.services.options.ask_timeout;
+        let question = Question {
+            leader: target.process,
+            epoch: target.epoch,
+            address: target.address.unwrap_or_default(),
+            patience: bound * 5 / 6,
+        };
+        self.feed(Event::Asked {
+            inquiry,
+            count: asked.len(),
+        });
+        for address in asked {
+            let (peers, question) = (self.services.peers.clone(), question.clone());
+            self.work.spawn(async move {
+                let answer = timeout(bound, peers.ask(&address, &question)).await;
+                let reply = answer.unwrap_or(None);
+                debug!(inquiry, address, ?reply, "asked about the leader");
+                Done::Answered { inquiry, reply }
+            });
+        }
+    }
+
+    /// Publishes what is heard, for those who ask this process.
+    fn tell(&self) {
+        let target = self.core.target();
+        let leader = target.map(|target| (target.process.clone(), target.epoch));
+        let connected = self.core.is_connected();
+        let last_heard = self.core.last_heard().unwrap_or_default();
+        let unsure = self.core.is_unsure();
+        self.hearing.send_if_modified(|hearing| {
+            let before = hearing.clone();
+            hearing.leader = leader;
+            hearing.connected = connected;
+            hearing.last_heard = last_heard;
+            hearing.unsure = unsure;
+            before != *hearing
+        });
+    }
+}
+
+async fn next_beat(stream: &mut Option<BeatStream>) -> Option<Beat> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}

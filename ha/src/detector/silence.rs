@@ -1,0 +1,142 @@
+//! How long a leader has been silent, as far as a process that may itself be slow can tell.
+//!
+//! Silence is counted in this process's own ticks, each for at most one and a half intervals: time in which it did not run
+//! proves nothing about others. Ticks and beats that come late widen the bound, for some seconds (the idea is Lifeguard's:
+//! Dadgar, Phillips, Currey, 2018), so that a machine with all its cores busy accuses nobody.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// The bound is widened by at most so many times itself.
+const MOST_SLACK: u32 = 3;
+/// Of the slack, one part in so many goes with each tick that is in time.
+const FORGETTING: u32 = 16;
+
+/// See the module. Pure.
+#[derive(Debug, Clone)]
+pub struct Silence {
+    interval: Duration,
+    bound: Duration,
+    last_tick: Option<Moment>,
+    silent: Duration,
+    slack: Duration,
+}
+
+impl Silence {
+    /// Nothing was heard yet. Ticks come in `interval`; silence of `bound` is suspicious.
+    pub fn new(interval: Duration, bound: Duration) -> Silence {
+        Silence {
+            interval,
+            bound,
+            last_tick: None,
+            silent: Duration::ZERO,
+            slack: Duration::ZERO,
+        }
+    }
+
+    /// The process's timer fired.
+    pub fn tick(&mut self, now: Moment) {
+        let elapsed = self
+            .last_tick
+            .map_or(Duration::ZERO, |before| now.since(before));
+        self.last_tick = Some(now);
+        self.silent += elapsed.min(self.interval * 3 / 2);
+        let lateness = elapsed.saturating_sub(self.interval);
+        self.slack -= self.slack / FORGETTING;
+        if lateness > self.interval / 2 {
+            self.widen(self.slack + lateness);
+        }
+    }
+
+    /// A sign of life.
+    pub fn beat(&mut self) {
+        let late = self.silent.saturating_sub(self.interval);
+        if late > self.interval {
+            self.widen(self.slack.max(late));
+        }
+        self.silent = Duration::ZERO;
+    }
+
+    /// Another leader is listened to: its silence begins.
+    pub fn restart(&mut self) {
+        self.silent = Duration::ZERO;
+    }
+
+    /// Whether it has lasted too long, with `doublings` of the wait for recent false alarms.
+    pub fn is_suspicious(&self, doublings: u32) -> bool {
+        self.silent >= self.bound() * 2u32.saturating_pow(doublings)
+    }
+
+    /// The bound as it is widened now.
+    pub fn bound(&self) -> Duration {
+        self.bound + self.slack
+    }
+
+    /// Whether this process was late itself not long ago: what it says about others is not worth much.
+    pub fn is_unsure(&self) -> bool {
+        self.slack >= self.interval
+    }
+
+    fn widen(&mut self, slack: Duration) {
+        self.slack = slack.min(self.bound * MOST_SLACK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(100);
+    const BOUND: Duration = Duration::from_millis(800);
+
+    fn at(ms: u64) -> Moment {
+        Moment::default().after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn silence_is_suspicious_at_the_bound() {
+        let mut silence = Silence::new(INTERVAL, BOUND);
+        for tick in 0..8 {
+            silence.tick(at(tick * 100));
+        }
+        assert!(!silence.is_suspicious(0));
+        silence.tick(at(800));
+        assert!(silence.is_suspicious(0));
+        assert!(!silence.is_suspicious(1), "a false alarm doubles the wait");
+        silence.beat();
+        assert!(!silence.is_suspicious(0));
+    }
+
+    #[test]
+    fn a_process_that_stood_still_does_not_count_that_time() {
+        let mut silence = Silence::new(INTERVAL, BOUND);
+        silence.tick(at(0));
+        silence.tick(at(60_000));
+        assert!(!silence.is_suspicious(0));
+        assert!(silence.is_unsure());
+    }
+
+    #[test]
+    fn late_ticks_widen_the_bound_for_a_while() {
+        let mut silence = Silence::new(INTERVAL, BOUND);
+        silence.tick(at(0));
+        silence.tick(at(500));
+        assert_eq!(silence.bound(), Duration::from_millis(1200));
+        for tick in 1..=60 {
+            silence.tick(at(500 + tick * 100));
+            silence.beat();
+        }
+        assert!(silence.bound() < Duration::from_millis(820), "{silence:?}");
+    }
+
+    #[test]
+    fn late_beats_widen_it_too() {
+        let mut silence = Silence::new(INTERVAL, BOUND);
+        for tick in 0..=6 {
+            silence.tick(at(tick * 100));
+        }
+        silence.beat();
+        assert_eq!(silence.bound(), Duration::from_millis(1300));
+    }
+}

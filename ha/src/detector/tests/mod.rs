@@ -1,0 +1,6 @@
+//! The detector: its core in scenarios and at random, and whole processes over a scripted network on paused time.
+
+mod network;
+mod processes;
+mod properties;
+mod scenarios;

@@ -1,0 +1,320 @@
+//! Processes with an election and a detector each, on a network that a test breaks. Everything runs on paused time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::detector::beat::{Beat, Break, Progress, Question, Reply, Stance};
+use crate::detector::core::DetectorOptions;
+use crate::detector::peers::{BeatStream, Peers};
+use crate::detector::service::{Detector, DetectorServices, Identity, PEER};
+use crate::election::core::Timing;
+use crate::election::{
+    ElectionOptions, Epoch, HostIdentity, LeaderElection, LeaderSession, Leadership, Member,
+    ProcessId,
+};
+use crate::memory::MemoryCluster;
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// How a way between two processes is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    Silent,
+    Refused,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: BTreeMap<String, Node>,
+    dead: BTreeSet<String>,
+    frozen: BTreeSet<String>,
+    cuts: BTreeMap<(String, String), Cut>,
+}
+
+/// What answers at an address: a JobManager, or a mere witness.
+#[derive(Debug, Clone)]
+struct Node {
+    identity: Identity,
+    jobmanager: Option<(watch::Receiver<Leadership>, Detector)>,
+}
+
+/// See the module. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Network {
+    pub store: MemoryCluster,
+    state: Arc<Mutex<State>>,
+    changed: Arc<watch::Sender<u64>>,
+    witnesses: Arc<Mutex<Vec<String>>>,
+}
+
+/// One process.
+pub struct Process {
+    pub election: LeaderElection,
+    pub detector: Detector,
+}
+
+impl Network {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Starts the JobManager `name` on a host.
+    pub async fn start(&self, name: &str, host: &str) -> Process {
+        let clock = Clock::tokio();
+        let process = ProcessId::new(name);
+        let driver = self.store.election(process.clone(), clock);
+        let options = ElectionOptions {
+            process: process.clone(),
+            timing: Timing {
+                deposes_earlier_self: false,
+                ..Timing::default()
+            },
+            clock,
+        };
+        let election = LeaderElection::start(Arc::new(driver), options);
+        let identity = Identity {
+            process: process.clone(),
+            incarnation: format!("{name}-{:08x}", rand::random::<u32>()),
+            host: Some(HostIdentity::new(host)),
+        };
+        let detector = Detector::start(DetectorServices {
+            identity: identity.clone(),
+            election: election.clone(),
+            peers: Arc::new(From {
+                name: name.to_owned(),
+                network: self.clone(),
+            }),
+            options: DetectorOptions::default(),
+            false_alarms: watch::channel(0).1,
+        });
+        let member = Member {
+            process,
+            incarnation: identity.incarnation.clone(),
+            addresses: BTreeMap::from([(PEER.to_owned(), name.to_owned())]),
+            reads_format: 1,
+            version: String::new(),
+            host: identity.host.clone(),
+        };
+        let node = Node {
+            identity,
+            jobmanager: Some((election.leadership(), detector.clone())),
+        };
+        self.change(|state| {
+            state.nodes.insert(name.to_owned(), node);
+            state.dead.remove(name);
+        });
+        election
+            .announce(&member)
+            .await
+            .expect("the store is there");
+        Process { election, detector }
+    }
+
+    /// A process that is only asked.
+    pub fn add_witness(&self, name: &str) {
+        let identity = Identity {
+            process: ProcessId::new(name),
+            incarnation: String::new(),
+            host: None,
+        };
+        let node = Node {
+            identity,
+            jobmanager: None,
+        };
+        self.change(|state| {
+            state.nodes.insert(name.to_owned(), node);
+        });
+        let mut witnesses = self
+            .witnesses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        witnesses.push(name.to_owned());
+    }
+
+    /// Its connections end and its port refuses.
+    pub fn kill(&self, name: &str) {
+        self.change(|state| {
+            state.dead.insert(name.to_owned());
+        });
+    }
+
+    /// It stands still: connections to it are there and silent.
+    pub fn freeze(&self, name: &str) {
+        self.change(|state| {
+            state.frozen.insert(name.to_owned());
+        });
+    }
+
+    pub fn thaw(&self, name: &str) {
+        self.change(|state| {
+            state.frozen.remove(name);
+        });
+    }
+
+    /// `from` does not reach `to` any more.
+    pub fn cut(&self, from: &str, to: &str, cut: Cut) {
+        self.change(|state| {
+            state.cuts.insert((from.to_owned(), to.to_owned()), cut);
+        });
+    }
+
+    /// `Ok(None)`: it is silent.
+    fn reach(&self, from: &str, to: &str) -> Result<Option<Node>, Break> {
+        let state = self.state();
+        let cut = state.cuts.get(&(from.to_owned(), to.to_owned()));
+        let node = state.nodes.get(to).filter(|_| !state.dead.contains(to));
+        match (cut, node) {
+            (Some(Cut::Refused), _) | (None, None) => Err(Break::Refused),
+            (Some(Cut::Silent), _) => Ok(None),
+            (None, Some(_)) if state.frozen.contains(to) => Ok(None),
+            (None, Some(node)) => Ok(Some(node.clone())),
+        }
+    }
+
+    async fn reach_or_wait(&self, from: &str, to: &str) -> Result<Node, Break> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(node) = self.reach(from, to)? {
+                return Ok(node);
+            }
+            let _ = changed.changed().await;
+        }
+    }
+
+    fn beat(&self, node: &Node) -> Option<Beat> {
+        let (leadership, _) = node.jobmanager.as_ref()?;
+        let stance = match &*leadership.borrow() {
+            Leadership::Granted(session) => Stance::Leading(session.epoch()),
+            Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
+            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
+        };
+        let witnesses = self
+            .witnesses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Some(Beat {
+            process: node.identity.process.clone(),
+            incarnation: node.identity.incarnation.clone(),
+            stance,
+            host: node.identity.host.clone(),
+            progress: Progress::default(),
+            cached_change: 0,
+            witnesses: witnesses.clone(),
+        })
+    }
+}
+
+/// The network as one process sees it.
+#[derive(Debug)]
+struct From {
+    name: String,
+    network: Network,
+}
+
+#[async_trait]
+impl Peers for From {
+    async fn beats(&self, address: &str) -> Result<BeatStream, Break> {
+        self.network.reach_or_wait(&self.name, address).await?;
+        let (network, from, to) = (self.network.clone(), self.name.clone(), address.to_owned());
+        let changed = network.changed.subscribe();
+        let ticks = tokio::time::interval(Duration::from_millis(100));
+        let next =
+            move |(mut ticks, mut changed): (tokio::time::Interval, watch::Receiver<u64>)| {
+                let (network, from, to) = (network.clone(), from.clone(), to.clone());
+                async move {
+                    loop {
+                        let ticked = tokio::select! {
+                            _ = ticks.tick() => true,
+                            _ = changed.changed() => false,
+                        };
+                        match network.reach(&from, &to) {
+                            Err(_) => return None,
+                            Ok(Some(node)) if ticked => {
+                                let beat = network.beat(&node)?;
+                                return Some((beat, (ticks, changed)));
+                            }
+                            Ok(_) => {}
+                        }
+                    }
+                }
+            };
+        Ok(futures::stream::unfold((ticks, changed), next).boxed())
+    }
+
+    async fn probe(&self, address: &str) -> Result<Beat, Break> {
+        let node = self.network.reach_or_wait(&self.name, address).await?;
+        self.network.beat(&node).ok_or(Break::Ended)
+    }
+
+    async fn ask(&self, address: &str, question: &Question) -> Option<Reply> {
+        let node = self.network.reach_or_wait(&self.name, address).await.ok()?;
+        if let Some((_, detector)) = &node.jobmanager {
+            return Some(detector.answer(question).await);
+        }
+        let witness = From {
+            name: address.to_owned(),
+            network: self.network.clone(),
+        };
+        let probed = tokio::time::timeout(question.patience, witness.probe(&question.address));
+        Some(match probed.await {
+            Ok(Ok(_)) => Reply::Hears,
+            Ok(Err(_)) | Err(_) => Reply::Lost {
+                since: Duration::ZERO,
+            },
+        })
+    }
+
+    async fn invite(
+        &self,
+        address: &str,
+        leader: &ProcessId,
+        epoch: Epoch,
+        bound: Duration,
+    ) -> Result<(), String> {
+        let node = self.network.reach_or_wait(&self.name, address).await;
+        let node = node.map_err(|why| format!("{why:?}"))?;
+        let (_, detector) = node.jobmanager.ok_or("not a JobManager")?;
+        detector.accept(leader.clone(), epoch, bound).await
+    }
+}
+
+impl Process {
+    /// Waits until it stands as wanted.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Leadership) -> bool) -> Leadership {
+        let mut leadership = self.election.leadership();
+        let reached = tokio::time::timeout(LONG, leadership.wait_for(|now| wanted(now))).await;
+        match reached {
+            Ok(Ok(now)) => now.clone(),
+            Ok(Err(_)) => panic!("the election ended before {what}"),
+            Err(_) => panic!("never {what}: {:?}", self.election.leadership().borrow()),
+        }
+    }
+
+    /// Waits until it leads in that epoch.
+    pub async fn leads(&self, epoch: u64) -> LeaderSession {
+        let wanted = |now: &Leadership| matches!(now, Leadership::Granted(session) if session.epoch() == Epoch::new(epoch));
+        let now = self
+            .until(&format!("leading in epoch {epoch}"), wanted)
+            .await;
+        now.session().expect("granted").clone()
+    }
+
+    /// Whether it leads or may still lead in that epoch.
+    pub fn holds(&self, epoch: u64) -> bool {
+        let leadership = self.election.leadership();
+        let now = leadership.borrow();
+        now.session()
+            .is_some_and(|session| session.epoch() == Epoch::new(epoch))
+    }
+}

@@ -1,0 +1,221 @@
+//! Whole processes over a scripted network: who is deposed, by which name, and who is not.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::network::{Cut, Network, Process};
+use crate::detector::TransferError;
+use crate::election::{Detection, Leadership, ProcessId};
+
+const BOUND: Duration = Duration::from_secs(5);
+
+/// `a` leads, each process on the host named beside it; all hear it.
+async fn cluster<const N: usize>(hosts: [(&str, &str); N]) -> (Network, [Process; N]) {
+    let network = Network::default();
+    let mut processes = Vec::new();
+    for (name, host) in hosts {
+        let process = network.start(name, host).await;
+        if processes.is_empty() {
+            process.leads(1).await;
+        }
+        processes.push(process);
+    }
+    sleep(Duration::from_secs(1)).await;
+    let processes = processes.try_into();
+    (
+        network,
+        processes.unwrap_or_else(|_| unreachable!("as many as were started")),
+    )
+}
+
+async fn detection_of(process: &Process) -> Detection {
+    let session = process.leads(2).await;
+    let takeover = session.takeover().expect("it followed a term");
+    assert_eq!(takeover.former_epoch.get(), 1);
+    takeover.evidence.detection
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_leader_on_the_same_host_is_followed_at_once() {
+    let (network, [a, b]) = cluster([("a", "x"), ("b", "x")]).await;
+    let start = Instant::now();
+    network.kill("a");
+    assert_eq!(detection_of(&b).await, Detection::ProcessGone);
+    assert!(
+        start.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        start.elapsed()
+    );
+    a.until("over", |now| matches!(now, Leadership::Over(_)))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_leader_elsewhere_is_followed_when_another_lost_it_too() {
+    let (network, [_a, b, c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
+    let start = Instant::now();
+    network.kill("a");
+    let detection = tokio::select! {
+        detection = detection_of(&b) => detection,
+        detection = detection_of(&c) => detection,
+    };
+    assert_eq!(detection, Detection::LostBySeveral);
+    assert!(
+        start.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_leader_is_followed_when_a_witness_does_not_hear_it_either() {
+    let network = Network::default();
+    network.add_witness("tm");
+    let a = network.start("a", "x").await;
+    a.leads(1).await;
+    let b = network.start("b", "x").await;
+    sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
+    network.freeze("a");
+    assert_eq!(detection_of(&b).await, Detection::SilentConfirmed);
+    assert!(
+        start.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_broken_between_one_standby_and_the_leader_deposes_nobody() {
+    for cut in [Cut::Silent, Cut::Refused] {
+        let (network, [a, _b, _c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
+        network.cut("b", "a", cut);
+        sleep(Duration::from_secs(120)).await;
+        assert!(a.holds(1), "{cut:?}");
+        let leadership = a.election.leadership();
+        assert!(
+            matches!(&*leadership.borrow(), Leadership::Granted(_)),
+            "{cut:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_is_cut_off_from_everybody_deposes_nobody() {
+    let (network, [a, _b, _c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
+    network.cut("b", "a", Cut::Silent);
+    network.cut("b", "c", Cut::Silent);
+    sleep(Duration::from_secs(120)).await;
+    assert!(a.holds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_standby_elsewhere_waits_for_the_lease() {
+    let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    network.freeze("a");
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1), "its lease lives");
+    network.store.partition(&ProcessId::new("a"));
+    network.store.expire(&ProcessId::new("a"));
+    assert_eq!(detection_of(&b).await, Detection::LeaseExpired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_lost_its_lease_by_trouble_of_the_store_is_left_to_its_leader() {
+    let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    network.store.partition(&ProcessId::new("a"));
+    network.store.expire(&ProcessId::new("a"));
+    a.until("suspended", |now| matches!(now, Leadership::Suspended(_)))
+        .await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(!b.holds(2), "it hears the suspended term");
+    network.store.heal(&ProcessId::new("a"));
+    a.leads(1).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_stays_without_its_store_is_followed_after_the_bound() {
+    let (network, [_a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    network.store.partition(&ProcessId::new("a"));
+    network.store.expire(&ProcessId::new("a"));
+    let start = Instant::now();
+    assert_eq!(detection_of(&b).await, Detection::LeaseExpired);
+    assert!(
+        start.elapsed() > Duration::from_secs(9),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(12),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_died_while_the_store_was_away_is_followed_on_its_return() {
+    let (network, [_a, b]) = cluster([("a", "x"), ("b", "x")]).await;
+    network.store.unavailable(true);
+    sleep(Duration::from_secs(60)).await;
+    network.kill("a");
+    sleep(Duration::from_secs(60)).await;
+    let start = Instant::now();
+    network.store.unavailable(false);
+    assert_eq!(detection_of(&b).await, Detection::ProcessGone);
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_heard_again_before_the_store_is_back_leads_on() {
+    let (network, [a, _b, _c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
+    network.store.unavailable(true);
+    network.freeze("a");
+    sleep(Duration::from_secs(10)).await;
+    network.thaw("a");
+    sleep(Duration::from_secs(10)).await;
+    network.store.unavailable(false);
+    a.leads(1).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invited_standby_follows_and_the_leader_leads_until_then() {
+    let (_network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    let epoch = a
+        .detector
+        .transfer(None, BOUND)
+        .await
+        .expect("b takes over");
+    assert_eq!(epoch.get(), 2);
+    assert_eq!(detection_of(&b).await, Detection::Invited);
+    assert!(!a.holds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invitation_that_nobody_follows_changes_nothing() {
+    let (network, [a, b, c]) = cluster([("a", "x"), ("b", "y"), ("c", "z")]).await;
+    let b_name = ProcessId::new("b");
+    network.kill("b");
+    assert_eq!(
+        a.detector.transfer(Some(&b_name), BOUND).await,
+        Err(TransferError::NoSuchStandby(b_name))
+    );
+    // The one that is left can't reach the store: the invitation is void before it can again.
+    network.store.partition(&ProcessId::new("c"));
+    let failed = a.detector.transfer(None, BOUND).await;
+    assert!(
+        matches!(failed, Err(TransferError::Failed(_))),
+        "{failed:?}"
+    );
+    network.store.heal(&ProcessId::new("c"));
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1) && !b.holds(2) && !c.holds(2));
+}

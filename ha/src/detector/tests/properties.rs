@@ -1,0 +1,209 @@
+//! The core at random: whatever happens in whichever order, it deposes for a reason that holds at that moment.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::scenarios::{LOST, beat, host, leading, target};
+use crate::clock::Moment;
+use crate::detector::beat::{Break, Reply, Stance};
+use crate::detector::core::{DetectorCore, DetectorOptions, Effect, Event};
+use crate::election::{Detection, Epoch, ProcessId};
+
+#[derive(Debug, Clone)]
+enum Happening {
+    Watch(bool),
+    Hear,
+    HearStandby,
+    HearAnother,
+    Break(Break),
+    Asked(usize),
+    Answered(Option<Reply>),
+    OldAnswer,
+    DeposeFailed,
+    Alarms(u32),
+    Tick(u64),
+}
+
+fn happening(of_a_link_only: bool) -> impl Strategy<Value = Happening> {
+    let others = prop_oneof![
+        4 => Just(Happening::Hear),
+        1 => Just(Happening::HearStandby),
+        3 => prop_oneof![Just(Break::Ended), Just(Break::Refused), Just(Break::NoAnswer)]
+            .prop_map(Happening::Break),
+        2 => (0usize..4).prop_map(Happening::Asked),
+        1 => Just(Happening::DeposeFailed),
+        1 => (0u32..3).prop_map(Happening::Alarms),
+        12 => (90u64..400).prop_map(Happening::Tick),
+        1 => any::<bool>().prop_map(Happening::Watch),
+    ];
+    let replies = if of_a_link_only {
+        prop_oneof![
+            Just(None),
+            Just(Some(Reply::Hears)),
+            Just(Some(Reply::Unsure))
+        ]
+        .boxed()
+    } else {
+        prop_oneof![
+            Just(None),
+            Just(Some(Reply::Hears)),
+            Just(Some(Reply::Unsure)),
+            Just(Some(LOST))
+        ]
+        .boxed()
+    };
+    let answers = replies.prop_map(Happening::Answered);
+    if of_a_link_only {
+        prop_oneof![4 => others, 1 => answers].boxed()
+    } else {
+        let another = prop_oneof![Just(Happening::HearAnother), Just(Happening::OldAnswer)];
+        prop_oneof![12 => others, 4 => answers, 1 => another].boxed()
+    }
+}
+
+/// What the core was told and did, with what its deeds must rest on.
+struct Run {
+    core: DetectorCore,
+    now: Moment,
+    inquiry: u64,
+    asked: usize,
+    lost: usize,
+    deposing: bool,
+    watches: bool,
+    deposed: Vec<Detection>,
+}
+
+impl Run {
+    fn new(own_host: &str) -> Run {
+        let options = DetectorOptions::default();
+        let own = ProcessId::new("b");
+        let mut core = DetectorCore::new(own, "own".to_owned(), Some(host(own_host)), options);
+        core.handle(Moment::default(), Event::Watch(Some(target())));
+        Run {
+            core,
+            now: Moment::default(),
+            inquiry: 0,
+            asked: 0,
+            lost: 0,
+            deposing: false,
+            watches: true,
+            deposed: Vec::new(),
+        }
+    }
+
+    fn event(&mut self, happening: &Happening) -> Event {
+        let inquiry = self.inquiry;
+        match happening {
+            Happening::Watch(true) => Event::Watch(Some(target())),
+            Happening::Watch(false) => Event::Watch(None),
+            Happening::Hear => Event::Beat(leading()),
+            Happening::HearStandby => Event::Beat(beat("first", Stance::Standby)),
+            Happening::HearAnother => Event::Beat(beat("second", Stance::Standby)),
+            Happening::Break(why) => Event::Broken(*why),
+            Happening::Asked(count) => Event::Asked {
+                inquiry,
+                count: *count,
+            },
+            Happening::Answered(reply) => Event::Answered {
+                inquiry,
+                reply: *reply,
+            },
+            Happening::OldAnswer => Event::Answered {
+                inquiry: inquiry.saturating_sub(1),
+                reply: Some(LOST),
+            },
+            Happening::DeposeFailed => Event::DeposeFailed(Epoch::new(7)),
+            Happening::Alarms(count) => Event::FalseAlarms(*count),
+            Happening::Tick(ms) => {
+                self.now = self.now.after(Duration::from_millis(*ms));
+                Event::Tick
+            }
+        }
+    }
+
+    fn step(&mut self, happening: &Happening) -> Result<(), TestCaseError> {
+        let event = self.event(happening);
+        match happening {
+            Happening::Asked(count) => self.asked = *count,
+            Happening::Answered(Some(Reply::Lost { .. })) => self.lost += 1,
+            // A sign of the term ends what was asked.
+            Happening::Hear => self.lost = 0,
+            Happening::DeposeFailed => self.deposing = false,
+            Happening::Watch(watches) => {
+                self.deposing &= *watches && self.watches;
+                self.watches = *watches;
+            }
+            _ => {}
+        }
+        for effect in self.core.handle(self.now, event) {
+            match effect {
+                Effect::Ask { inquiry } => {
+                    prop_assert!(inquiry > self.inquiry, "ids are never used again");
+                    (self.inquiry, self.asked, self.lost) = (inquiry, 0, 0);
+                }
+                Effect::Spare(_) => self.deposing = false,
+                Effect::Depose(epoch, evidence) => {
+                    prop_assert!(self.watches, "nobody is watched");
+                    prop_assert!(!self.deposing, "it is under way already");
+                    prop_assert_eq!(epoch, Epoch::new(7));
+                    self.check_reason(happening, evidence.detection)?;
+                    self.deposing = true;
+                    self.deposed.push(evidence.detection);
+                }
+                Effect::Connect { .. }
+                | Effect::Disconnect
+                | Effect::Vouch(..)
+                | Effect::Twin(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reason(&self, last: &Happening, detection: Detection) -> Result<(), TestCaseError> {
+        match detection {
+            Detection::ProcessGone => {
+                prop_assert!(matches!(last, Happening::Break(Break::Refused)));
+            }
+            Detection::OtherIncarnation => {
+                prop_assert!(matches!(
+                    last,
+                    Happening::HearAnother | Happening::HearStandby
+                ));
+            }
+            Detection::SilentConfirmed | Detection::LostBySeveral => {
+                prop_assert!(self.lost >= 1, "nobody confirmed it");
+                prop_assert!(self.asked >= 1);
+            }
+            other => prop_assert!(false, "{other} is not detected from outside"),
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_deposition_has_its_reason_at_that_moment(
+        same_host: bool,
+        happenings in proptest::collection::vec(happening(false), 1..200),
+    ) {
+        let mut run = Run::new(if same_host { "there" } else { "here" });
+        for happening in &happenings {
+            run.step(happening)?;
+        }
+        if !same_host {
+            prop_assert!(!run.deposed.contains(&Detection::ProcessGone));
+        }
+    }
+
+    #[test]
+    fn a_link_that_only_this_process_lost_deposes_nobody(
+        happenings in proptest::collection::vec(happening(true), 1..300),
+    ) {
+        let mut run = Run::new("here");
+        for happening in &happenings {
+            run.step(happening)?;
+        }
+        prop_assert_eq!(run.deposed, []);
+    }
+}

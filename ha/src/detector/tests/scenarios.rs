@@ -1,0 +1,304 @@
+//! The core, event by event.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::detector::beat::{Beat, Break, Progress, Reply, Stance};
+use crate::detector::core::{DetectorCore, DetectorOptions, Effect, Event, Target};
+use crate::election::{Detection, Epoch, HostIdentity, ProcessId};
+
+pub(super) const ADDRESS: &str = "a:1";
+pub(super) const LOST: Reply = Reply::Lost {
+    since: Duration::ZERO,
+};
+
+pub(super) fn host(name: &str) -> HostIdentity {
+    HostIdentity::new(name)
+}
+
+pub(super) fn target() -> Target {
+    Target {
+        epoch: Epoch::new(7),
+        process: ProcessId::new("a"),
+        address: Some(ADDRESS.to_owned()),
+        host: None,
+    }
+}
+
+pub(super) fn beat(incarnation: &str, stance: Stance) -> Beat {
+    Beat {
+        process: ProcessId::new("a"),
+        incarnation: incarnation.to_owned(),
+        stance,
+        host: Some(host("there")),
+        progress: Progress::default(),
+        cached_change: 0,
+        witnesses: Vec::new(),
+    }
+}
+
+pub(super) fn leading() -> Beat {
+    beat("first", Stance::Leading(Epoch::new(7)))
+}
+
+/// The core of process `b`, with the time.
+struct Standby {
+    core: DetectorCore,
+    now: Moment,
+}
+
+impl Standby {
+    fn on(name: &str) -> Standby {
+        let options = DetectorOptions::default();
+        let own = ProcessId::new("b");
+        let core = DetectorCore::new(own, "own".to_owned(), Some(host(name)), options);
+        Standby {
+            core,
+            now: Moment::default(),
+        }
+    }
+
+    /// Hears `a`, which leads on the host `there`.
+    fn hearing(name: &str) -> Standby {
+        let mut standby = Standby::on(name);
+        standby.tell(Event::Watch(Some(target())));
+        standby.tell(Event::Tick);
+        standby.tell(Event::Beat(leading()));
+        standby
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Effect> {
+        self.core.handle(self.now, event)
+    }
+
+    fn broken(&mut self, why: Break) -> Vec<Effect> {
+        self.tell(Event::Broken(why))
+    }
+
+    /// So many ticks in time; the effects of all of them.
+    fn ticks(&mut self, count: u32) -> Vec<Effect> {
+        let interval = DetectorOptions::default().beat_interval;
+        let tick = |_| {
+            self.now = self.now.after(interval);
+            self.core.handle(self.now, Event::Tick)
+        };
+        (0..count).flat_map(tick).collect()
+    }
+
+    /// Ticks until others are asked.
+    fn ticks_until_asked(&mut self) -> u64 {
+        let asked = (0..100).find_map(|_| asked(&self.ticks(1)));
+        asked.expect("others are asked")
+    }
+
+    fn answers(&mut self, inquiry: u64, replies: &[Option<Reply>]) -> Vec<Effect> {
+        let count = replies.len();
+        let mut effects = self.tell(Event::Asked { inquiry, count });
+        for reply in replies {
+            let reply = *reply;
+            effects.extend(self.tell(Event::Answered { inquiry, reply }));
+        }
+        effects
+    }
+}
+
+fn deposed(effects: &[Effect]) -> Option<Detection> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Depose(_, evidence) => Some(evidence.detection),
+        _ => None,
+    })
+}
+
+fn asked(effects: &[Effect]) -> Option<u64> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Ask { inquiry } => Some(*inquiry),
+        _ => None,
+    })
+}
+
+fn connects(effects: &[Effect]) -> bool {
+    let is_connect = |effect: &Effect| matches!(effect, Effect::Connect { .. });
+    effects.iter().any(is_connect)
+}
+
+#[test]
+fn a_refusal_on_the_leaders_own_host_proves_that_its_process_is_gone() {
+    let mut b = Standby::hearing("there");
+    let effects = b.broken(Break::Ended);
+    assert!(connects(&effects) && deposed(&effects).is_none());
+    assert_eq!(
+        deposed(&b.broken(Break::Refused)),
+        Some(Detection::ProcessGone)
+    );
+    assert_eq!(deposed(&b.broken(Break::Refused)), None, "once is enough");
+}
+
+#[test]
+fn a_refusal_elsewhere_may_be_a_firewalls_and_others_are_asked() {
+    let mut b = Standby::hearing("here");
+    b.broken(Break::Ended);
+    let effects = b.broken(Break::Refused);
+    assert_eq!(deposed(&effects), None);
+    let inquiry = asked(&effects).expect("others are asked at once");
+    assert_eq!(deposed(&b.answers(inquiry, &[Some(Reply::Hears)])), None);
+    // Later others are asked again, and this time they lost it too.
+    let inquiry = b.ticks_until_asked();
+    let effects = b.answers(inquiry, &[Some(LOST)]);
+    assert_eq!(deposed(&effects), Some(Detection::LostBySeveral));
+}
+
+#[test]
+fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
+    let mut b = Standby::hearing("there");
+    b.broken(Break::Ended);
+    for _ in 0..3 {
+        let effects = b.broken(Break::Ended);
+        assert!(connects(&effects) && asked(&effects).is_none());
+    }
+    assert_eq!(
+        deposed(&b.broken(Break::Refused)),
+        Some(Detection::ProcessGone)
+    );
+}
+
+#[test]
+fn another_start_at_the_leaders_address_proves_that_the_first_is_gone() {
+    let mut b = Standby::hearing("here");
+    b.broken(Break::Ended);
+    let effects = b.tell(Event::Beat(beat("second", Stance::Standby)));
+    assert_eq!(deposed(&effects), Some(Detection::OtherIncarnation));
+}
+
+#[test]
+fn a_leader_that_gave_up_its_term_or_does_not_know_of_it_is_not_gone() {
+    let mut b = Standby::hearing("here");
+    let effects = b.tell(Event::Beat(beat("first", Stance::Standby)));
+    assert_eq!(deposed(&effects), None);
+    let mut b = Standby::on("here");
+    b.tell(Event::Watch(Some(target())));
+    let effects = b.tell(Event::Beat(beat("any", Stance::Standby)));
+    assert_eq!(deposed(&effects), None, "it never heard who leads");
+}
+
+#[test]
+fn silence_is_confirmed_by_others_before_anything_is_done() {
+    let mut b = Standby::hearing("there");
+    let effects = b.ticks(7);
+    assert!(asked(&effects).is_none() && !connects(&effects));
+    let effects = b.ticks(1);
+    let inquiry = asked(&effects).expect("800 ms are the bound");
+    assert!(connects(&effects), "a new connection may heal it");
+    assert_eq!(deposed(&b.answers(inquiry, &[None, Some(LOST)])), None);
+    let effects = b.tell(Event::Answered {
+        inquiry,
+        reply: Some(LOST),
+    });
+    assert_eq!(deposed(&effects), Some(Detection::SilentConfirmed));
+}
+
+#[test]
+fn a_beat_ends_an_inquiry_and_takes_a_wish_to_depose_back() {
+    let mut b = Standby::hearing("here");
+    let inquiry = asked(&b.ticks(8)).expect("silence");
+    b.tell(Event::Beat(leading()));
+    assert_eq!(deposed(&b.answers(inquiry, &[Some(LOST)])), None);
+
+    let inquiry = b.ticks_until_asked();
+    assert!(deposed(&b.answers(inquiry, &[Some(LOST)])).is_some());
+    let effects = b.tell(Event::Beat(leading()));
+    assert!(
+        effects.contains(&Effect::Spare(Epoch::new(7))),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn with_nobody_to_ask_the_lease_decides() {
+    let mut b = Standby::hearing("here");
+    for _ in 0..10 {
+        let effects = b.ticks(60);
+        let inquiry = asked(&effects).expect("it tries");
+        assert_eq!(deposed(&b.answers(inquiry, &[])), None);
+    }
+}
+
+#[test]
+fn a_standby_that_was_frozen_itself_accuses_nobody() {
+    let mut b = Standby::hearing("there");
+    b.now = b.now.after(Duration::from_secs(30));
+    let effects = b.tell(Event::Tick);
+    assert!(asked(&effects).is_none(), "{effects:?}");
+}
+
+#[test]
+fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
+    let mut b = Standby::hearing("there");
+    b.tell(Event::FalseAlarms(1));
+    assert_eq!(asked(&b.ticks(15)), None);
+    assert!(asked(&b.ticks(1)).is_some());
+    b.tell(Event::Beat(leading()));
+    b.broken(Break::Ended);
+    assert_eq!(
+        deposed(&b.broken(Break::Refused)),
+        Some(Detection::ProcessGone)
+    );
+}
+
+#[test]
+fn a_term_is_vouched_for_while_it_is_heard() {
+    let mut b = Standby::hearing("here");
+    let suspended = beat("first", Stance::Suspended(Epoch::new(7)));
+    let until = b.now.after(DetectorOptions::default().silence_timeout);
+    let effects = b.tell(Event::Beat(suspended));
+    assert!(effects.contains(&Effect::Vouch(Epoch::new(7), Some(until))));
+    let effects = b.broken(Break::Ended);
+    assert!(effects.contains(&Effect::Vouch(Epoch::new(7), None)));
+}
+
+#[test]
+fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
+    let own = Target {
+        process: ProcessId::new("b"),
+        ..target()
+    };
+    let gone = Some(Detection::OwnEarlierIncarnation);
+    let mut b = Standby::on("there");
+    assert_eq!(deposed(&b.tell(Event::Watch(Some(own.clone())))), None);
+    assert_eq!(deposed(&b.broken(Break::Refused)), gone);
+
+    // It has never said where it is reached.
+    let unconfirmed = Target {
+        address: None,
+        ..own.clone()
+    };
+    let mut b = Standby::on("there");
+    assert_eq!(deposed(&b.tell(Event::Watch(Some(unconfirmed)))), gone);
+
+    // Its address is this process's now.
+    let mut b = Standby::on("there");
+    b.tell(Event::Watch(Some(own.clone())));
+    let myself = Beat {
+        process: ProcessId::new("b"),
+        ..beat("own", Stance::Standby)
+    };
+    assert_eq!(deposed(&b.tell(Event::Beat(myself))), gone);
+
+    // It lives: two processes were given one id.
+    let mut b = Standby::on("there");
+    b.tell(Event::Watch(Some(own)));
+    let twin = Beat {
+        process: ProcessId::new("b"),
+        ..leading()
+    };
+    let effects = b.tell(Event::Beat(twin.clone()));
+    assert_eq!(deposed(&effects), None);
+    assert!(effects.contains(&Effect::Twin(twin)));
+}
+
+#[test]
+fn whoever_leads_watches_nobody() {
+    let mut b = Standby::hearing("there");
+    assert_eq!(b.tell(Event::Watch(None)), [Effect::Disconnect]);
+    assert_eq!(b.ticks(100), []);
+    assert_eq!(b.broken(Break::Refused), []);
+}

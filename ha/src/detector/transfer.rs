@@ -1,0 +1,162 @@
+//! Deposition by invitation: a leader asks a standby to depose it, and leads on until that has happened.
+//!
+//! Nothing is given up beforehand: if the invited process dies, or the store refuses it, the term goes on. If this process
+//! dies in between, it was deposed as asked.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::{info, warn};
+
+use super::beat::{Beat, Stance};
+use super::service::{Detector, PEER};
+use crate::election::{
+    Detection, Epoch, Evidence, Former, LeaderSession, Leadership, Member, ProcessId,
+};
+
+/// Why the term goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The process does not lead.
+    #[error("this process does not lead")]
+    NotLeading,
+    /// The members can't be listed.
+    #[error("the other JobManagers can't be listed: {0}")]
+    NoMembers(String),
+    /// The process that was named is none that could lead.
+    #[error("{0} is no JobManager that stands by and answers")]
+    NoSuchStandby(ProcessId),
+    /// No process stands by.
+    #[error("no other JobManager stands by and answers")]
+    NobodyStandsBy,
+    /// Those that were invited did not lead in time.
+    #[error("nobody who was invited took over: {0}")]
+    Failed(String),
+}
+
+impl Detector {
+    /// Hands this process's term over to a standby: the one named, else the one whose copy of the records is most current,
+    /// else the next. Returns the epoch of the successor. On an error the term goes on, unless it ended otherwise.
+    pub async fn transfer(
+        &self,
+        to: Option<&ProcessId>,
+        bound: Duration,
+    ) -> Result<Epoch, TransferError> {
+        let leadership = self.services.election.leadership();
+        let session = leadership.borrow().session().cloned();
+        let session = session.ok_or(TransferError::NotLeading)?;
+        let deadline = Instant::now() + bound;
+        let mut refusal = match to {
+            Some(process) => TransferError::NoSuchStandby(process.clone()),
+            None => TransferError::NobodyStandsBy,
+        };
+        let standbys = self.standbys(deadline).await?;
+        let wanted = |member: &Member| to.is_none_or(|to| *to == member.process);
+        for (member, address) in standbys.into_iter().filter(|(member, _)| wanted(member)) {
+            info!(epoch = %session.epoch(), to = %member.process, "inviting a standby to take over");
+            match self.invite(&session, &address, deadline).await {
+                Ok(()) => return Ok(session.epoch().next()),
+                Err(reason) => {
+                    warn!(to = %member.process, reason, "the invitation led to nothing");
+                    refusal = TransferError::Failed(format!("{}: {reason}", member.process));
+                }
+            }
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+        Err(refusal)
+    }
+
+    async fn invite(
+        &self,
+        session: &LeaderSession,
+        address: &str,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let bound = deadline.saturating_duration_since(Instant::now());
+        let own = &self.services.identity.process;
+        let invited = self
+            .services
+            .peers
+            .invite(address, own, session.epoch(), bound);
+        tokio::select! {
+            () = session.over() => Ok(()),
+            answer = timeout(bound, invited) => match answer {
+                // The store tells this process a moment later.
+                Ok(Ok(())) => timeout_at(deadline, session.over())
+                    .await
+                    .map_err(|_| "it says that it leads, the store does not yet".to_owned()),
+                Ok(Err(reason)) => Err(reason),
+                Err(_) => Err(format!("no answer within {bound:?}")),
+            },
+        }
+    }
+
+    /// Those that stand by and answer, the most current first.
+    async fn standbys(&self, deadline: Instant) -> Result<Vec<(Member, String)>, TransferError> {
+        let members = timeout_at(deadline, self.services.election.members())
+            .await
+            .map_err(|_| TransferError::NoMembers("the store gives no answer".to_owned()))?
+            .map_err(|error| TransferError::NoMembers(error.to_string()))?;
+        let own = &self.services.identity.process;
+        let others = members.into_iter().filter(|member| member.process != *own);
+        let probes = others.filter_map(|member| {
+            let address = member.addresses.get(PEER)?.clone();
+            Some(async move {
+                let bound = self.services.options.ask_timeout;
+                let probed = timeout(bound, self.services.peers.probe(&address)).await;
+                let beat = probed.ok().and_then(Result::ok)?;
+                let stands_by = beat.process == member.process && beat.stance == Stance::Standby;
+                stands_by.then_some((beat, member, address))
+            })
+        });
+        let mut found: Vec<(Beat, Member, String)> =
+            join_all(probes).await.into_iter().flatten().collect();
+        found.sort_by(|(a, ..), (b, ..)| {
+            let current = b.cached_change.cmp(&a.cached_change);
+            current.then_with(|| a.process.cmp(&b.process))
+        });
+        Ok(found
+            .into_iter()
+            .map(|(_, member, address)| (member, address))
+            .collect())
+    }
+
+    /// Takes an invitation to depose `leader` in `epoch`. Returns when that term is over; after `bound` it is not tried
+    /// any more. The error says why it is not.
+    pub async fn accept(
+        &self,
+        leader: ProcessId,
+        epoch: Epoch,
+        bound: Duration,
+    ) -> Result<(), String> {
+        let election = &self.services.election;
+        match &*election.leadership().borrow() {
+            Leadership::Standby | Leadership::Over(_) => {}
+            Leadership::Granted(session) | Leadership::Suspended(session) => {
+                return Err(format!("it leads itself, in epoch {}", session.epoch()));
+            }
+            Leadership::Refused(reason) => return Err(reason.clone()),
+        }
+        let now = election.clock().now();
+        let evidence = Evidence {
+            detection: Detection::Invited,
+            former: Former {
+                process: Some(leader),
+                ..Former::default()
+            },
+            last_beat: Some(now),
+            detected: now,
+        };
+        match timeout(bound, election.depose_because(epoch, evidence)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => {
+                election.spare(epoch).await;
+                Err(format!("the store did not grant it within {bound:?}"))
+            }
+        }
+    }
+}

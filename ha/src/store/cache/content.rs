@@ -1,0 +1,172 @@
+//! What a warm cache holds, within its bound. Pure: reads nothing and waits for nothing.
+//!
+//! Invariants: every record that was put and not removed is known at least by its name; the values that are held never
+//! take more than the bound, names and values counted together. A record that does not fit is known by name and size.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::keys::Key;
+
+/// What a record takes besides its name and value, about.
+const OVERHEAD: usize = 96;
+
+/// Records by key: some with their values, the others by name.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    held: BTreeMap<Key, Bytes>,
+    /// Known by name only, with the size of the value when it was seen last.
+    named: BTreeMap<Key, usize>,
+    max_bytes: usize,
+    bytes: usize,
+}
+
+fn cost(key: &Key, value: usize) -> usize {
+    key.name.as_str().len() + value + OVERHEAD
+}
+
+impl Content {
+    pub(super) fn new(max_bytes: usize) -> Content {
+        Content {
+            max_bytes,
+            ..Content::default()
+        }
+    }
+
+    /// The record has this value; `None`: it is not there.
+    pub(super) fn put(&mut self, key: Key, value: Option<Bytes>) {
+        if let Some(before) = self.held.remove(&key) {
+            self.bytes -= cost(&key, before.len());
+        }
+        if self.named.remove(&key).is_some() {
+            self.bytes -= cost(&key, 0);
+        }
+        let Some(value) = value else { return };
+        if self.bytes + cost(&key, value.len()) <= self.max_bytes {
+            self.bytes += cost(&key, value.len());
+            self.held.insert(key, value);
+        } else {
+            // A name is kept in any case: what is not known at all would be taken for absent.
+            self.bytes += cost(&key, 0);
+            self.named.insert(key, value.len());
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Content::new(self.max_bytes);
+    }
+
+    /// Records known by name only that would fit by now, at most `limit`. None while there is little room, so that what
+    /// comes and goes at the bound is not read over and over.
+    pub(super) fn fitting(&self, limit: usize) -> Vec<Key> {
+        let mut free = self.max_bytes.saturating_sub(self.bytes);
+        if self.named.is_empty() || free < self.max_bytes / 10 {
+            return Vec::new();
+        }
+        let fits = |(key, size): (&Key, &usize)| {
+            let fits = *size <= free;
+            if fits {
+                free -= size;
+            }
+            fits.then(|| key.clone())
+        };
+        self.named.iter().filter_map(fits).take(limit).collect()
+    }
+
+    /// Records, with values or without.
+    pub(super) fn len(&self) -> usize {
+        self.held.len() + self.named.len()
+    }
+
+    /// Records known by name only.
+    pub(super) fn named_only(&self) -> usize {
+        self.named.len()
+    }
+
+    /// Bytes of names and held values.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The names of the records without values.
+    pub(super) fn missing(&self) -> Vec<Key> {
+        self.named.keys().cloned().collect()
+    }
+
+    /// Gives away all values, and is empty.
+    pub(super) fn take(&mut self) -> BTreeMap<Key, Bytes> {
+        let held = std::mem::take(&mut self.held);
+        self.clear();
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::keys::{Kind, Name};
+
+    fn key(number: usize) -> Key {
+        let name = Name::new(format!("job-{number}")).expect("a name");
+        Key::new(Kind::States, name)
+    }
+
+    fn value(size: usize) -> Option<Bytes> {
+        Some(Bytes::from(vec![1; size]))
+    }
+
+    #[test]
+    fn what_does_not_fit_is_known_by_name_and_fits_once_there_is_room() {
+        let mut content = Content::new(2000);
+        content.put(key(1), value(1500));
+        content.put(key(2), value(800));
+        assert_eq!((content.len(), content.named_only()), (2, 1));
+        assert!(content.fitting(10).is_empty());
+        content.put(key(1), None);
+        assert_eq!(content.fitting(10), [key(2)]);
+        content.put(key(2), value(800));
+        assert_eq!((content.len(), content.named_only()), (1, 0));
+    }
+
+    #[test]
+    fn a_value_that_grows_beyond_the_bound_is_not_kept_as_it_was() {
+        let mut content = Content::new(1000);
+        content.put(key(1), value(10));
+        content.put(key(1), value(5000));
+        assert_eq!(content.missing(), [key(1)]);
+        assert!(content.take().is_empty());
+        assert_eq!((content.len(), content.bytes()), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn values_stay_within_the_bound_and_no_name_is_lost(
+            puts in prop::collection::vec((0_usize..8, prop::option::of(0_usize..900)), 0..60)
+        ) {
+            let mut content = Content::new(2000);
+            let mut expected = BTreeMap::new();
+            for (number, size) in puts {
+                content.put(key(number), size.and_then(value));
+                match size {
+                    Some(size) => expected.insert(key(number), size),
+                    None => expected.remove(&key(number)),
+                };
+                let values: usize = content.held.values().map(Bytes::len).sum();
+                prop_assert!(values <= 2000);
+                let all = content.held.keys().chain(content.named.keys());
+                let mut all: Vec<_> = all.cloned().collect();
+                all.sort();
+                prop_assert!(all.iter().eq(expected.keys()));
+                let bytes: usize = content.held.iter().map(|(key, value)| cost(key, value.len())).sum();
+                let names: usize = content.named.keys().map(|key| cost(key, 0)).sum();
+                prop_assert_eq!(content.bytes(), bytes + names);
+                for (key, value) in &content.held {
+                    prop_assert_eq!(value.len(), expected[key]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! A standby's cache follows the store, and what is proven at a takeover is what the store holds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{BOUND, CaseResult, Process, Subject, key, put, put_bytes, settled};
+use crate::election::{LeaderSession, ProcessId};
+use crate::keys::{CHANGES_RING, Key, Kind};
+use crate::store::cache::{CacheOptions, CacheStatus, Proof, Proven, WarmCache};
+use crate::store::health::ServerRole;
+use crate::store::{Change, CoordinationStore, Write};
+use crate::testing::wait::wait_until;
+
+fn delete(name: &str) -> Write {
+    Write::Delete { key: key(name) }
+}
+
+fn cache_of(store: &Arc<dyn CoordinationStore>) -> (WarmCache, watch::Receiver<CacheStatus>) {
+    let options = CacheOptions {
+        kinds: vec![Kind::States, Kind::Results],
+        max_bytes: 64 << 20,
+    };
+    let (sender, status) = watch::channel(CacheStatus::default());
+    (WarmCache::new(store.clone(), options, sender), status)
+}
+
+/// Follows until the cache stands at a transaction.
+async fn follow_to(
+    cache: &mut WarmCache,
+    status: &mut watch::Receiver<CacheStatus>,
+    change: Change,
+) -> CaseResult {
+    tokio::select! {
+        never = cache.follow() => match never {},
+        stands = tokio::time::timeout(BOUND, status.wait_for(|it| it.change == Some(change))) => {
+            stands.map_err(|_| format!("the cache does not come to {change:?}"))??;
+        }
+    }
+    Ok(())
+}
+
+/// Proves the cache for a term that has not written anything, and compares it with what the store holds.
+async fn prove(
+    cache: &mut WarmCache,
+    store: &dyn CoordinationStore,
+    term: &LeaderSession,
+) -> CaseResult<Proven> {
+    let guard = settled(async || store.guard().await).await?;
+    assert_eq!(guard.epoch.map(|(epoch, ..)| epoch), Some(term.epoch()));
+    let incarnation = term.incarnation().clone();
+    let proven = wait_until("a proof", BOUND, async || {
+        cache.prove(&incarnation, guard.change).await
+    })
+    .await;
+    let mut all: Vec<(Key, Bytes)> = Vec::new();
+    for kind in [Kind::States, Kind::Results] {
+        let mut page = None;
+        loop {
+            let listed = settled(async || store.list(kind, page.clone(), 100).await).await?;
+            all.extend(
+                listed
+                    .items
+                    .into_iter()
+                    .map(|(name, value)| (Key::new(kind, name), value)),
+            );
+            page = listed.next;
+            if page.is_none() {
+                break;
+            }
+        }
+    }
+    assert_eq!(proven.records, all.into_iter().collect());
+    assert_eq!(proven.from_cache + proven.read, proven.records.len());
+    Ok(proven)
+}
+
+/// Who followed everything reads nothing at its takeover; who missed something reads that.
+pub async fn a_cache_that_followed_is_proven_from_memory(subject: &dyn Subject) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let pipeline = a.pipeline(subject, &term).await?;
+    let mut last = pipeline.last();
+    for number in 0..40 {
+        let value = Bytes::from(vec![7; 1 + 500 * number]);
+        last = pipeline
+            .commit(vec![put_bytes(&format!("item-{number:02}"), value)])
+            .await?;
+    }
+    let b = Process::start(subject, "b").await?;
+    let store = subject.store(&b.id).await?;
+    let (mut cache, mut status) = cache_of(&store);
+    follow_to(&mut cache, &mut status, last).await?;
+    pipeline
+        .commit(vec![put("item-07", "2"), delete("item-08")])
+        .await?;
+    last = pipeline.commit(vec![put("item-40", "1")]).await?;
+    follow_to(&mut cache, &mut status, last).await?;
+    assert_eq!(
+        (status.borrow().records, status.borrow().lag()),
+        (40, Some(0))
+    );
+
+    b.election.depose(term.epoch()).await?;
+    let young = b.leads_after(term.epoch()).await;
+    let proven = prove(&mut cache, &*store, &young).await?;
+    assert_eq!(proven.proof, Proof::Current);
+    assert_eq!((proven.from_cache, proven.read), (40, 0));
+
+    // The next one has seen this term's first transaction only.
+    let pipeline = b.pipeline(subject, &young).await?;
+    let first = pipeline.commit(vec![put("item-41", "1")]).await?;
+    let store = subject.store(&a.id).await?;
+    let (mut cache, mut status) = cache_of(&store);
+    follow_to(&mut cache, &mut status, first).await?;
+    pipeline
+        .commit(vec![delete("item-00"), put("item-01", "2")])
+        .await?;
+    pipeline.commit(vec![put("item-02", "2")]).await?;
+    a.election.depose(young.epoch()).await?;
+    let third = a.leads_after(young.epoch()).await;
+    let proven = prove(&mut cache, &*store, &third).await?;
+    assert_eq!(proven.proof, Proof::CaughtUp);
+    assert_eq!((proven.from_cache, proven.read), (38, 2));
+    Ok(())
+}
+
+/// Who is more than the ring behind reads everything again, at a takeover as well as when it follows.
+pub async fn a_cache_that_the_ring_has_left_behind_reads_everything(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let pipeline = a.pipeline(subject, &term).await?;
+    let first = pipeline
+        .commit(vec![put("old", "1"), put("item", "0")])
+        .await?;
+    let store = subject.store(&ProcessId::new("reader")).await?;
+    let (mut followed, mut followed_status) = cache_of(&store);
+    let (mut cache, mut status) = cache_of(&store);
+    follow_to(&mut followed, &mut followed_status, first).await?;
+    follow_to(&mut cache, &mut status, first).await?;
+    let mut last = pipeline.commit(vec![delete("old")]).await?;
+    for _ in 0..CHANGES_RING {
+        last = pipeline.commit(vec![put("item", "x")]).await?;
+    }
+    follow_to(&mut followed, &mut followed_status, last).await?;
+    assert_eq!(followed_status.borrow().records, 1);
+    let b = Process::start(subject, "b").await?;
+    b.election.depose(term.epoch()).await?;
+    let young = b.leads_after(term.epoch()).await;
+    let proven = prove(&mut cache, &*store, &young).await?;
+    assert_eq!((proven.proof, proven.read), (Proof::Listed, 1));
+    let proven = prove(&mut followed, &*store, &young).await?;
+    assert_eq!((proven.proof, proven.from_cache), (Proof::Current, 1));
+    Ok(())
+}
+
+/// Connections break and servers restart while a cache follows: it comes to the end, and is right.
+pub async fn a_cache_that_loses_its_watches_is_right_all_the_same(
+    subject: &dyn Subject,
+) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    let pipeline = a.pipeline(subject, &term).await?;
+    let first = pipeline.commit(vec![put("item-00", "0")]).await?;
+    let reader = ProcessId::new("reader");
+    let store = subject.store(&reader).await?;
+    let (mut cache, mut status) = cache_of(&store);
+    follow_to(&mut cache, &mut status, first).await?;
+    let mut following = status.clone();
+    let follower = tokio::spawn(async move {
+        let last = first.number + 40;
+        let end = following.wait_for(|it| it.change.is_some_and(|it| it.number == last));
+        tokio::select! {
+            never = cache.follow() => match never {},
+            end = tokio::time::timeout(BOUND * 2, end) => end.map(drop).map_err(|_| ()).ok(),
+        };
+        cache
+    });
+    for number in 1..=40 {
+        match number {
+            8 | 25 => subject.interrupt(&reader).await,
+            16 => subject.restart().await?,
+            _ => {}
+        }
+        let mut writes = vec![put(&format!("item-{number:02}"), "1")];
+        if number > 29 {
+            writes.push(delete(&format!("item-{:02}", number - 30)));
+        }
+        pipeline.commit(writes).await?;
+    }
+    let mut cache = follower.await?;
+    assert_eq!(
+        (status.borrow().records, status.borrow().lag()),
+        (30, Some(0))
+    );
+    // And once more, with what nobody could follow.
+    subject.isolate(&reader).await;
+    pipeline
+        .commit(vec![delete("item-40"), put("item-39", "2")])
+        .await?;
+    let b = Process::start(subject, "b").await?;
+    b.election
+        .depose(a.agrees_with_the_store().await?.youngest())
+        .await?;
+    let young = b.leads_after(term.epoch()).await;
+    subject.heal(&reader).await;
+    let proven = prove(&mut cache, &*store, &young).await?;
+    assert_eq!(proven.records.len(), 29);
+    Ok(())
+}
+
+/// Each store says how fast it answers, and what else it can say without rights of its own.
+pub async fn a_store_says_how_it_is(subject: &dyn Subject) -> CaseResult {
+    let a = Process::start(subject, "a").await?;
+    let term = a.leads().await;
+    a.pipeline(subject, &term)
+        .await?
+        .commit(vec![put("item", "1")])
+        .await?;
+    let store = subject.store(&ProcessId::new("reader")).await?;
+    let health = settled(async || store.health().await).await?;
+    assert!(
+        !health.latency.is_zero() || health.servers.is_empty(),
+        "{health:?}"
+    );
+    assert!(health.alarms.is_empty(), "{health:?}");
+    for server in &health.servers {
+        let leads = matches!(server.role, ServerRole::Leader | ServerRole::Standalone);
+        assert!(
+            leads && server.version.is_some(),
+            "the only server leads: {health:?}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! What ZooKeeper's servers say of themselves, in answer to `mntr` or, where that is not allowed, `srvr` (which is by
+//! default): plain text on the client port.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::store::health::{ServerRole, StoreHealth, StoreServer};
+
+/// How long one server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// More than any answer has.
+const LONGEST_ANSWER: u64 = 64 * 1024;
+
+/// What one server says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    mode: Option<String>,
+    version: Option<String>,
+    data_bytes: Option<u64>,
+}
+
+/// Asks all servers; `latency` was measured before.
+pub(super) async fn health(quorum: &[String], latency: Duration) -> StoreHealth {
+    let answers = join_all(quorum.iter().map(|server| ask_within_patience(server))).await;
+    let mut health = StoreHealth {
+        latency,
+        ..StoreHealth::default()
+    };
+    for (name, answer) in quorum.iter().zip(answers) {
+        let (role, version) = match answer {
+            Ok(said) => {
+                health.size_bytes = health.size_bytes.max(said.data_bytes);
+                (role(said.mode.as_deref()), said.version)
+            }
+            Err(reason) => (ServerRole::Unreachable(reason), None),
+        };
+        let name = name.clone();
+        health.servers.push(StoreServer {
+            name,
+            role,
+            version,
+        });
+    }
+    let is_unknown = |server: &StoreServer| server.role == ServerRole::Unknown;
+    if health.servers.iter().any(is_unknown) {
+        let text = "the roles of ZooKeeper's servers: allow `srvr` in 4lw.commands.whitelist";
+        health.unknown.push(text.to_owned());
+    }
+    if health.size_bytes.is_none() {
+        let text = "the size of ZooKeeper's data: allow `mntr` in 4lw.commands.whitelist";
+        health.unknown.push(text.to_owned());
+    }
+    health
+}
+
+fn role(mode: Option<&str>) -> ServerRole {
+    match mode {
+        Some("leader") => ServerRole::Leader,
+        Some("follower" | "observer") => ServerRole::Follower,
+        Some("standalone") => ServerRole::Standalone,
+        Some(_) | None => ServerRole::Unknown,
+    }
+}
+
+async fn ask_within_patience(server: &str) -> Result<Said, String> {
+    let asked = timeout(PATIENCE, async {
+        let said = read_mntr(&ask(server, "mntr").await?);
+        match said.mode {
+            Some(_) => Ok(said),
+            None => Ok(read_srvr(&ask(server, "srvr").await?)),
+        }
+    });
+    let failed = |error: std::io::Error| error.to_string();
+    match asked.await {
+        Ok(answer) => answer.map_err(failed),
+        Err(_) => Err(format!("none within {PATIENCE:?}")),
+    }
+}
+
+async fn ask(server: &str, word: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.write_all(word.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Lines of name, tab, value.
+fn read_mntr(answer: &str) -> Said {
+    let mut said = Said::default();
+    for (name, value) in answer.lines().filter_map(|line| line.split_once('\t')) {
+        match name {
+            "zk_server_state" => said.mode = Some(value.trim().to_owned()),
+            "zk_version" => said.version = version(value),
+            "zk_approximate_data_size" => said.data_bytes = value.trim().parse().ok(),
+            _ => {}
+        }
+    }
+    said
+}
+
+/// Lines of name, colon, value.
+fn read_srvr(answer: &str) -> Said {
+    let mut said = Said::default();
+    for (name, value) in answer.lines().filter_map(|line| line.split_once(": ")) {
+        match name {
+            "Mode" => said.mode = Some(value.trim().to_owned()),
+            "Zookeeper version" => said.version = version(value),
+            _ => {}
+        }
+    }
+    said
+}
+
+/// The number, without the build.
+fn version(text: &str) -> Option<String> {
+    let number = text.trim().split(['-', ',']).next()?;
+    Some(number.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_answers_are_read_and_a_refusal_says_nothing() {
+        let mntr = "zk_version\t3.8.4-9316c2a7, built on 2024-02-12\nzk_server_state\tfollower\nzk_approximate_data_size\t4711\n";
+        let expected = Said {
+            mode: Some("follower".to_owned()),
+            version: Some("3.8.4".to_owned()),
+            data_bytes: Some(4711),
+        };
+        assert_eq!(read_mntr(mntr), expected);
+        let srvr = "Zookeeper version: 3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022\nLatency min/avg/max: 0/0.0/0\nMode: standalone\nNode count: 5\n";
+        let expected = Said {
+            mode: Some("standalone".to_owned()),
+            version: Some("3.8.0".to_owned()),
+            data_bytes: None,
+        };
+        assert_eq!(read_srvr(srvr), expected);
+        let refused = "mntr is not executed because it is not in the whitelist.\n";
+        assert_eq!(read_mntr(refused), Said::default());
+        assert_eq!(role(None), ServerRole::Unknown);
+    }
+}

@@ -1,0 +1,206 @@
+//! A leader that was just granted its term dials the TaskExecutors that its jobs' records name, so that they register at once
+//! and refuse what the former leader still sends, whether or not the store has told them.
+//!
+//! Nothing waits for it: a TaskExecutor that does not answer is dialled again for as long as its tasks are awaited. What an
+//! answer proves shortens that wait: another incarnation at its address, or no process there at all, means that the one of the
+//! record is gone. Silence proves nothing.
+//!
+//! It ends with its term, by being dropped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tanist_ha::election::Epoch;
+use tanist_ha::retry::Backoff;
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::{debug, info};
+
+use crate::dispatcher::{RecoveredJob, RecoveredJobs};
+use crate::gateway::{Connector, GatewayError};
+use crate::job_master::JobMasterHandle;
+
+/// Calls at a time. Those that lead nowhere must not hold up the others.
+const CONCURRENT: usize = 256;
+/// How long the first call may take; each further one twice as long.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(500);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(4);
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+
+/// An incarnation of a TaskManager.
+type Incarnation = (ResourceId, String);
+
+/// Who is to be dialled: incarnations that the records name, by RPC address.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Placements {
+    by_address: BTreeMap<String, BTreeSet<Incarnation>>,
+}
+
+impl Placements {
+    /// All that recovered jobs were placed on.
+    pub(super) fn of(recovered: &RecoveredJobs) -> Placements {
+        let states = recovered.jobs.iter().filter_map(|(_, job)| match job {
+            RecoveredJob::Readable { state, .. } => Some(state),
+            RecoveredJob::Unreadable { state, .. } => state.as_ref(),
+        });
+        let regions = states.flat_map(|state| &state.regions);
+        let mut placements = Placements::default();
+        for placement in regions.flat_map(|region| &region.placements) {
+            let Some(location) = &placement.location else {
+                continue;
+            };
+            if let Ok(id) = location.resource_id.parse() {
+                let at = &mut placements.by_address;
+                at.entry(location.rpc_address.clone())
+                    .or_default()
+                    .insert((id, location.incarnation.clone()));
+            }
+        }
+        placements
+    }
+}
+
+/// What dialling needs.
+pub(super) struct DialServices {
+    pub connector: Arc<dyn Connector>,
+    /// The term, as its messages name it.
+    pub sender: pb::Sender,
+    /// Where TaskExecutors reach this process.
+    pub rpc_address: String,
+    pub process: String,
+    /// `heartbeat.timeout`: as long as the tasks of a TaskExecutor that is missing are awaited.
+    pub patience: Duration,
+    pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
+    pub awaiting: Awaiting,
+}
+
+/// The JobMasters that may await tasks, so that they are told who is gone: also those that start after that was found out.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Awaiting {
+    inner: Arc<Mutex<AwaitingInner>>,
+}
+
+#[derive(Debug, Default)]
+struct AwaitingInner {
+    job_masters: BTreeMap<String, JobMasterHandle>,
+    gone: BTreeSet<Incarnation>,
+    is_over: bool,
+}
+
+impl Awaiting {
+    /// This JobMaster was started for a recovered job.
+    pub(super) fn started(&self, job_id: &str, job_master: &JobMasterHandle) {
+        let mut inner = self.lock();
+        for (id, incarnation) in &inner.gone {
+            job_master.task_manager_gone(id.clone(), incarnation.clone());
+        }
+        if !inner.is_over {
+            let job_master = job_master.clone();
+            inner.job_masters.insert(job_id.to_owned(), job_master);
+        }
+    }
+
+    fn gone(&self, (id, incarnation): Incarnation) {
+        info!(task_manager = %id, incarnation, "the TaskManager that ran tasks is gone");
+        let mut inner = self.lock();
+        for job_master in inner.job_masters.values() {
+            job_master.task_manager_gone(id.clone(), incarnation.clone());
+        }
+        inner.gone.insert((id, incarnation));
+    }
+
+    /// Nothing more is found out: no handle is kept.
+    fn end(&self) {
+        let mut inner = self.lock();
+        inner.job_masters.clear();
+        inner.is_over = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AwaitingInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Dials all, concurrently, until each has answered or is known to be gone, or time is up.
+pub(super) async fn dial(placements: Placements, services: DialServices) {
+    let started = Instant::now();
+    let number = placements.by_address.len();
+    let services = Arc::new(services);
+    let calls = Arc::new(Semaphore::new(CONCURRENT));
+    let mut dialling = JoinSet::new();
+    for (address, named) in placements.by_address {
+        let (services, calls) = (services.clone(), calls.clone());
+        dialling.spawn(async move {
+            let until = started + services.patience;
+            let answered = timeout_at(until, dial_one(&services, &calls, &address, named)).await;
+            if answered.is_err() {
+                info!(
+                    address,
+                    "a TaskManager that ran tasks did not answer in time"
+                );
+            }
+        });
+    }
+    while dialling.join_next().await.is_some() {}
+    services.awaiting.end();
+    if number > 0 {
+        debug!(task_managers = number, took = ?started.elapsed(), "dialled");
+    }
+}
+
+async fn dial_one(
+    services: &DialServices,
+    calls: &Semaphore,
+    address: &str,
+    named: BTreeSet<Incarnation>,
+) {
+    let gateway = services.connector.task_executor(address);
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let mut bound = FIRST_TIMEOUT;
+    loop {
+        let request = pb::AnnounceLeaderRequest {
+            sender: Some(services.sender.clone()),
+            leader_rpc_address: services.rpc_address.clone(),
+            process: services.process.clone(),
+        };
+        let answer = {
+            let _permit = calls.acquire().await;
+            timeout(bound, gateway.announce_leader(request)).await
+        };
+        match answer {
+            Ok(Ok(answer)) => {
+                for other in named {
+                    if (other.0.as_str(), other.1.as_str())
+                        != (answer.resource_id.as_str(), answer.incarnation.as_str())
+                    {
+                        services.awaiting.gone(other);
+                    }
+                }
+                return;
+            }
+            Ok(Err(GatewayError::Outdated { epoch, reason })) => {
+                info!(address, epoch, reason, "a TaskManager refuses this term");
+                if epoch > services.sender.epoch {
+                    (services.on_higher_epoch)(Epoch::new(epoch));
+                }
+                return;
+            }
+            Ok(Err(GatewayError::Unreachable { .. }))
+                if services.connector.is_abandoned(address).await =>
+            {
+                for other in named {
+                    services.awaiting.gone(other);
+                }
+                return;
+            }
+            Ok(Err(error)) => debug!(address, %error, "a TaskManager could not be dialled"),
+            Err(_late) => bound = (bound * 2).min(LONGEST_TIMEOUT),
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}

@@ -1,0 +1,218 @@
+//! What is kept of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
+//!
+//! For people, and for the budget of suspicions: nothing of a job rests on it. The leader writes its own term's record,
+//! and again when it knows more; a successor may complete its predecessor's. Fields are only added, each with a default,
+//! so that records of other versions are read. Times are milliseconds; those of phases count from the moment at which the
+//! process was granted leadership.
+
+use serde::{Deserialize, Serialize};
+use tanist_ha::Result;
+use tanist_ha::election::Epoch;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::cache::{Proof, Proven};
+use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
+use tanist_ha::store::{CoordinationStore, Write};
+use tracing::warn;
+
+pub use super::peers::takeover::TakeoverRecord;
+
+/// How many terms are remembered.
+const REMEMBERED_TERMS: u64 = 100;
+/// How many records are read at once.
+const PAGE: usize = 500;
+
+/// The value of `history/<epoch>`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HistoryRecord {
+    /// The term.
+    pub epoch: u64,
+    /// Who led.
+    pub process: String,
+    /// When the term was confirmed, by the leader's wall clock since 1970.
+    pub since_ms: u64,
+    /// Jobs that were recovered, not counting those that had ended.
+    pub jobs: usize,
+    /// What the takeover took.
+    pub phases: Phases,
+    /// Where the records came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+    /// By what the end of the term before was detected, as `lease-expired`; none for the first term.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detected_by: Option<String>,
+    /// How it followed the former term; none for the first term.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takeover: Option<TakeoverRecord>,
+    /// Tasks that went on running under this term.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks_adopted: Option<usize>,
+    /// Tasks that this term had to start anew when it took over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks_restarted: Option<usize>,
+    /// How the term ended, as `resigned` or `deposed`; none while it goes on, or if nobody came to know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_how: Option<String>,
+    /// When it ended, by the wall clock of whoever wrote it, since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
+    /// Whether the leader before was seen alive after this term had deposed it uninvited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub false_alarm: Option<bool>,
+}
+
+/// What the steps of a takeover took: from the grant to the end of each.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phases {
+    /// From the first sign that the leader was gone to the grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deposed_ms: Option<f64>,
+    /// The change number was read under the own epoch.
+    pub pipeline_ms: f64,
+    /// The records were proven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_proven_ms: Option<f64>,
+    /// All jobs were decoded.
+    pub recovered_ms: f64,
+    /// `leader-info` was written.
+    pub confirmed_ms: f64,
+    /// The first region was adopted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_adopted_ms: Option<f64>,
+    /// The last region was adopted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_adopted_ms: Option<f64>,
+}
+
+/// Where a new leader's records came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// How the cache was proven.
+    pub proof: Proof,
+    /// Records that the standby's cache held.
+    pub from_cache: usize,
+    /// Records that were read from the store.
+    pub read: usize,
+}
+
+impl From<&Proven> for Recovery {
+    fn from(proven: &Proven) -> Recovery {
+        Recovery {
+            proof: proven.proof,
+            from_cache: proven.from_cache,
+            read: proven.read,
+        }
+    }
+}
+
+impl HistoryRecord {
+    /// The writes that keep this record, and forget the oldest one.
+    pub fn writes(&self) -> Vec<Write> {
+        let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
+        let mut writes = vec![Write::Put {
+            key: key(self.epoch),
+            value: value.into(),
+        }];
+        if let Some(oldest) = self.epoch.checked_sub(REMEMBERED_TERMS) {
+            writes.push(Write::Delete { key: key(oldest) });
+        }
+        writes
+    }
+
+    /// Writes it under a term's fence, over what was there.
+    pub async fn write(&self, pipeline: &CommitPipeline) -> Result<(), CommitError> {
+        pipeline.commit(self.writes()).await.map(drop)
+    }
+}
+
+/// One term's record; `None`: there is none, or none that can be read.
+pub async fn read(store: &dyn CoordinationStore, epoch: Epoch) -> Result<Option<HistoryRecord>> {
+    let key = key(epoch.get());
+    let value = store.get(std::slice::from_ref(&key)).await?.pop().flatten();
+    Ok(value.and_then(|value| decode(&key.name, &value)))
+}
+
+/// The records of all terms that are remembered, oldest first. One that can't be read is left out.
+pub async fn read_all(store: &dyn CoordinationStore) -> Result<Vec<HistoryRecord>> {
+    let (mut records, mut page) = (Vec::new(), None);
+    loop {
+        let listed = store.list(Kind::History, page, PAGE).await?;
+        let items = listed.items.iter();
+        records.extend(items.filter_map(|(name, value)| decode(name, value)));
+        page = listed.next;
+        if page.is_none() {
+            return Ok(records);
+        }
+    }
+}
+
+fn decode(name: &Name, value: &[u8]) -> Option<HistoryRecord> {
+    serde_json::from_slice(value)
+        .inspect_err(|error| warn!(%name, %error, "the record of a term can't be read"))
+        .ok()
+}
+
+fn key(epoch: u64) -> Key {
+    // Padded, so that listings are in order.
+    let name = Name::new(format!("{epoch:020}")).expect("digits are a name");
+    Key::new(Kind::History, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_the_first_version_is_read() {
+        let kept = r#"{"epoch":7,"process":"jm-1:6123","since_ms":1700000000000,"jobs":3,
+            "phases":{"pipeline_ms":1.5,"recovered_ms":20.25,"confirmed_ms":30.0}}"#;
+        let record: HistoryRecord = serde_json::from_str(kept).expect("readable");
+        assert_eq!((record.epoch, record.jobs), (7, 3));
+        assert_eq!(record.phases.confirmed_ms, 30.0);
+        assert_eq!(
+            (record.recovery, record.phases.cache_proven_ms),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_what_is_unknown_is_passed_over() {
+        let record = HistoryRecord {
+            epoch: 8,
+            process: "jm-2".to_owned(),
+            recovery: Some(Recovery {
+                proof: Proof::CaughtUp,
+                from_cache: 10,
+                read: 1,
+            }),
+            detected_by: Some("process-gone".to_owned()),
+            false_alarm: Some(false),
+            ..HistoryRecord::default()
+        };
+        let mut json = serde_json::to_value(&record).expect("JSON");
+        assert_eq!(json["recovery"]["proof"], "caught-up");
+        assert!(json.get("ended_how").is_none());
+        json["of_a_later_version"] = true.into();
+        let read: HistoryRecord = serde_json::from_value(json).expect("readable");
+        assert_eq!(read, record);
+    }
+
+    #[test]
+    fn the_term_a_hundred_before_is_forgotten() {
+        let record = HistoryRecord {
+            epoch: 107,
+            ..HistoryRecord::default()
+        };
+        let keys: Vec<String> = record
+            .writes()
+            .iter()
+            .map(|write| write.key().to_string())
+            .collect();
+        let expected = [
+            "history/00000000000000000107",
+            "history/00000000000000000007",
+        ];
+        assert_eq!(keys, expected);
+    }
+}

@@ -1,0 +1,208 @@
+//! How a TaskManager reads from the store how jobs stand: a connection that is opened when it is first needed and only reads.
+//!
+//! Bounded load: a question costs one small read for as long as no transaction touched the jobs' data, which is so while nobody
+//! leads; after one, the states of the jobs in question are read again, and results only where there is no state.
+//!
+//! Invariants: reads are linearizable and come after the question. A state that is missing counts only if the store was of the
+//! same cluster *after* it was missed: one that was wiped or replaced says nothing about jobs.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tanist_ha::Error;
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::jobs::store::{RecordStore, Stored};
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_proto::id::{Generation, JobId};
+use tokio::sync::OnceCell;
+use tracing::debug;
+
+use super::ha;
+use crate::config::HaOptions;
+use crate::dispatcher::job_store::StateRecord;
+use crate::gateway::{JobRecords, JobStanding, JobStandings, NoAnswer};
+
+/// Jobs whose records are read at once.
+const BATCH: usize = 128;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct StoredJobRecords {
+    options: Option<HaOptions>,
+    opened: OnceCell<RecordStore>,
+    known: Mutex<Known>,
+}
+
+/// What was read, and after which transaction.
+#[derive(Debug, Default)]
+struct Known {
+    incarnation: Option<ClusterIncarnation>,
+    change: u64,
+    jobs: BTreeMap<JobId, JobStanding>,
+}
+
+impl StoredJobRecords {
+    /// Opens the configured store when it is first asked.
+    pub(super) fn of(options: HaOptions) -> StoredJobRecords {
+        StoredJobRecords {
+            options: Some(options),
+            opened: OnceCell::new(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Reads from a store that is open.
+    #[cfg(test)]
+    pub(super) fn opened(records: RecordStore) -> StoredJobRecords {
+        StoredJobRecords {
+            options: None,
+            opened: OnceCell::new_with(Some(records)),
+            known: Mutex::default(),
+        }
+    }
+
+    async fn records(&self) -> Result<&RecordStore, NoAnswer> {
+        let open = || async {
+            match &self.options {
+                Some(options) => ha::open_records(options).await,
+                None => Err(Error::Misconfigured("no store is configured".into())),
+            }
+        };
+        self.opened.get_or_try_init(open).await.map_err(no_answer)
+    }
+
+    /// Takes out of `jobs` what is known as of this transaction; forgets what is older, and what nobody asks for.
+    fn take_known(&self, term: &Term, jobs: &mut Vec<JobId>) -> BTreeMap<JobId, JobStanding> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_current =
+            known.incarnation.as_ref() == Some(&term.incarnation) && known.change == term.change;
+        if !is_current {
+            *known = Known::default();
+        }
+        known.jobs.retain(|job, _| jobs.contains(job));
+        jobs.retain(|job| !known.jobs.contains_key(job));
+        known.jobs.clone()
+    }
+
+    fn keep(&self, term: &Term, jobs: &BTreeMap<JobId, JobStanding>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Known {
+            incarnation: Some(term.incarnation.clone()),
+            change: term.change,
+            jobs: jobs.clone(),
+        };
+    }
+}
+
+#[async_trait]
+impl JobRecords for StoredJobRecords {
+    async fn standings(&self, jobs: &[JobId]) -> Result<JobStandings, NoAnswer> {
+        let records = self.records().await?;
+        // Before the records: what is read after it is at least as young.
+        let before = Term::read(records).await?;
+        let mut unknown = jobs.to_vec();
+        let mut standings = self.take_known(&before, &mut unknown);
+        if unknown.is_empty() {
+            return Ok(before.answer(standings));
+        }
+        for some in unknown.chunks(BATCH) {
+            standings.extend(read(records, some).await?);
+        }
+        let after = Term::read(records).await?;
+        if after.incarnation != before.incarnation || after.epoch < before.epoch {
+            return Err(NoAnswer("the store was replaced meanwhile".to_owned()));
+        }
+        self.keep(&before, &standings);
+        debug!(
+            jobs = unknown.len(),
+            change = before.change,
+            "read how jobs stand"
+        );
+        Ok(after.answer(standings))
+    }
+}
+
+/// What the store's guards show.
+struct Term {
+    incarnation: ClusterIncarnation,
+    epoch: Epoch,
+    change: u64,
+}
+
+impl Term {
+    async fn read(records: &RecordStore) -> Result<Term, NoAnswer> {
+        let guard = records.coordination_store().guard().await;
+        let guard = guard.map_err(no_answer)?;
+        let change = guard.change.number;
+        let empty = || NoAnswer("the store is empty".to_owned());
+        let (epoch, _, incarnation) = guard.epoch.ok_or_else(empty)?;
+        Ok(Term {
+            incarnation,
+            epoch,
+            change,
+        })
+    }
+
+    fn answer(self, jobs: BTreeMap<JobId, JobStanding>) -> JobStandings {
+        JobStandings {
+            incarnation: self.incarnation,
+            epoch: self.epoch,
+            jobs,
+        }
+    }
+}
+
+/// A job's state is removed in the transaction that writes its result: where it is missing, the result is there after it, or
+/// the job is gone.
+async fn read(
+    records: &RecordStore,
+    jobs: &[JobId],
+) -> Result<Vec<(JobId, JobStanding)>, NoAnswer> {
+    let names: Vec<Name> = jobs.iter().copied().map(name_of).collect();
+    let states = records.get_all::<StateRecord>(&names).await;
+    let states = states.map_err(no_answer)?;
+    let mut standings = Vec::with_capacity(jobs.len());
+    let mut missing = Vec::new();
+    for (&job, state) in jobs.iter().zip(states) {
+        match state {
+            Some(state) => standings.push((job, standing_of(state))),
+            None => missing.push(job),
+        }
+    }
+    let keys: Vec<Key> = missing
+        .iter()
+        .map(|&job| Key::new(Kind::Results, name_of(job)))
+        .collect();
+    let results = records.coordination_store().get(&keys).await;
+    for (job, result) in missing.into_iter().zip(results.map_err(no_answer)?) {
+        let standing = match result {
+            Some(_) => JobStanding::Ended,
+            None => JobStanding::Absent,
+        };
+        standings.push((job, standing));
+    }
+    Ok(standings)
+}
+
+fn standing_of(state: Result<Stored<StateRecord>, Error>) -> JobStanding {
+    match state {
+        Ok(Stored { record, .. }) => {
+            let regions = record.0.regions.iter();
+            JobStanding::Present(
+                regions
+                    .map(|region| Generation::new(region.generation))
+                    .collect(),
+            )
+        }
+        Err(error) => JobStanding::Unreadable(error.to_string()),
+    }
+}
+
+fn no_answer(error: Error) -> NoAnswer {
+    NoAnswer(error.to_string())
+}
+
+fn name_of(job: JobId) -> Name {
+    Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
+}

@@ -1,0 +1,163 @@
+//! What a JobManager has beside its components: the detector that watches the leader, and the server that tells others
+//! whether this process lives.
+//!
+//! Both run on the election's thread. What the main runtime knows (progress, TaskManagers, how current a cache is) reaches
+//! them through [`Reports`].
+
+mod budget;
+mod reports;
+mod server;
+pub(super) mod takeover;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::detector::{
+    Detector, DetectorOptions, DetectorServices, Identity, Peers, TransferError,
+};
+use tanist_ha::election::{Epoch, LeaderElection, ProcessId};
+use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::CoordinationStore;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+use tracing::{info, warn};
+
+pub(super) use budget::{look_for_the_deposed, record_key};
+pub use reports::Reports;
+
+use super::view::CurrentTerm;
+use crate::gateway::{GatewayError, GatewayResult};
+use crate::rpc::TonicPeers;
+
+/// With what a process takes part among its peers.
+#[derive(Debug, Clone)]
+pub(super) struct PeersSetup {
+    /// Where its signs of life are served.
+    pub listener: Arc<std::net::TcpListener>,
+    pub cluster_id: String,
+    pub options: DetectorOptions,
+    pub transfer_timeout: Duration,
+}
+
+/// A process's part among its peers. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct PeersHandle {
+    detector: Detector,
+    remote: TonicPeers,
+    pub(super) reports: Arc<Reports>,
+    transfer_timeout: Duration,
+    /// This process is about to end: it takes no invitation.
+    closing: CancellationToken,
+}
+
+/// What keeps the reports and the budget current; ends when dropped.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    _tasks: JoinSet<()>,
+}
+
+/// Starts the detector and the server beside the election.
+pub(super) fn start(
+    setup: &PeersSetup,
+    identity: Identity,
+    election: &LeaderElection,
+    store: Arc<dyn CoordinationStore>,
+    current: Arc<CurrentTerm>,
+    leaders: watch::Receiver<LeaderView>,
+) -> (PeersHandle, Upkeep) {
+    let remote = TonicPeers::new(setup.cluster_id.as_str());
+    let (false_alarms_out, false_alarms) = watch::channel(0);
+    let detector = Detector::start(DetectorServices {
+        identity: identity.clone(),
+        election: election.clone(),
+        peers: Arc::new(remote.clone()),
+        options: setup.options,
+        false_alarms,
+    });
+    let handle = PeersHandle {
+        detector,
+        remote,
+        reports: Arc::default(),
+        transfer_timeout: setup.transfer_timeout,
+        closing: CancellationToken::new(),
+    };
+    let service = server::PeersServer {
+        identity,
+        cluster_id: setup.cluster_id.clone(),
+        handle: handle.clone(),
+        leadership: election.leadership(),
+        beat_interval: setup.options.beat_interval,
+    };
+    let listener = setup.listener.clone();
+    election.runtime().spawn(async move {
+        if let Err(error) = server::serve(&listener, service).await {
+            warn!(%error, "this process's signs of life are not served: it is watched by its lease alone");
+        }
+    });
+    let mut tasks = JoinSet::new();
+    tasks.spawn(reports::report_witnesses(current, handle.reports.clone()));
+    tasks.spawn(budget::count_false_alarms(store, leaders, false_alarms_out));
+    (handle, Upkeep { _tasks: tasks })
+}
+
+impl PeersHandle {
+    /// Hands the own term over: to the process named, else to the most current one. On an error the term goes on.
+    pub(super) async fn transfer(&self, to: Option<&ProcessId>) -> Result<Epoch, TransferError> {
+        self.detector.transfer(to, self.transfer_timeout).await
+    }
+
+    /// Before this process ends: takes no invitation any more, and hands its term over.
+    pub(super) async fn leave(&self) -> bool {
+        self.closing.cancel();
+        match self.transfer(None).await {
+            Ok(epoch) => {
+                info!(%epoch, "handed over");
+                true
+            }
+            Err(reason) => {
+                info!(%reason, "resigning");
+                false
+            }
+        }
+    }
+
+    /// This process is about to end and takes no invitation any more.
+    pub(super) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Asks the leader at `address` to hand over.
+    pub(super) async fn ask_to_transfer(
+        &self,
+        address: &str,
+        to: Option<&ProcessId>,
+    ) -> GatewayResult<Epoch> {
+        let bound = self.transfer_timeout + Duration::from_secs(1);
+        let asked = tokio::time::timeout(bound, self.remote.transfer(address, to)).await;
+        match asked {
+            Ok(Ok(epoch)) => Ok(Epoch::new(epoch)),
+            Ok(Err(status)) if status.code() == Code::FailedPrecondition => {
+                Err(GatewayError::Conflict(status.message().to_owned()))
+            }
+            Ok(Err(status)) => Err(GatewayError::NotYet(status.message().to_owned())),
+            Err(_) => Err(GatewayError::NoAnswer {
+                target: format!("the leader at {address}"),
+                reason: format!("none within {bound:?}"),
+            }),
+        }
+    }
+
+    /// One sign of life of the process at `address`.
+    pub(super) async fn probe(&self, address: &str) -> Option<tanist_ha::detector::Beat> {
+        self.remote.probe(address).await.ok()
+    }
+}
+
+impl fmt::Debug for PeersHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeersHandle").finish_non_exhaustive()
+    }
+}

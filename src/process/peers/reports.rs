@@ -1,0 +1,96 @@
+//! What the rest of the process tells its peers through the beats. Levels, written by the main runtime, read by the
+//! election's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::detector::{Phase, Progress};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+use crate::gateway::Components as _;
+use crate::process::view::CurrentTerm;
+
+/// How many TaskManagers are named to be asked about the leader.
+const MOST_WITNESSES: usize = 8;
+const WITNESS_INTERVAL: Duration = Duration::from_secs(1);
+/// While none is known: without anybody to ask a frozen leader is followed by its lease alone.
+const FIRST_WITNESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What goes into the beats of this process.
+#[derive(Debug, Default)]
+pub struct Reports {
+    pub(super) progress: watch::Sender<Progress>,
+    pub(super) witnesses: watch::Sender<Vec<String>>,
+    pub(super) cached_change: watch::Sender<u64>,
+}
+
+impl Reports {
+    /// The term recovers: `done` of `total` jobs. Total 0: not known yet.
+    pub fn recovering(&self, done: u64, total: u64) {
+        self.progress.send_replace(Progress {
+            phase: Phase::Recovering,
+            done,
+            total,
+        });
+    }
+
+    /// The term leads, with everything recovered.
+    pub fn leading(&self) {
+        self.progress.send_replace(Progress {
+            phase: Phase::Leading,
+            ..Progress::default()
+        });
+    }
+
+    /// The process stands by.
+    pub fn standby(&self) {
+        self.progress.send_replace(Progress::default());
+    }
+
+    /// The standby's copy of the records goes up to this change.
+    pub fn cached_change(&self, number: u64) {
+        self.cached_change.send_replace(number);
+    }
+}
+
+/// Keeps the list of TaskManagers to ask current while this process leads.
+pub(super) async fn report_witnesses(current: Arc<CurrentTerm>, reports: Arc<Reports>) {
+    loop {
+        let none = reports.witnesses.borrow().is_empty();
+        let pause = if none {
+            FIRST_WITNESS_INTERVAL
+        } else {
+            WITNESS_INTERVAL
+        };
+        tokio::time::sleep(pause).await;
+        let Ok(dispatcher) = current.dispatcher() else {
+            reports
+                .witnesses
+                .send_if_modified(|known| !std::mem::take(known).is_empty());
+            continue;
+        };
+        let request = pb::ListTaskManagersRequest::default();
+        if let Ok(listed) = dispatcher.list_task_managers(request).await {
+            let addresses = addresses_of(listed.task_managers);
+            reports.witnesses.send_if_modified(|before| {
+                let news = *before != addresses;
+                if news {
+                    *before = addresses;
+                }
+                news
+            });
+        }
+    }
+}
+
+fn addresses_of(task_managers: Vec<pb::TaskManagerInfo>) -> Vec<String> {
+    let locations = task_managers.into_iter().filter_map(|info| info.location);
+    let mut addresses: Vec<String> = locations
+        .map(|location| location.rpc_address)
+        .filter(|address| !address.is_empty())
+        .collect();
+    addresses.sort();
+    addresses.truncate(MOST_WITNESSES);
+    addresses
+}

@@ -1,0 +1,172 @@
+//! The server of a JobManager's signs of life. Runs on the election's thread, on a port that nothing large shares.
+
+use std::io;
+use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::{Stream, stream};
+use tanist_ha::detector::{Beat, Identity, Stance, TransferError};
+use tanist_ha::election::{Epoch, Leadership, ProcessId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+use super::PeersHandle;
+use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
+
+/// Large enough for every message here, and for nothing else.
+const MESSAGE_LIMIT: usize = 64 << 10;
+/// The longest bound that an invitation may have.
+const LONGEST_INVITATION: Duration = Duration::from_secs(60);
+
+/// What the service tells and passes on.
+#[derive(Debug, Clone)]
+pub(super) struct PeersServer {
+    pub identity: Identity,
+    pub cluster_id: String,
+    pub handle: PeersHandle,
+    pub leadership: watch::Receiver<Leadership>,
+    pub beat_interval: Duration,
+}
+
+/// Serves for as long as the runtime lives.
+pub(super) async fn serve(listener: &TcpListener, service: PeersServer) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let service = Arc::new(service);
+    use pb::peers_server::PeersServer as Peers;
+    use pb::witness_server::WitnessServer as Witness;
+    Server::builder()
+        .add_service(Peers::from_arc(service.clone()).max_decoding_message_size(MESSAGE_LIMIT))
+        .add_service(Witness::from_arc(service).max_decoding_message_size(MESSAGE_LIMIT))
+        .serve_with_incoming(incoming)
+        .await
+        .map_err(io::Error::other)
+}
+
+impl PeersServer {
+    fn beat(&self) -> pb::Beat {
+        let stance = match &*self.leadership.borrow() {
+            Leadership::Granted(session) => Stance::Leading(session.epoch()),
+            Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
+            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
+        };
+        let reports = &self.handle.reports;
+        let leads = stance.epoch().is_some();
+        let witnesses = leads.then(|| reports.witnesses.borrow().clone());
+        let beat = Beat {
+            process: self.identity.process.clone(),
+            incarnation: self.identity.incarnation.clone(),
+            stance,
+            host: self.identity.host.clone(),
+            progress: *reports.progress.borrow(),
+            cached_change: *reports.cached_change.borrow(),
+            witnesses: witnesses.unwrap_or_default(),
+        };
+        beat_message(&self.cluster_id, beat)
+    }
+
+    fn check_cluster(&self, cluster_id: &str) -> Result<(), Status> {
+        if cluster_id == self.cluster_id {
+            return Ok(());
+        }
+        let text = format!(
+            "this is the cluster {:?}, not {cluster_id:?}",
+            self.cluster_id
+        );
+        Err(Status::failed_precondition(text))
+    }
+}
+
+/// One stream of beats.
+struct Beats {
+    server: PeersServer,
+    ticks: Interval,
+}
+
+impl Beats {
+    async fn next(mut self) -> Option<(Result<pb::Beat, Status>, Beats)> {
+        tokio::select! {
+            _ = self.ticks.tick() => {}
+            changed = self.server.leadership.changed() => changed.ok()?,
+        }
+        self.server.leadership.borrow_and_update();
+        Some((Ok(self.server.beat()), self))
+    }
+}
+
+#[async_trait]
+impl pb::peers_server::Peers for PeersServer {
+    type BeatsStream = Pin<Box<dyn Stream<Item = Result<pb::Beat, Status>> + Send>>;
+
+    async fn beats(
+        &self,
+        _: Request<pb::BeatsRequest>,
+    ) -> Result<Response<Self::BeatsStream>, Status> {
+        let mut ticks = interval(self.beat_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let server = self.clone();
+        let beats = stream::unfold(Beats { server, ticks }, Beats::next);
+        Ok(Response::new(Box::pin(beats)))
+    }
+
+    async fn probe(&self, _: Request<pb::ProbeRequest>) -> Result<Response<pb::Beat>, Status> {
+        Ok(Response::new(self.beat()))
+    }
+
+    async fn invite_to_depose(
+        &self,
+        request: Request<pb::InviteToDeposeRequest>,
+    ) -> Result<Response<pb::InviteToDeposeResponse>, Status> {
+        let request = request.into_inner();
+        self.check_cluster(&request.cluster_id)?;
+        if self.handle.closing.is_cancelled() {
+            return Err(Status::failed_precondition("it is about to end itself"));
+        }
+        let bound = Duration::from_millis(request.bound_ms).min(LONGEST_INVITATION);
+        let leader = ProcessId::new(request.leader);
+        self.handle
+            .detector
+            .accept(leader, Epoch::new(request.epoch), bound)
+            .await
+            .map_err(Status::failed_precondition)?;
+        Ok(Response::new(pb::InviteToDeposeResponse {}))
+    }
+
+    async fn transfer_leadership(
+        &self,
+        request: Request<pb::TransferLeadershipRequest>,
+    ) -> Result<Response<pb::TransferLeadershipResponse>, Status> {
+        let request = request.into_inner();
+        self.check_cluster(&request.cluster_id)?;
+        let to = Some(request.to).filter(|to| !to.is_empty());
+        let to = to.map(ProcessId::new);
+        match self.handle.transfer(to.as_ref()).await {
+            Ok(epoch) => Ok(Response::new(pb::TransferLeadershipResponse {
+                epoch: epoch.get(),
+            })),
+            Err(error @ TransferError::NotLeading) => Err(Status::unavailable(error.to_string())),
+            Err(error) => Err(Status::failed_precondition(error.to_string())),
+        }
+    }
+}
+
+#[async_trait]
+impl pb::witness_server::Witness for PeersServer {
+    async fn ask_about_leader(
+        &self,
+        request: Request<pb::AskAboutLeaderRequest>,
+    ) -> Result<Response<pb::AskAboutLeaderResponse>, Status> {
+        let request = request.into_inner();
+        self.check_cluster(&request.cluster_id)?;
+        let question = question_of(request);
+        let reply = self.handle.detector.answer(&question).await;
+        Ok(Response::new(reply_message(reply)))
+    }
+}

@@ -1,0 +1,46 @@
+//! What `history/<epoch>` says of how a term followed the former one.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tanist_ha::election::{Detection, LeaderSession};
+
+/// Durations in milliseconds, by the clock of the process that took over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TakeoverRecord {
+    /// The epoch of the former term.
+    pub former_epoch: u64,
+    /// Who led it, if that was known.
+    pub former: Option<String>,
+    /// How it was found out that it had to end.
+    pub detection: Detection,
+    /// When that was clear: milliseconds since 1970.
+    pub detected_at_ms: u64,
+    /// How long after the leader's last sign of life; nothing if none was ever heard.
+    pub noticed_after_ms: Option<f64>,
+    /// How long after it was clear this process led.
+    pub deposed_after_ms: f64,
+    /// The former leader was seen well afterwards.
+    #[serde(default)]
+    pub false_alarm: bool,
+}
+
+impl TakeoverRecord {
+    /// Of this term; nothing for a cluster's first.
+    pub(in crate::process) fn of(session: &LeaderSession) -> Option<TakeoverRecord> {
+        let takeover = session.takeover()?;
+        let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
+        let deposed_after = takeover.deposed_after();
+        let until_granted = u64::try_from(deposed_after.as_millis()).unwrap_or(u64::MAX);
+        let former = takeover.evidence.former.process.as_ref();
+        Some(TakeoverRecord {
+            former_epoch: takeover.former_epoch.get(),
+            former: former.map(ToString::to_string),
+            detection: takeover.evidence.detection,
+            detected_at_ms: takeover.granted_ms.saturating_sub(until_granted),
+            noticed_after_ms: takeover.noticed_after().map(millis),
+            deposed_after_ms: millis(deposed_after),
+            false_alarm: false,
+        })
+    }
+}

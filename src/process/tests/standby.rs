@@ -1,0 +1,128 @@
+//! A standby's cache: what a new leader recovers comes from it, and is what the store holds.
+
+use tanist_ha::election::{ElectionDriver as _, Epoch, MemberCache};
+use tanist_ha::store::CoordinationStore as _;
+use tanist_ha::store::cache::Proof;
+use tanist_proto::id::JobId;
+
+use crate::process::history::{self, HistoryRecord};
+use crate::process::testing::cluster::{TestCluster, graph};
+
+fn jobs(count: u128) -> impl Iterator<Item = JobId> {
+    (1..=count).map(JobId::from_bits)
+}
+
+/// So many jobs, running, of two tasks each.
+async fn cluster_with_jobs(job_managers: u32, count: u128) -> TestCluster {
+    let slots = u32::try_from(count).expect("few");
+    let cluster = TestCluster::start(job_managers, 1, slots).await;
+    cluster.leader().await;
+    for job in jobs(count) {
+        let submitted = cluster.client.submit(&graph(job, 1), "token").await;
+        submitted.expect("accepted");
+    }
+    for job in jobs(count) {
+        cluster.until_running(job, 2).await;
+    }
+    cluster
+}
+
+/// What the member of that name says of its cache.
+async fn told(cluster: &TestCluster, name: &str) -> Option<MemberCache> {
+    let members = cluster.memory.observer().members().await.expect("members");
+    let member = members.into_iter().find(|it| it.process.as_str() == name)?;
+    member.cache
+}
+
+/// Waits until a standby has told that it stands where the store does.
+async fn until_current(cluster: &TestCluster, name: &str) -> MemberCache {
+    let store = cluster.memory.store();
+    for _ in 0..10_000 {
+        let change = store.guard().await.expect("guard").change;
+        if let Some(cache) = told(cluster, name).await
+            && cache.change == change
+        {
+            return cache;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("{name} is not current: {:?}", told(cluster, name).await);
+}
+
+async fn record_of(cluster: &TestCluster, epoch: u64) -> HistoryRecord {
+    let store = cluster.memory.store();
+    for _ in 0..10_000 {
+        let found = history::read(&store, Epoch::new(epoch)).await;
+        if let Some(record) = found.expect("read") {
+            return record;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("no record of epoch {epoch}");
+}
+
+fn other(name: &str) -> &'static str {
+    if name == "jm1" { "jm2" } else { "jm1" }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_was_current_takes_over_without_reading_a_record() {
+    let mut cluster = cluster_with_jobs(2, 8).await;
+    let leader = cluster.leader().await;
+    let cache = until_current(&cluster, other(&leader)).await;
+    assert_eq!(cache.records, 16);
+    cluster.kill_job_manager(&leader).await;
+    assert_eq!(cluster.leader_above(1).await, other(&leader));
+    let record = record_of(&cluster, 2).await;
+    assert_eq!((record.jobs, record.process.as_str()), (8, other(&leader)));
+    let recovery = record.recovery.expect("noted");
+    assert_eq!(recovery.proof, Proof::Current);
+    assert_eq!((recovery.from_cache, recovery.read), (16, 0));
+    assert!(record.phases.cache_proven_ms.is_some());
+    for job in jobs(8) {
+        cluster.until_running(job, 2).await;
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deposed_leader_keeps_its_records_warm_again_and_takes_over_with_them() {
+    let mut cluster = cluster_with_jobs(2, 3).await;
+    let first = cluster.leader().await;
+    let second = other(&first);
+    cluster.kill_job_manager(&first).await;
+    cluster.leader_above(1).await;
+    cluster.start_job_manager(&first);
+    until_current(&cluster, &first).await;
+    cluster.stop_job_manager(second).await;
+    assert_eq!(cluster.leader_above(2).await, first);
+    cluster.start_job_manager(second);
+    until_current(&cluster, second).await;
+    cluster.kill_job_manager(&first).await;
+    let epoch = {
+        cluster.leader_above(3).await;
+        cluster.epoch()
+    };
+    let record = record_of(&cluster, epoch).await;
+    let recovery = record.recovery.expect("noted");
+    assert_eq!((recovery.from_cache + recovery.read, record.jobs), (6, 3));
+    assert_ne!(recovery.proof, Proof::Listed);
+    let store = cluster.memory.store();
+    let all = history::read_all(&store).await.expect("read");
+    let epochs: Vec<u64> = all.iter().map(|record| record.epoch).collect();
+    assert_eq!(epochs, (1..=epoch).collect::<Vec<_>>());
+    assert_eq!(all[0].recovery.expect("noted").proof, Proof::Listed);
+    for job in jobs(3) {
+        cluster.until_running(job, 2).await;
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn standbys_of_an_idle_cluster_tell_nothing_new() {
+    let cluster = cluster_with_jobs(2, 1).await;
+    let standby = other(&cluster.leader().await);
+    let cache = until_current(&cluster, standby).await;
+    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+    assert_eq!(told(&cluster, standby).await, Some(cache));
+}

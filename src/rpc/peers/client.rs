@@ -1,0 +1,130 @@
+//! Reaches the peers of a process over the wire: a connection of its own for each stream and each question, so that one that
+//! died without a word holds up nothing.
+
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use tanist_ha::detector::{Beat, BeatStream, Break, Peers, Question, Reply};
+use tanist_ha::election::{Epoch, ProcessId};
+use tanist_proto::v1 as pb;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use super::messages::{beat_of, millis, question_message, reply_of};
+use pb::peers_client::PeersClient;
+use pb::witness_client::WitnessClient;
+
+/// Callers have bounds of their own; this one ends what nobody waits for any more.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The processes of one cluster.
+#[derive(Debug, Clone)]
+pub struct TonicPeers {
+    cluster_id: String,
+}
+
+impl TonicPeers {
+    /// Those of the cluster with that id.
+    pub fn new(cluster_id: impl Into<String>) -> TonicPeers {
+        TonicPeers {
+            cluster_id: cluster_id.into(),
+        }
+    }
+
+    /// Asks the leader at `address` to hand over. Returns the epoch of the successor.
+    pub async fn transfer(&self, address: &str, to: Option<&ProcessId>) -> Result<u64, Status> {
+        let channel = connect(address)
+            .await
+            .map_err(|why| Status::unavailable(format!("{address} can't be reached: {why:?}")))?;
+        let request = pb::TransferLeadershipRequest {
+            cluster_id: self.cluster_id.clone(),
+            to: to.map(ToString::to_string).unwrap_or_default(),
+        };
+        let answer = PeersClient::new(channel).transfer_leadership(request).await;
+        Ok(answer?.into_inner().epoch)
+    }
+}
+
+async fn connect(address: &str) -> Result<Channel, Break> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|_| Break::NoAnswer)?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true);
+    endpoint.connect().await.map_err(|error| break_of(&error))
+}
+
+/// What an error of the transport says about the other side.
+fn break_of(error: &(dyn std::error::Error + 'static)) -> Break {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => return Break::Refused,
+                io::ErrorKind::TimedOut
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable => return Break::NoAnswer,
+                _ => {}
+            }
+        }
+        cause = error.source();
+    }
+    Break::Ended
+}
+
+#[async_trait]
+impl Peers for TonicPeers {
+    async fn beats(&self, address: &str) -> Result<BeatStream, Break> {
+        let mut client = PeersClient::new(connect(address).await?);
+        let beats = client.beats(pb::BeatsRequest {}).await;
+        let beats = beats.map_err(|status| break_of(&status))?.into_inner();
+        let cluster_id = self.cluster_id.clone();
+        let until_broken = beats
+            .take_while(|beat| std::future::ready(beat.is_ok()))
+            .filter_map(|beat| std::future::ready(beat.ok()));
+        Ok(until_broken
+            .map(move |beat| {
+                // The connection lives as long as its client.
+                let _ = &client;
+                beat_of(&cluster_id, beat)
+            })
+            .boxed())
+    }
+
+    async fn probe(&self, address: &str) -> Result<Beat, Break> {
+        let mut client = PeersClient::new(connect(address).await?);
+        let beat = client.probe(pb::ProbeRequest {}).await;
+        let beat = beat.map_err(|status| break_of(&status))?.into_inner();
+        Ok(beat_of(&self.cluster_id, beat))
+    }
+
+    async fn ask(&self, address: &str, question: &Question) -> Option<Reply> {
+        let mut client = WitnessClient::new(connect(address).await.ok()?);
+        let request = question_message(&self.cluster_id, question);
+        let answer = client.ask_about_leader(request).await.ok()?;
+        Some(reply_of(answer.into_inner()))
+    }
+
+    async fn invite(
+        &self,
+        address: &str,
+        leader: &ProcessId,
+        epoch: Epoch,
+        bound: Duration,
+    ) -> Result<(), String> {
+        let channel = connect(address)
+            .await
+            .map_err(|why| format!("{address} can't be reached: {why:?}"))?;
+        let request = pb::InviteToDeposeRequest {
+            cluster_id: self.cluster_id.clone(),
+            leader: leader.to_string(),
+            epoch: epoch.get(),
+            bound_ms: millis(bound),
+        };
+        let answer = PeersClient::new(channel).invite_to_depose(request).await;
+        answer
+            .map(|_| ())
+            .map_err(|status| status.message().to_owned())
+    }
+}

@@ -1,0 +1,173 @@
+//! What a TaskExecutor does about jobs whose JobMaster it does not hear: it asks the store whether somebody superseded its
+//! tasks. Pure, a part of [`super::core`].
+//!
+//! - While a region's stored generation is that of its tasks, nobody runs them elsewhere, and they go on, however long nobody
+//!   leads.
+//! - What a younger generation supersedes stops at once. Its slot stays: whoever leads may have placed that generation in it,
+//!   and frees it otherwise.
+//! - A job that has ended, or is gone from the store, is let go with its slots.
+//! - Only what the store said is acted on. A question without an answer changes nothing.
+//! - One question is under way at a time, for all jobs together, and the next one begins [`PAUSE`] after its end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tanist_ha::election::Epoch;
+use tanist_proto::id::{Generation, JobId};
+use tokio::time::Instant;
+
+use super::core::{Core, Effect, cancel};
+use crate::gateway::{JobStanding, JobStandings, NoAnswer};
+
+/// Between two questions, and between the first doubt and the first one. Whoever asks adds a little at random.
+pub const PAUSE: Duration = Duration::from_millis(750);
+
+/// How far the asking is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asking {
+    /// There is no doubt.
+    Quiet,
+    /// The next question begins then.
+    Waiting(Instant),
+    /// A question is under way.
+    InFlight {
+        /// The jobs, each with the run of its connection when it was asked.
+        asked: BTreeMap<JobId, u64>,
+        /// The youngest epoch that was heard of then.
+        heard: Epoch,
+    },
+}
+
+impl Asking {
+    /// When the next question begins.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Asking::Waiting(at) => Some(*at),
+            Asking::Quiet | Asking::InFlight { .. } => None,
+        }
+    }
+}
+
+impl Core {
+    /// Begins or ends the asking, whenever something may have changed.
+    pub fn review_doubts(&mut self, now: Instant) {
+        match &self.asking {
+            Asking::Quiet if self.is_in_doubt(now) => self.asking = Asking::Waiting(now + PAUSE),
+            Asking::Waiting(_) if !self.is_in_doubt(now) => self.asking = Asking::Quiet,
+            Asking::Waiting(at) if *at <= now => {
+                let of_run = |job: JobId| Some((job, self.jobs.get(&job)?.connection.run));
+                let asked: BTreeMap<JobId, u64> = self.doubted(now).filter_map(of_run).collect();
+                self.effects
+                    .push(Effect::AskStore(asked.keys().copied().collect()));
+                let heard = self.highest.heard().epoch;
+                self.asking = Asking::InFlight { asked, heard };
+            }
+            Asking::Quiet | Asking::Waiting(_) | Asking::InFlight { .. } => {}
+        }
+    }
+
+    /// When the next job begins to be doubted, or the next question is due.
+    pub(super) fn doubt_deadline(&self) -> Option<Instant> {
+        match self.asking {
+            Asking::Quiet => {
+                let doubtable = self.jobs.values().filter(|known| !known.is_ending);
+                doubtable
+                    .filter_map(|known| known.connection.doubted_at())
+                    .min()
+            }
+            Asking::Waiting(_) | Asking::InFlight { .. } => self.asking.deadline(),
+        }
+    }
+
+    /// What came of a question.
+    pub fn store_answered(&mut self, now: Instant, answer: Result<JobStandings, NoAnswer>) {
+        let before = std::mem::replace(&mut self.asking, Asking::Waiting(now + PAUSE));
+        let Asking::InFlight { asked, heard } = before else {
+            return;
+        };
+        let standings = match answer {
+            Ok(standings) => standings,
+            Err(reason) => {
+                tracing::debug!(%reason, jobs = asked.len(), "whether tasks were superseded is not known");
+                return;
+            }
+        };
+        // The store's term counts like a message of it. Refused may be a term that was overtaken since the question, which
+        // changes nothing; but a store that knows less than was known then, or of another cluster, is not believed.
+        let observed = self
+            .highest
+            .observe(&standings.incarnation, standings.epoch);
+        let is_ours = self.highest.heard().incarnation.as_ref() == Some(&standings.incarnation);
+        if !is_ours || standings.epoch < heard {
+            let refusal = observed.err().map(|error| error.to_string());
+            if std::mem::replace(&mut self.is_store_believed, false) {
+                tracing::error!(refusal, "what the store says of jobs is not believed");
+            }
+            return;
+        }
+        self.is_store_believed = true;
+        self.heard_of_store = now;
+        for (job, standing) in standings.jobs {
+            let Some(&run) = asked.get(&job) else {
+                continue;
+            };
+            self.job_stands(now, job, run, standing);
+        }
+    }
+
+    fn job_stands(&mut self, now: Instant, job: JobId, run: u64, standing: JobStanding) {
+        let Some(known) = self.jobs.get(&job) else {
+            return;
+        };
+        // Whoever has registered meanwhile is told by the JobMaster, which may have begun after the store was read.
+        let is_as_asked = known.connection.run == run;
+        match standing {
+            JobStanding::Present(regions) => self.stop_superseded(now, job, &regions),
+            JobStanding::Ended if is_as_asked => {
+                self.end_job(now, job, "the store has its result");
+            }
+            JobStanding::Absent if is_as_asked => {
+                self.end_job(now, job, "it is gone from the store");
+            }
+            JobStanding::Unreadable(reason) => {
+                tracing::debug!(%job, reason, "the job's state can't be read here, its tasks go on");
+            }
+            JobStanding::Ended | JobStanding::Absent => {}
+        }
+    }
+
+    fn stop_superseded(&mut self, now: Instant, job: JobId, stored: &[Generation]) {
+        let deadline = now + self.options.task_cancellation_timeout;
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let regions = &known.regions;
+        let stored_of = |vertex| stored.get(*regions.get(&vertex)?).copied();
+        let told = known.executions.supersede(&stored_of, deadline);
+        if told.is_empty() {
+            return;
+        }
+        tracing::warn!(%job, tasks = told.len(), "the store has a younger generation, stopping tasks");
+        self.effects
+            .extend(told.into_iter().map(|key| cancel(job, key)));
+    }
+
+    fn is_in_doubt(&self, now: Instant) -> bool {
+        self.doubted(now).next().is_some()
+    }
+
+    /// The jobs whose JobMaster is not heard, or not for sure the one that leads.
+    fn doubted(&self, now: Instant) -> impl Iterator<Item = JobId> {
+        let is_doubted = move |known: &super::job::Job| {
+            let doubted_at = known.connection.doubted_at();
+            !self.is_led || doubted_at.is_none_or(|at| at <= now)
+        };
+        let alive = self
+            .jobs
+            .iter()
+            .filter(|(_, known)| !known.is_ending && !self.is_stopping);
+        alive
+            .filter(move |(_, known)| is_doubted(known))
+            .map(|(&job, _)| job)
+    }
+}

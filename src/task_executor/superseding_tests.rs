@@ -1,0 +1,237 @@
+//! A TaskExecutor whose leader is gone: it asks the store, goes on, or stops. On paused time.
+
+use std::time::Duration;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::v1::ExecutionState;
+use tokio::time::Instant;
+
+use super::launcher::TaskStatus;
+use super::scripted_leader::*;
+use super::testing::*;
+use super::*;
+use crate::gateway::{GatewayError, JobStanding};
+
+const A1: &str = "000000000000000000000000000000a1";
+const A2: &str = "000000000000000000000000000000a2";
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A TaskExecutor with generation 1 of the job's only task, whose leader of epoch 1 died.
+async fn leaderless() -> (World, Started) {
+    let mut world = World::start(false);
+    let (_, leader) = world.with_leader("jm1:1", 1).await;
+    leader.request_slot(0, A1).await;
+    leader.registered_job().await;
+    leader.offered().await;
+    leader.submit(1, A1).await.expect("is registered");
+    let task = world.next_started().await;
+    task.status.send_replace(TaskStatus::Running);
+    leader.updated(ExecutionState::Running).await;
+    world.connector.remove("jm1:1");
+    world.leader.send_replace(None);
+    (world, task)
+}
+
+/// Waits for the task's end; how long that took.
+async fn stopped(task: &Started) -> Duration {
+    let start = Instant::now();
+    let mut status = task.status.subscribe();
+    let ended = status.wait_for(TaskStatus::is_terminal);
+    let ended = tokio::time::timeout(BOUND, ended).await;
+    ended.expect("it stops").expect("the task is there");
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_store_knows_of_no_younger_generation_tasks_go_on_however_long_nobody_leads() {
+    let (world, task) = leaderless().await;
+    world.records.say_generation(1, 1);
+    pass(HOUR).await;
+    assert_eq!(*task.status.borrow(), TaskStatus::Running);
+    // It asks about once a second, not more often.
+    let asked = world.records.asked();
+    assert!((3600..=4800).contains(&asked), "{asked} questions");
+    // The next leader finds all of it.
+    let (_, next) = world.with_leader("jm2:1", 2).await;
+    let report = next.registered_job().await;
+    assert_eq!((report.executions.len(), report.slots.len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn superseded_tasks_stop_within_two_seconds_and_keep_their_slot() {
+    let (world, task) = leaderless().await;
+    world.records.say_generation(1, 1);
+    pass(Duration::from_secs(60)).await;
+    world.records.say_generation(2, 2);
+    let took = stopped(&task).await;
+    assert!(took <= Duration::from_secs(2), "{took:?}");
+    // The store's epoch counts as if a leader had sent it.
+    assert_eq!(world.highest.heard().epoch, Epoch::new(2));
+    let (_, next) = world.with_leader("jm2:1", 2).await;
+    let report = next.registered_job().await;
+    assert_eq!(
+        report.slots.len(),
+        1,
+        "whoever leads decides about the slot"
+    );
+    assert_eq!(report.executions[0].state(), ExecutionState::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_ended_or_is_gone_is_let_go_with_its_slots() {
+    for standing in [JobStanding::Ended, JobStanding::Absent] {
+        let (world, task) = leaderless().await;
+        world.records.say(Some((1, standing)));
+        let took = stopped(&task).await;
+        assert!(took <= Duration::from_secs(2), "{took:?}");
+        let (_, next) = world.with_leader("jm2:1", 2).await;
+        pass(Duration::from_secs(1)).await;
+        let slots = next.slot_report().await.expect("is registered");
+        assert!(
+            slots.iter().all(|slot| slot.allocation.is_none()),
+            "{slots:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failover_timeout_starts_anew_whenever_the_store_answered() {
+    let (world, task) = leaderless().await;
+    let timeout = Options::default().job_manager_failover_timeout;
+    for _ in 0..5 {
+        world.records.say(None);
+        pass(timeout - Duration::from_secs(10)).await;
+        world.records.say_generation(1, 1);
+        pass(Duration::from_secs(5)).await;
+    }
+    assert_eq!(*task.status.borrow(), TaskStatus::Running);
+    world.records.say(None);
+    let took = stopped(&task).await;
+    let at_least = timeout - Duration::from_secs(2);
+    assert!((at_least..=timeout).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_knows_less_than_was_heard_of_is_not_believed() {
+    let (world, task) = leaderless().await;
+    let cluster = ClusterIncarnation::new("c1");
+    let heard = world.highest.observe(&cluster, Epoch::new(3));
+    heard.expect("a younger epoch");
+    world.records.say(Some((2, JobStanding::Absent)));
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(*task.status.borrow(), TaskStatus::Running);
+    let took = stopped(&task).await;
+    assert!(
+        took > Duration::from_secs(200),
+        "only the failover timeout ends it: {took:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_falls_silent_is_doubted_before_it_counts_as_lost() {
+    let mut world = World::start(false);
+    let (_, leader) = world.with_leader("jm1:1", 1).await;
+    leader.request_slot(0, A1).await;
+    leader.registered_job().await;
+    leader.submit(1, A1).await.expect("is registered");
+    let task = world.next_started().await;
+    task.status.send_replace(TaskStatus::Running);
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(world.records.asked(), 0, "nobody is doubted");
+    // Its heartbeats come every 10 s; cut off, another TaskExecutor runs the next generation.
+    world.records.say_generation(1, 2);
+    let took = stopped(&task).await;
+    assert!(took <= Duration::from_secs(7), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_dials_is_registered_at_without_any_news_of_the_store() {
+    let (world, task) = leaderless().await;
+    world.records.say_generation(1, 1);
+    pass(Duration::from_secs(30)).await;
+    let (_, next) = Leader::start(&world.connector, "jm2:1", 2);
+    let start = Instant::now();
+    let answer = next.announce().await.expect("a younger leader");
+    assert_eq!(
+        (answer.resource_id.as_str(), answer.incarnation.as_str()),
+        ("tm", "1")
+    );
+    next.registered().await;
+    let report = next.registered_job().await;
+    assert_eq!(report.executions.len(), 1);
+    assert!(
+        start.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(*task.status.borrow(), TaskStatus::Running);
+    // Repeated, it changes nothing.
+    next.announce().await.expect("the same leader");
+    next.job_heartbeat(&[A1]).await.expect("still registered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_dial_the_old_terms_deployments_and_dials_are_refused() {
+    let mut world = World::start(false);
+    let (_, old) = world.with_leader("jm1:1", 1).await;
+    old.request_slot(0, A1).await;
+    old.registered_job().await;
+    old.offered().await;
+    // A leader that dials and is never heard of again.
+    let (_, next) = Leader::start(&world.connector, "jm2:1", 2);
+    world.connector.remove("jm2:1");
+    next.announce().await.expect("a younger leader");
+    let refused = old.submit(1, A1).await;
+    assert!(
+        matches!(refused, Err(GatewayError::Outdated { epoch: 2, .. })),
+        "{refused:?}"
+    );
+    let refused = old.announce().await;
+    assert!(
+        matches!(refused, Err(GatewayError::Outdated { epoch: 2, .. })),
+        "{refused:?}"
+    );
+    // The store's late news of the old leader leads nobody back.
+    world.leader.send_replace(Some(old.information()));
+    pass(Duration::from_secs(60)).await;
+    assert!(old.submit(1, A1).await.is_err());
+    assert!(world.started.try_recv().is_err(), "nothing was started");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_in_its_delay_is_woken_by_a_dial() {
+    let world = World::start(false);
+    let (script, leader) = Leader::start(&world.connector, "jm1:1", 1);
+    world.connector.remove("jm1:1");
+    world.lead(&leader);
+    // By then the delays are 10 s.
+    pass(Duration::from_secs(120)).await;
+    world.connector.put_resource_manager("jm1:1", script);
+    let start = Instant::now();
+    leader.announce().await.expect("the leader");
+    leader.registered().await;
+    assert!(
+        start.elapsed() < Duration::from_millis(10),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_to_take_a_slot_stands_still_while_nobody_leads() {
+    let world = World::start(false);
+    let (script, leader) = world.with_leader("jm1:1", 1).await;
+    *script.is_ignoring_offers.lock().expect("not poisoned") = true;
+    leader.request_slot(1, A2).await;
+    leader.offered().await;
+    world.records.say_generation(1, 0);
+    world.leader.send_replace(None);
+    pass(Duration::from_secs(30)).await;
+    let slots = leader.slot_report().await.expect("is registered");
+    assert!(
+        slots[1].allocation.is_some(),
+        "nobody led who could take it"
+    );
+    world.lead(&leader);
+    leader.freed(1).await;
+}
