@@ -200,6 +200,7 @@ impl ClusterBuilder {
         Ok(Cluster {
             id: cluster_id,
             jobmanagers,
+            answering: 0,
             taskmanagers,
             store: self.store,
             store_directory,

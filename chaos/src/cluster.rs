@@ -51,6 +51,8 @@ pub struct Leader {
 pub struct Cluster {
     pub(crate) id: String,
     pub(crate) jobmanagers: Vec<JobManager>,
+    /// The JobManager that answered last.
+    pub(crate) answering: usize,
     pub(crate) taskmanagers: Vec<Process>,
     pub(crate) store: Store,
     pub(crate) store_directory: PathBuf,
@@ -236,10 +238,17 @@ impl Cluster {
     /// The body of `path` from some JobManager that runs.
     pub async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
         let mut last = anyhow::anyhow!("no JobManager runs");
-        for manager in &mut self.jobmanagers {
+        let count = self.jobmanagers.len();
+        // The one that answered last first: one that was stopped lets everybody wait.
+        for offset in 0..count {
+            let index = (self.answering + offset) % count;
+            let manager = &mut self.jobmanagers[index];
             if manager.process.runs() {
                 match self.rest.get(&manager.rest, path).await {
-                    Ok(body) => return Ok(body),
+                    Ok(body) => {
+                        self.answering = index;
+                        return Ok(body);
+                    }
                     Err(error) => last = error,
                 }
             }

@@ -3,9 +3,9 @@
 //! Several processes contend for leadership. Whoever has it gets a [`LeaderSession`](election::LeaderSession): one term,
 //! with an epoch that the store counts. All that a term writes goes through one
 //! [`CommitPipeline`](store::pipeline::CommitPipeline) and carries the term's fence, so that the store itself refuses it
-//! as soon as a younger term exists. What this crate is not: a lock service, a queue of contenders, a failure detector.
-//! *When* a leader is to be replaced before its lease ends is the caller's decision;
-//! [`LeaderElection::depose`](election::LeaderElection::depose) carries it out.
+//! as soon as a younger term exists. What this crate is not: a lock service, a queue of contenders.
+//! *When* a leader is to be replaced before its lease ends is decided by the caller, or by a
+//! [`Detector`](detector::Detector) that watches it; [`LeaderElection::depose`](election::LeaderElection::depose) carries it out.
 //!
 //! # Guarantees
 //!
@@ -87,6 +87,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`election`] | contend, depose, confirm, resign; the term as a value; the trait that a backend implements |
+//! | [`detector`] | watch the leader by its beats, ask others, depose on evidence; hand over by invitation |
 //! | [`store`] | records: read, list, follow, and the commit pipeline with its fence |
 //! | [`jobs`], [`blob`] | typed records with format versions, and objects too large for a coordination store |
 //! | `etcd`, `zookeeper`, `embedded`, [`memory`] | the backends |

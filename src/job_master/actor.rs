@@ -15,9 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::refused;
 use super::calls::{Calls, Done, Wanted};
-use super::core::{JobMasterCore, parse};
+use super::core::JobMasterCore;
 use super::details::failed_initialization;
 use super::event::{CancelAnswer, Connection, Effect, Event, Refusal, Registration};
 use super::failed_job::serve_failed;
@@ -54,8 +53,8 @@ impl JobMaster {
 }
 
 /// What others may wait for.
-struct Seen {
-    outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
+pub(super) struct Seen {
+    pub(super) outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
     reconciled: watch::Sender<Option<Adoption>>,
 }
 
@@ -157,10 +156,10 @@ pub(super) struct JobMasterActor {
     calls: Calls,
     clock: WallClock,
     pub(super) core: JobMasterCore,
-    seen: Seen,
+    pub(super) seen: Seen,
     io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
-    cancels: Vec<Reply<()>>,
+    pub(super) cancels: Vec<Reply<()>>,
     wanted: Option<Wanted>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
@@ -169,7 +168,7 @@ pub(super) struct JobMasterActor {
 }
 
 /// Whether the loop goes on.
-enum Next {
+pub(super) enum Next {
     Continue,
     Forget,
     Close(Reply<()>),
@@ -272,7 +271,7 @@ impl JobMasterActor {
     }
 
     /// The same where a refusal (the connection is gone meanwhile) needs no answer.
-    fn note(&mut self, event: Event) {
+    pub(super) fn note(&mut self, event: Event) {
         if let Err(refusal) = self.hear(event) {
             tracing::debug!(job = self.context.graph.job_id, %refusal, "late event dropped");
         }
@@ -451,104 +450,6 @@ impl JobMasterActor {
             // Whoever asked and has gone does not need the answer.
             let _ = reply.send(answer);
         }
-    }
-
-    fn answer(&mut self, message: Message) -> Next {
-        // In each case: whoever asked and has gone does not need the answer.
-        match message {
-            Message::Register(request, reply) => {
-                let _ = reply.send(self.register(request));
-            }
-            Message::Offer(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
-                let answer = connection.and_then(|connection| {
-                    let event = Event::SlotsOffered {
-                        connection,
-                        slots: request.offers,
-                    };
-                    self.hear(event).map_err(refused)
-                });
-                let _ = reply.send(answer);
-            }
-            Message::Update(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
-                let answer = connection.and_then(|connection| {
-                    let executions = request.executions;
-                    let event = Event::ExecutionsReported {
-                        connection,
-                        executions,
-                    };
-                    self.hear(event).map_err(refused)
-                });
-                let _ = reply.send(answer.map(|_| pb::UpdateTaskExecutionStatesResponse {}));
-            }
-            Message::FailSlot(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
-                let answer = connection.and_then(|connection| {
-                    let allocation = parse(&request.allocation_id).ok_or_else(|| {
-                        GatewayError::Invalid(format!(
-                            "no allocation id: {:?}",
-                            request.allocation_id
-                        ))
-                    })?;
-                    let cause = request.cause;
-                    self.hear(Event::SlotFailed {
-                        connection,
-                        allocation,
-                        cause,
-                    })
-                    .map_err(refused)
-                });
-                let _ = reply.send(answer.map(|_| pb::Ack {}));
-            }
-            Message::Disconnect(request, reply) => {
-                let connection = self.admit_from(
-                    request.sender.as_ref(),
-                    request.job.as_ref(),
-                    &request.resource_id,
-                );
-                let answer = connection.and_then(|connection| {
-                    let cause = request.cause;
-                    self.hear(Event::TaskManagerLost { connection, cause })
-                        .map_err(refused)
-                });
-                let _ = reply.send(answer.map(|_| pb::Ack {}));
-            }
-            Message::Gone(task_manager, incarnation) => {
-                self.note(Event::TaskManagerGone {
-                    task_manager,
-                    incarnation,
-                });
-            }
-            Message::Cancel(reply) => {
-                self.cancels.push(reply);
-                self.note(Event::CancelRequested);
-            }
-            Message::Describe(reply) => {
-                let _ = reply.send(Ok(self.core.details()));
-            }
-            Message::ResultWritten(reply) => {
-                if self.seen.outcome.borrow().is_some() {
-                    return Next::Close(reply);
-                }
-                let _ = reply.send(Err(GatewayError::Conflict(
-                    "the job has no result".to_owned(),
-                )));
-            }
-        }
-        Next::Continue
     }
 }
 

@@ -49,6 +49,7 @@ mod reconciling;
 mod recovered;
 mod recovery;
 mod reports;
+mod requests;
 pub mod restart;
 #[cfg(test)]
 mod scripted;

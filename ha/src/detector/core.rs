@@ -17,11 +17,13 @@
 
 use std::time::Duration;
 
-use super::beat::{Beat, Break, Reply};
+use super::beat::{Beat, Break};
 use super::inquiry::Inquiry;
 use super::silence::Silence;
 use crate::clock::Moment;
 use crate::election::{Detection, Epoch, Evidence, Former, HostIdentity, ProcessId};
+
+pub use super::event::{DetectorOptions, Effect, Event, Target};
 
 /// Between attempts to reach a leader whose connection closes at once: its process may be ending right now, with the
 /// listening socket still there when the others are closed.
@@ -34,98 +36,6 @@ const DEPOSE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between inquiries, and the most doublings of the wait for false alarms.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const MOST_DOUBLINGS: u32 = 4;
-
-/// How a detector waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DetectorOptions {
-    /// From one beat to the next, and between the detector's own ticks.
-    pub beat_interval: Duration,
-    /// After so much silence others are asked.
-    pub silence_timeout: Duration,
-    /// How long they may take to answer, and an address to be reached.
-    pub ask_timeout: Duration,
-}
-
-impl Default for DetectorOptions {
-    fn default() -> DetectorOptions {
-        DetectorOptions {
-            beat_interval: Duration::from_millis(100),
-            silence_timeout: Duration::from_millis(800),
-            ask_timeout: Duration::from_millis(300),
-        }
-    }
-}
-
-/// The leader to watch, as the keys name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// Its term.
-    pub epoch: Epoch,
-    /// Who.
-    pub process: ProcessId,
-    /// Where its beats are served; `None`: not known, or it serves none.
-    pub address: Option<String>,
-    /// Where it runs, if it announced that together with this address.
-    pub host: Option<HostIdentity>,
-}
-
-/// What a detector is told.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// This is the leader; `None`: it is this process, or nobody.
-    Watch(Option<Target>),
-    /// It, or who answers at its address, gave a sign of life.
-    Beat(Beat),
-    /// The stream ended, or could not be opened.
-    Broken(Break),
-    /// So many were asked in this inquiry.
-    Asked {
-        /// Which one.
-        inquiry: u64,
-        /// How many.
-        count: usize,
-    },
-    /// One of them answered, or did not.
-    Answered {
-        /// In which inquiry.
-        inquiry: u64,
-        /// What.
-        reply: Option<Reply>,
-    },
-    /// Deposing that epoch failed or was given up.
-    DeposeFailed(Epoch),
-    /// So many false alarms were raised recently.
-    FalseAlarms(u32),
-    /// The timer of the beat interval fired.
-    Tick,
-}
-
-/// What a detector does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Drop the stream, and open one to this address after a pause.
-    Connect {
-        /// Where.
-        address: String,
-        /// The pause.
-        after: Duration,
-    },
-    /// Drop the stream.
-    Disconnect,
-    /// Ask others.
-    Ask {
-        /// In which inquiry.
-        inquiry: u64,
-    },
-    /// Depose the leader of that epoch.
-    Depose(Epoch, Evidence),
-    /// Don't any more.
-    Spare(Epoch),
-    /// The term is heard to live, which counts until then; or no more.
-    Vouch(Epoch, Option<Moment>),
-    /// Another living process leads under this one's id.
-    Twin(Beat),
-}
 
 /// What was heard of the start of the process that leads the watched term.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,12 +4,13 @@
 //! soon it tries: the fence of every write is what makes acting on it safe. A wrong conclusion costs a change of leader.
 //!
 //! - [`beat`]: what processes tell and ask each other; [`peers`]: the trait by which they do.
-//! - [`core`]: the decisions, pure; [`silence`] and [`inquiry`] are its parts.
+//! - [`core`]: the decisions, pure, with [`silence`] and [`inquiry`] as its parts; [`event`]: what goes in and comes out.
 //! - [`service`]: the actor that runs the core beside an election: [`Detector`].
 //! - [`transfer`]: deposition by invitation.
 
 pub mod beat;
 pub mod core;
+pub mod event;
 pub mod inquiry;
 pub mod peers;
 pub mod service;
@@ -19,7 +20,7 @@ mod tests;
 pub mod transfer;
 
 pub use beat::{Beat, Break, Phase, Progress, Question, Reply, Stance};
-pub use core::DetectorOptions;
+pub use event::DetectorOptions;
 pub use peers::{BeatStream, Peers};
 pub use service::{Detector, DetectorServices, Identity};
 pub use transfer::TransferError;

@@ -8,6 +8,8 @@ mod budget;
 mod reports;
 mod server;
 pub(super) mod takeover;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

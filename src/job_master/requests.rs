@@ -1,0 +1,109 @@
+//! The part of the actor that answers: who asks what of a JobMaster. Whoever asked and has gone does not need the answer.
+
+use tanist_proto::v1 as pb;
+
+use super::actor::{JobMasterActor, Next};
+use super::admission::refused;
+use super::core::parse;
+use super::event::Event;
+use super::handle::Message;
+use crate::gateway::GatewayError;
+
+impl JobMasterActor {
+    pub(super) fn answer(&mut self, message: Message) -> Next {
+        match message {
+            Message::Register(request, reply) => {
+                let _ = reply.send(self.register(request));
+            }
+            Message::Offer(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let event = Event::SlotsOffered {
+                        connection,
+                        slots: request.offers,
+                    };
+                    self.hear(event).map_err(refused)
+                });
+                let _ = reply.send(answer);
+            }
+            Message::Update(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let executions = request.executions;
+                    let event = Event::ExecutionsReported {
+                        connection,
+                        executions,
+                    };
+                    self.hear(event).map_err(refused)
+                });
+                let _ = reply.send(answer.map(|_| pb::UpdateTaskExecutionStatesResponse {}));
+            }
+            Message::FailSlot(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let allocation = parse(&request.allocation_id).ok_or_else(|| {
+                        GatewayError::Invalid(format!(
+                            "no allocation id: {:?}",
+                            request.allocation_id
+                        ))
+                    })?;
+                    let cause = request.cause;
+                    self.hear(Event::SlotFailed {
+                        connection,
+                        allocation,
+                        cause,
+                    })
+                    .map_err(refused)
+                });
+                let _ = reply.send(answer.map(|_| pb::Ack {}));
+            }
+            Message::Disconnect(request, reply) => {
+                let connection = self.admit_from(
+                    request.sender.as_ref(),
+                    request.job.as_ref(),
+                    &request.resource_id,
+                );
+                let answer = connection.and_then(|connection| {
+                    let cause = request.cause;
+                    self.hear(Event::TaskManagerLost { connection, cause })
+                        .map_err(refused)
+                });
+                let _ = reply.send(answer.map(|_| pb::Ack {}));
+            }
+            Message::Gone(task_manager, incarnation) => {
+                self.note(Event::TaskManagerGone {
+                    task_manager,
+                    incarnation,
+                });
+            }
+            Message::Cancel(reply) => {
+                self.cancels.push(reply);
+                self.note(Event::CancelRequested);
+            }
+            Message::Describe(reply) => {
+                let _ = reply.send(Ok(self.core.details()));
+            }
+            Message::ResultWritten(reply) => {
+                if self.seen.outcome.borrow().is_some() {
+                    return Next::Close(reply);
+                }
+                let _ = reply.send(Err(GatewayError::Conflict(
+                    "the job has no result".to_owned(),
+                )));
+            }
+        }
+        Next::Continue
+    }
+}
