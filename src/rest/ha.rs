@@ -25,7 +25,8 @@ const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody> {
     let status = context.view.ha_status(STATUS_TIMEOUT).await;
-    let own = OwnStanding::new(&status);
+    let epoch = status.leader.epoch;
+    let own = OwnStanding::new(&status.process, status.role, epoch, &status.cache);
     let members = status.members.as_deref().unwrap_or_default();
     let others: Vec<_> = members
         .iter()
@@ -50,8 +51,12 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
 
 /// This process alone: what the others ask it.
 pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStanding> {
+    let view = &context.view;
     Json(OwnStanding::new(
-        &context.view.ha_status(Duration::ZERO).await,
+        &view.process(),
+        view.role(),
+        view.leader().epoch,
+        &view.cache(),
     ))
 }
 

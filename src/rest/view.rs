@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::pipeline::PipelineStats;
 use tokio::sync::watch;
 
@@ -29,6 +30,8 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     /// Has the leader, whoever it is, hand over to `to`, or to the standby that is most current. Gives the successor's epoch;
     /// `Conflict` if nobody took over.
     async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch>;
+    /// How far this process's cache of the jobs' records is.
+    fn cache(&self) -> CacheStatus;
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -61,6 +64,10 @@ impl ClusterView for JobManagerView {
 
     async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
         self.transfer(to).await
+    }
+
+    fn cache(&self) -> CacheStatus {
+        *self.cache_status().borrow()
     }
 
     fn role(&self) -> Role {

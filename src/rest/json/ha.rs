@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::{LeaderInformation, Member};
+use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 
@@ -204,15 +204,15 @@ impl From<&CacheStatus> for CacheBody {
 
 impl OwnStanding {
     /// What this process says of itself.
-    pub fn new(status: &HaStatus) -> OwnStanding {
+    pub fn new(process: &ProcessId, role: Role, epoch: Epoch, cache: &CacheStatus) -> OwnStanding {
         OwnStanding {
-            process: status.process.to_string(),
+            process: process.to_string(),
             version: VERSION.to_owned(),
             revision: REVISION.to_owned(),
-            role: role_name(status.role).to_owned(),
-            epoch: status.leader.epoch.get(),
+            role: role_name(role).to_owned(),
+            epoch: epoch.get(),
             wall_clock: wall_clock_ms(),
-            cache: (status.role == Role::Standby).then(|| CacheBody::from(&status.cache)),
+            cache: (role == Role::Standby).then(|| CacheBody::from(cache)),
         }
     }
 }

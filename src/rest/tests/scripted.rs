@@ -264,6 +264,10 @@ impl ClusterView for ScriptedView {
         Ok(Epoch::new(8))
     }
 
+    fn cache(&self) -> CacheStatus {
+        CacheStatus::default()
+    }
+
     fn role(&self) -> Role {
         *self.role.lock().expect("nothing panics holding it")
     }
