@@ -171,6 +171,7 @@ impl DetectorCore {
             && watched.target.process == target.process
         {
             if watched.target.address == target.address {
+                watched.target.is_confirmed |= target.is_confirmed;
                 return;
             }
             // Learnt late, or a better address of the same leader.
@@ -231,7 +232,9 @@ impl DetectorCore {
         }
         effects.push(Effect::Vouch(watched.target.epoch, None));
         let heard = watched.heard.as_ref().map(|heard| &heard.incarnation);
-        if same_process && heard.is_none_or(|heard| *heard == beat.incarnation) {
+        if watched.is_unproven() && !is_own {
+            // The address may be of an earlier start, and another one's since.
+        } else if same_process && heard.is_none_or(|heard| *heard == beat.incarnation) {
             // It has given up this term, or does not know yet that it has taken it, or it is a new start that will find
             // the key of its earlier one itself.
             watched.inquiry = None;
@@ -292,6 +295,7 @@ impl DetectorCore {
             return;
         }
         let here = self.own_host.is_some() && watched.host == self.own_host;
+        let is_unproven = watched.is_unproven();
         let (after, ask) = match why {
             Break::Ended => {
                 watched.resets += 1;
@@ -305,7 +309,7 @@ impl DetectorCore {
         let gone = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
         if gone && watched.target.process == self.own {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
-        } else if why == Break::Refused && here {
+        } else if why == Break::Refused && here && !is_unproven {
             self.depose(now, Detection::ProcessGone, effects);
         } else if ask && watched.loss.is_some() {
             self.inquire(now, effects);
@@ -335,6 +339,9 @@ impl DetectorCore {
         let Some(address) = watched.target.address.clone() else {
             return;
         };
+        if watched.is_unproven() {
+            return;
+        }
         watched.loss.get_or_insert(Detection::SilentConfirmed);
         if watched.link == Link::Up {
             // A connection that died without a word heals by a new one.
@@ -421,6 +428,11 @@ impl DetectorCore {
 }
 
 impl Watched {
+    /// Whether nothing ties the address to this term yet.
+    fn is_unproven(&self) -> bool {
+        self.heard.is_none() && !self.target.is_confirmed
+    }
+
     fn last_heard(&self) -> Moment {
         self.heard.as_ref().map_or(self.since, |heard| heard.last)
     }

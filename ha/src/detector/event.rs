@@ -36,6 +36,9 @@ pub struct Target {
     pub process: ProcessId,
     /// Where its beats are served; `None`: not known, or it serves none.
     pub address: Option<String>,
+    /// Whether this term itself published the address. Else it is what its process told the members, perhaps in an earlier
+    /// start: nothing that happens there says anything about the term until it was heard there.
+    pub is_confirmed: bool,
     /// Where it runs, if it announced that together with this address.
     pub host: Option<HostIdentity>,
 }

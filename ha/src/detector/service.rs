@@ -97,6 +97,7 @@ impl Detector {
             work: JoinSet::new(),
             members: Vec::new(),
             members_due: None,
+            members_of: Epoch::ZERO,
             witnesses: Vec::new(),
             hearing: hearing_out,
             twin: None,
@@ -174,6 +175,8 @@ struct DetectorActor {
     members: Vec<Member>,
     /// When the list of members is read again; `None`: at once.
     members_due: Option<Moment>,
+    /// The youngest epoch when that was last done.
+    members_of: Epoch,
     /// Addresses that the leader named, to be asked beside the members.
     witnesses: Vec<String>,
     hearing: watch::Sender<Hearing>,
@@ -241,13 +244,11 @@ impl DetectorActor {
             .is_some();
         let target = view.as_ref().and_then(|view| self.target_in(view, leads));
         let watched = self.core.target().cloned();
-        let needs_members = target
-            .as_ref()
-            .is_some_and(|target| target.address.is_none())
-            || watched.as_ref().map(|before| before.epoch)
-                != target.as_ref().map(|target| target.epoch);
+        let youngest = view.as_ref().map_or(Epoch::ZERO, ElectionView::youngest);
         let due = self.members_due.is_none_or(|due| self.clock.now() >= due);
-        if due || needs_members && self.members.is_empty() {
+        // What members told before this term began may be of earlier starts.
+        if due || self.members_of < youngest {
+            self.members_of = youngest;
             self.read_members();
         }
         if watched != target {
@@ -293,6 +294,7 @@ impl DetectorActor {
                 epoch: leader.epoch,
                 process: leader.process.clone(),
                 address: known.cloned(),
+                is_confirmed: info.is_some(),
                 host,
             }),
         }

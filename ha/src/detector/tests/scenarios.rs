@@ -21,6 +21,7 @@ pub(super) fn target() -> Target {
         epoch: Epoch::new(7),
         process: ProcessId::new("a"),
         address: Some(ADDRESS.to_owned()),
+        is_confirmed: true,
         host: None,
     }
 }
@@ -253,6 +254,44 @@ fn a_term_is_vouched_for_while_it_is_heard() {
     assert!(effects.contains(&Effect::Vouch(Epoch::new(7), Some(until))));
     let effects = b.broken(Break::Ended);
     assert!(effects.contains(&Effect::Vouch(Epoch::new(7), None)));
+}
+
+#[test]
+fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_term() {
+    let unconfirmed = Target {
+        is_confirmed: false,
+        host: Some(host("there")),
+        ..target()
+    };
+    let watching = || {
+        let mut b = Standby::on("there");
+        b.tell(Event::Watch(Some(unconfirmed.clone())));
+        b
+    };
+    let mut b = watching();
+    assert_eq!(deposed(&b.broken(Break::Refused)), None);
+    assert_eq!(asked(&b.ticks(100)), None, "others know no better address");
+    let somebody = Beat {
+        process: ProcessId::new("c"),
+        ..leading()
+    };
+    assert_eq!(deposed(&b.tell(Event::Beat(somebody))), None);
+
+    // Once the term itself says so, or was heard there, it counts.
+    b.tell(Event::Watch(Some(target())));
+    b.broken(Break::Ended);
+    assert_eq!(
+        deposed(&b.broken(Break::Refused)),
+        Some(Detection::ProcessGone)
+    );
+    let mut b = watching();
+    b.tell(Event::Tick);
+    b.tell(Event::Beat(leading()));
+    b.broken(Break::Ended);
+    assert_eq!(
+        deposed(&b.broken(Break::Refused)),
+        Some(Detection::ProcessGone)
+    );
 }
 
 #[test]
