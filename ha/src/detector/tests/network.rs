@@ -105,6 +105,7 @@ impl Network {
             reads_format: 1,
             version: String::new(),
             host: identity.host.clone(),
+            cache: None,
         };
         let node = Node {
             identity,
