@@ -10,6 +10,7 @@ pub mod cli;
 pub mod cluster;
 pub mod dump;
 pub mod guard;
+mod hosts;
 pub mod jobs;
 pub mod network;
 pub mod process;
