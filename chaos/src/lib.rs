@@ -16,6 +16,7 @@ pub mod network;
 pub mod process;
 pub mod rest;
 pub mod store;
+pub mod untouched;
 pub mod wait;
 pub mod wordcount;
 
@@ -28,6 +29,7 @@ pub use network::{Host, Link, Network, on_a_network_of_its_own};
 pub use process::Process;
 pub use rest::RestClient;
 pub use store::{Store, StoreKind};
+pub use untouched::Attempts;
 pub use wait::wait_for;
 
 /// Whether the long variants are asked for: the stores' default leases instead of the shortest ones.
