@@ -88,6 +88,11 @@ impl Cluster {
         &mut self.taskmanagers[index]
     }
 
+    /// How many JobManagers it has, dead ones too.
+    pub fn jobmanagers(&self) -> usize {
+        self.jobmanagers.len()
+    }
+
     /// `host:port` of a JobManager's REST server.
     pub fn rest_address(&self, jobmanager: usize) -> &str {
         &self.jobmanagers[jobmanager].rest

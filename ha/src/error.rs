@@ -40,9 +40,17 @@ pub enum Error {
         /// What the client library said.
         reason: String,
     },
-    /// The store refused for a reason that may pass (busy, leader changing, out of space); nothing was applied.
+    /// The store refused for a reason that may pass (busy, leader changing); nothing was applied.
     #[error("{store} refused for the moment: {reason}")]
     Unavailable {
+        /// `etcd`, `ZooKeeper` or `the embedded store`.
+        store: &'static str,
+        /// What the store said.
+        reason: String,
+    },
+    /// The store takes no more data until an operator has made room; nothing was applied.
+    #[error("{store} is out of space: {reason}")]
+    OutOfSpace {
         /// `etcd`, `ZooKeeper` or `the embedded store`.
         store: &'static str,
         /// What the store said.
@@ -114,9 +122,10 @@ impl Error {
     /// What the caller may conclude.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Error::Unreachable { .. } | Error::Unavailable { .. } | Error::SessionLost => {
-                Outcome::Transient
-            }
+            Error::Unreachable { .. }
+            | Error::Unavailable { .. }
+            | Error::OutOfSpace { .. }
+            | Error::SessionLost => Outcome::Transient,
             Error::NoAnswer { .. } => Outcome::Ambiguous,
             Error::Fenced { .. } => Outcome::Fenced,
             Error::Denied { .. }

@@ -80,10 +80,28 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
+    /// Shows who leads and how earlier terms went, or hands leadership over
+    #[command(subcommand)]
+    Ha(HaCommand),
     /// Starts a cluster, kills its leader in the middle of a job, and checks the result
     Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
+}
+
+/// What is asked about high availability.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(super) enum HaCommand {
+    /// Shows the leader, the standbys and how far they are, the store, and what to look after
+    Status,
+    /// Lists the terms: who led, for how long, how the takeover went
+    History,
+    /// Has the leader hand over to a standby, without waiting for anything to time out
+    Transfer {
+        /// The JobManager that is to lead; else the standby that is most current
+        #[arg(long, value_name = "PROCESS")]
+        to: Option<String>,
+    },
 }
 
 /// What is asked of a TaskManager that runs.
@@ -229,6 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn high_availability_is_asked_about_with_a_command_of_its_own() -> Result<(), clap::Error> {
+        let read = |arguments: &[&str]| match parse(arguments)?.command {
+            Command::Ha(command) => Ok::<_, clap::Error>(command),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(read(&["ha", "status"])?, HaCommand::Status);
+        assert_eq!(read(&["ha", "history", "-o", "json"])?, HaCommand::History);
+        let to = |to: Option<&str>| HaCommand::Transfer {
+            to: to.map(str::to_owned),
+        };
+        assert_eq!(read(&["ha", "transfer"])?, to(None));
+        let named = read(&["ha", "transfer", "--to", "jm-2"])?;
+        assert_eq!(named, to(Some("jm-2")));
+        Ok(())
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for wrong in [
             &["run"][..],
@@ -238,6 +273,8 @@ mod tests {
             &["info", "xyz"],
             &["list", "--address", "host"],
             &["list", "--address", "host:0"],
+            &["ha"],
+            &["ha", "transfer", "jm-2"],
             &["fly"],
             &[],
         ] {

@@ -5,6 +5,7 @@
 
 mod args;
 mod connect;
+mod ha;
 mod jobs;
 mod local;
 mod output;
@@ -100,6 +101,7 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Config => show_config::show(&configuration, global.output),
         Command::Local(args) => local::local(load, &configuration, &args).await,
         Command::Run(args) => run::run(&configuration, &global.address, &args).await,
+        Command::Ha(command) => ha::ha(&configuration, global, &command).await,
         Command::List => jobs::list(&configuration, global).await,
         Command::Info { job } => jobs::info(&configuration, global, job).await,
         Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,

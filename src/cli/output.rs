@@ -70,6 +70,47 @@ pub(super) fn duration(ms: i64) -> String {
     }
 }
 
+/// A number of bytes as people say it.
+pub(super) fn bytes(count: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(bits, _)| count >> bits > 0);
+    match unit {
+        None => format!("{count} B"),
+        Some((bits, unit)) => {
+            let tenths = (u128::from(count) * 10) >> bits;
+            format!("{}.{} {unit}", tenths / 10, tenths % 10)
+        }
+    }
+}
+
+/// Milliseconds since 1970 as date and time.
+pub(super) fn time(ms: u64) -> String {
+    let seconds = ms / 1000;
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// The date of a day since 1970, in the Gregorian calendar. Counts years from March, so that a leap day is the last of its
+/// year, in eras of 400 years.
+fn date(day: u64) -> (u64, u64, u64) {
+    let from_march_of_0 = day + 719_468;
+    let (era, day_of_era) = (from_march_of_0 / 146_097, from_march_of_0 % 146_097);
+    let leap_days = day_of_era / 1460 - day_of_era / 36_524 + day_of_era / 146_096;
+    let year_of_era = (day_of_era - leap_days) / 365;
+    let before_year = year_of_era * 365 + year_of_era / 4 - year_of_era / 100;
+    let day_of_year = day_of_era - before_year;
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day_of_month)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +121,24 @@ mod tests {
         table.row(["ä".to_owned(), "1".to_owned()]);
         table.row(["longer".to_owned(), String::new()]);
         assert_eq!(table.to_string(), "NAME    N\nä       1\nlonger\n");
+    }
+
+    #[test]
+    fn times_are_dates_of_the_calendar() {
+        let shown = [0, 951_827_696_789, 1_709_251_199_000, 4_107_542_400_000].map(time);
+        let expected = [
+            "1970-01-01 00:00:00 UTC",
+            "2000-02-29 12:34:56 UTC",
+            "2024-02-29 23:59:59 UTC",
+            "2100-03-01 00:00:00 UTC",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn bytes_have_the_unit_that_people_would_use() {
+        let shown = [0, 1023, 2048, 20 << 20, 3 << 29].map(bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "2.0 KiB", "20.0 MiB", "1.5 GiB"]);
     }
 
     #[test]

@@ -192,7 +192,10 @@ impl JobClient {
         self.ask(&Request::get(path)).await
     }
 
-    async fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+    ) -> Result<T, ClientError> {
         let answer = self.rest.send(request).await?;
         parse(request, &answer)
     }

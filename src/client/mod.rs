@@ -6,6 +6,7 @@
 
 mod error;
 mod finder;
+mod ha;
 mod job_client;
 mod model;
 mod rest_client;
@@ -15,6 +16,10 @@ mod tests;
 
 pub use error::ClientError;
 pub use finder::{FollowedLeader, LeaderFinder, StaticAddresses};
+pub use ha::{
+    CacheInfo, HaStatusInfo, LeaderInfo, MemberInfo, StoreInfo, StoreServerInfo, TermHistory,
+    TermInfo,
+};
 pub use job_client::{JobClient, Submitted};
 pub use model::{JobInfo, JobSummary, TaskManagerSummary, VertexInfo};
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

@@ -18,14 +18,14 @@ use tracing::{error, info, warn};
 
 use super::breakage::{self, Breakages};
 use super::cleanup::Cleaner;
-use super::core::{self, Admission, Known, Submission};
+use super::core::{self, Known, Submission};
 use super::denials::{self, Denials};
-use super::entry::{Entry, Quarantined, accepted, result_key, state_key};
+use super::entry::{Entry, Quarantined, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
 use crate::dataflow::sink;
 use crate::gateway::blobs::BlobFetcher;
-use crate::gateway::{GatewayError, GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
+use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
 /// How a Dispatcher behaves.
 #[derive(Debug, Clone)]
@@ -36,6 +36,8 @@ pub struct DispatcherOptions {
     pub expiration_interval: Duration,
     /// How many requests wait at most.
     pub mailbox: usize,
+    /// How long a submission or cancellation waits for the store before it is answered that its fate is unknown.
+    pub store_patience: Duration,
 }
 
 impl Default for DispatcherOptions {
@@ -44,6 +46,7 @@ impl Default for DispatcherOptions {
             result_retention: Duration::from_secs(3600),
             expiration_interval: Duration::from_secs(30),
             mailbox: 1024,
+            store_patience: Duration::from_secs(5),
         }
     }
 }
@@ -85,6 +88,7 @@ impl Dispatcher {
         recovered: RecoveredJobs,
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
+        let store_patience = options.store_patience;
         let blobs = context.blobs.clone();
         let mut actor = DispatcherActor {
             options,
@@ -97,7 +101,11 @@ impl Dispatcher {
         };
         actor.recover(recovered);
         tokio::spawn(actor.run(mailbox));
-        DispatcherHandle { commands, blobs }
+        DispatcherHandle {
+            commands,
+            blobs,
+            store_patience,
+        }
     }
 }
 
@@ -296,13 +304,14 @@ impl DispatcherActor {
     }
 
     fn on_command(&mut self, command: Command, term: Term) {
-        if term == Term::Believed && self.would_deny(&command) {
+        if term == Term::Believed && self.needs_confirmation(&command) {
             if self.denials.take(command) {
                 self.confirm_term();
             }
             return;
         }
         match command {
+            Command::Consistent(command) => self.on_command(*command, term),
             Command::Submit { submission, reply } => self.submit(*submission, reply),
             Command::Cancel { job, reply } => self.cancel(job, reply),
             Command::List { reply } => self.list(reply),
@@ -313,10 +322,12 @@ impl DispatcherActor {
             Command::Overview { reply } => self.overview(reply),
             Command::TaskManagers { reply } => {
                 let resources = self.context.resources.clone();
+                let as_of = Some(self.position());
                 self.spawn_reply(reply, async move {
-                    let overview = resources.resource_overview().await?;
+                    let task_managers = resources.resource_overview().await?.task_managers;
                     Ok(pb::ListTaskManagersResponse {
-                        task_managers: overview.task_managers,
+                        task_managers,
+                        as_of,
                     })
                 });
             }
@@ -333,9 +344,10 @@ impl DispatcherActor {
         }
     }
 
-    /// Whether the answer is that there is no such job, or rests on it.
-    fn would_deny(&self, command: &Command) -> bool {
+    /// Whether the answer is that there is no such job, or rests on it, or was asked to be consistent.
+    fn needs_confirmation(&self, command: &Command) -> bool {
         match command {
+            Command::Consistent(_) => true,
             Command::Cancel { job, .. }
             | Command::Describe { job, .. }
             | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
@@ -411,86 +423,13 @@ impl DispatcherActor {
         }
     }
 
-    fn submit(&mut self, submission: Submission, reply: Reply<pb::SubmitJobResponse>) {
-        let known = match self.jobs.get(&submission.job) {
-            None => Known::Nothing,
-            Some(Entry::Persisting { key, .. }) => Known::Persisting(key),
-            Some(
-                Entry::Running { key, .. } | Entry::Rebuilding { key } | Entry::Ended { key, .. },
-            ) => Known::Accepted(key),
-            Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
-        };
-        let job = submission.job;
-        match core::admit(&submission, known, wall_clock_ms()) {
-            Err(refusal) => {
-                let _ = reply.send(Err(refusal));
-            }
-            Ok(Admission::Repeated) => {
-                let _ = reply.send(Ok(accepted(job, true)));
-            }
-            Ok(Admission::Join) => {
-                if let Some(Entry::Persisting { waiting, .. }) = self.jobs.get_mut(&job) {
-                    waiting.push(reply);
-                }
-            }
-            Ok(Admission::Accept) => {
-                let key = submission.key.clone();
-                self.jobs.insert(
-                    job,
-                    Entry::Persisting {
-                        key,
-                        waiting: vec![reply],
-                    },
-                );
-                self.persist(submission);
-            }
-        }
-    }
-
-    fn persist(&mut self, submission: Submission) {
-        let store = self.context.store.clone();
-        let state = core::first_state(&submission, wall_clock_ms());
-        self.tasks.spawn(async move {
-            let result = store.put_submission(&submission.graph, &state).await;
-            if result.is_ok() {
-                failpoint("submit.persisted").await;
-            }
-            Event::Persisted {
-                submission: Box::new(submission),
-                state: Box::new(state),
-                result,
-            }
-        });
-    }
-
-    fn on_persisted(
+    pub(super) fn launch(
         &mut self,
-        submission: Submission,
+        job: JobId,
+        graph: pb::JobGraph,
         state: pb::JobState,
-        result: Result<(), JobStoreError>,
+        recovered: bool,
     ) {
-        let job = submission.job;
-        let Some(Entry::Persisting { waiting, .. }) = self.jobs.remove(&job) else {
-            return;
-        };
-        match result {
-            Ok(()) => {
-                info!(%job, name = submission.graph.name, "job submitted");
-                self.launch(job, submission.graph, state, false);
-                for (place, reply) in waiting.into_iter().enumerate() {
-                    let _ = reply.send(Ok(accepted(job, place > 0)));
-                }
-            }
-            Err(failure) => {
-                let refusal = GatewayError::from(failure);
-                for reply in waiting {
-                    let _ = reply.send(Err(refusal.clone()));
-                }
-            }
-        }
-    }
-
-    fn launch(&mut self, job: JobId, graph: pb::JobGraph, state: pb::JobState, recovered: bool) {
         let key = state_key(&state);
         let control = self.context.launcher.launch(graph, state, recovered);
         self.jobs.insert(

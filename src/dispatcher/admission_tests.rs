@@ -15,7 +15,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
-use super::testing::recovered;
+use super::testing::{JOB, cancel, describe, recovered, result, submission};
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
     RecoveredJob, RecoveredJobs, SinkCleaner,
@@ -26,9 +26,6 @@ use crate::gateway::{
     JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
-use crate::job::{CompileOptions, JobBuilder};
-
-const JOB: JobId = JobId::from_bits(0xA);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,8 +33,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A JobMaster that ends when the test says so.
 #[derive(Debug, Clone)]
-struct Scripted {
-    result: watch::Sender<Option<pb::JobResult>>,
+pub(super) struct Scripted {
+    pub(super) result: watch::Sender<Option<pb::JobResult>>,
     heard: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -139,16 +136,17 @@ impl SinkCleaner for Surroundings {
     }
 }
 
-struct Fixture {
+pub(super) struct Fixture {
+    pub(super) cluster: MemoryCluster,
     surroundings: Arc<Surroundings>,
     store: Arc<JobStore>,
-    faults: Faults,
-    session: LeaderSession,
+    pub(super) faults: Faults,
+    pub(super) session: LeaderSession,
     _election: LeaderElection,
 }
 
 impl Fixture {
-    async fn new() -> Fixture {
+    pub(super) async fn new() -> Fixture {
         let cluster = MemoryCluster::default();
         let process = ProcessId::new("jm");
         let clock = Clock::tokio();
@@ -173,6 +171,7 @@ impl Fixture {
             .expect("it leads");
         let records = RecordStore::new(records, None, 100_000);
         Fixture {
+            cluster,
             surroundings: Arc::default(),
             store: Arc::new(JobStore::new(records, pipeline, session.epoch())),
             faults,
@@ -181,7 +180,7 @@ impl Fixture {
         }
     }
 
-    fn start(&self, recovered: RecoveredJobs) -> DispatcherHandle {
+    pub(super) fn start(&self, recovered: RecoveredJobs) -> DispatcherHandle {
         let context = DispatcherContext {
             session: self.session.clone(),
             store: self.store.clone(),
@@ -203,7 +202,7 @@ impl Fixture {
         self.start(recovered(&self.store).await)
     }
 
-    fn job_master(&self) -> Scripted {
+    pub(super) fn job_master(&self) -> Scripted {
         lock(&self.surroundings.started)[&JOB.to_string()].clone()
     }
 
@@ -211,7 +210,7 @@ impl Fixture {
         lock(&self.surroundings.launches).len()
     }
 
-    async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
+    pub(super) async fn until_stored(&self, what: &str, claim: impl Fn(&RecoveredJobs) -> bool) {
         for _ in 0..10_000 {
             if claim(&recovered(&self.store).await) {
                 return;
@@ -222,50 +221,6 @@ impl Fixture {
             "not within 1000 s: {what}: {:?}",
             recovered(&self.store).await
         );
-    }
-}
-
-fn submission(token: &str) -> pb::SubmitJobRequest {
-    let options = CompileOptions {
-        job_id: JOB,
-        ..CompileOptions::default()
-    };
-    let job = JobBuilder::new("stream")
-        .datagen("numbers", Some(1), None, 1, 1)
-        .discard("out")
-        .build();
-    pb::SubmitJobRequest {
-        graph: Some(job.compile(&options).expect("valid")),
-        submission_token: token.to_owned(),
-        ..pb::SubmitJobRequest::default()
-    }
-}
-
-fn result(status: pb::JobStatus) -> pb::JobResult {
-    pb::JobResult {
-        job_id: JOB.to_string(),
-        name: "stream".to_owned(),
-        status: status.into(),
-        ended_at_ms: u64::MAX / 2,
-        dirty: true,
-        submission_token: "token".to_owned(),
-        remove: Some(pb::Cleanup {
-            sink_directories: vec!["/out".to_owned()],
-            ..pb::Cleanup::default()
-        }),
-        ..pb::JobResult::default()
-    }
-}
-
-fn cancel() -> pb::CancelJobRequest {
-    pb::CancelJobRequest {
-        job_id: JOB.to_string(),
-    }
-}
-
-fn describe() -> pb::DescribeJobRequest {
-    pb::DescribeJobRequest {
-        job_id: JOB.to_string(),
     }
 }
 

@@ -9,10 +9,12 @@ use tanist_proto::v1 as pb;
 use super::actor::{DispatcherActor, Event};
 use super::entry::{Entry, describe, no_such_job, status_name};
 use super::handle::Reply;
+use super::submissions::suspended;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway};
 
 impl DispatcherActor {
     pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        let is_suspended = self.is_suspended();
         match self.jobs.get_mut(&job) {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
@@ -21,6 +23,10 @@ impl DispatcherActor {
                 let _ = reply.send(Err(GatewayError::NotYet(format!(
                     "job {job} has no JobMaster at present"
                 ))));
+            }
+            // Nothing new is decided.
+            Some(Entry::Running { .. } | Entry::Quarantined { .. }) if is_suspended => {
+                let _ = reply.send(Err(suspended()));
             }
             Some(Entry::Running { control, .. }) => {
                 let control = control.clone();
@@ -96,7 +102,13 @@ impl DispatcherActor {
             }
             Some(entry) => {
                 let described = describe(job, entry);
-                self.spawn_reply(reply, described);
+                let as_of = Some(self.position());
+                self.spawn_reply(reply, async move {
+                    Ok(pb::JobDetails {
+                        as_of,
+                        ..described.await?
+                    })
+                });
             }
         }
     }

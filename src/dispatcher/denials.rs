@@ -1,4 +1,5 @@
-//! Answers that a Dispatcher gives for not knowing a job: only after the store has confirmed its term.
+//! Answers that a Dispatcher gives only after the store has confirmed its term: those for not knowing a job, and
+//! consistent reads.
 //!
 //! A leader that was deposed and has not heard of it doesn't know the jobs that were acknowledged since. So what would be
 //! denied waits for a linearizable read that begins after it was asked; all that wait share the next one. What is known of
@@ -11,7 +12,7 @@ use tanist_ha::store::{CoordinationStore, Fence};
 use super::handle::Command;
 use crate::gateway::GatewayError;
 
-/// Requests about jobs that are not known.
+/// Requests that wait for the store's confirmation.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
     /// Came before the read that is under way began.

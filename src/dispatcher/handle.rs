@@ -1,6 +1,7 @@
 //! The Dispatcher's handle: a [`DispatcherGateway`] in the same process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message as _;
@@ -48,6 +49,8 @@ pub(super) enum Command {
     TaskManagers {
         reply: Reply<pb::ListTaskManagersResponse>,
     },
+    /// What is asked is answered only after the store has confirmed the term.
+    Consistent(Box<Command>),
     DrainTaskManager {
         resource_id: ResourceId,
         reply: Reply<pb::Ack>,
@@ -61,6 +64,8 @@ pub(super) enum Command {
 #[derive(Debug, Clone)]
 pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
+    /// See [`DispatcherOptions`](super::DispatcherOptions).
+    pub(super) store_patience: Duration,
     pub(super) blobs: BlobFetcher,
 }
 
@@ -76,6 +81,7 @@ impl Command {
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
             Command::Overview { reply } => drop(reply.send(Err(error))),
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
+            Command::Consistent(command) => command.refuse(error),
             Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
             Command::Stop { reply } => drop(reply.send(())),
         }
@@ -97,6 +103,29 @@ impl DispatcherHandle {
         let unknown =
             || GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned());
         answer.await.unwrap_or_else(|_| Err(unknown()))
+    }
+
+    /// Asks for what has to be in the store before it is answered.
+    async fn write<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> GatewayResult<T> {
+        let patience = self.store_patience;
+        let answer = tokio::time::timeout(patience, self.ask(command)).await;
+        answer.unwrap_or_else(|_| {
+            let text = format!("the store has not confirmed it within {patience:?}");
+            Err(GatewayError::Unknown(text))
+        })
+    }
+
+    /// Asks for something to read.
+    async fn read<T>(
+        &self,
+        consistent: bool,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> GatewayResult<T> {
+        self.ask(|reply| match command(reply) {
+            command if consistent => Command::Consistent(Box::new(command)),
+            command => command,
+        })
+        .await
     }
 
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
@@ -188,39 +217,40 @@ impl DispatcherGateway for DispatcherHandle {
             check(request)?
         };
         let submission = Box::new(submission);
-        self.ask(|reply| Command::Submit { submission, reply })
+        self.write(|reply| Command::Submit { submission, reply })
             .await
     }
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
         let job = job_of(&request.job_id)?;
-        self.ask(|reply| Command::Cancel { job, reply }).await
+        self.write(|reply| Command::Cancel { job, reply }).await
     }
 
-    async fn list_jobs(
-        &self,
-        _request: pb::ListJobsRequest,
-    ) -> GatewayResult<pb::ListJobsResponse> {
-        self.ask(|reply| Command::List { reply }).await
+    async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
+        self.read(request.consistent, |reply| Command::List { reply })
+            .await
     }
 
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
         let job = job_of(&request.job_id)?;
-        self.ask(|reply| Command::Describe { job, reply }).await
+        self.read(request.consistent, |reply| Command::Describe { job, reply })
+            .await
     }
 
     async fn describe_cluster(
         &self,
-        _request: pb::DescribeClusterRequest,
+        request: pb::DescribeClusterRequest,
     ) -> GatewayResult<pb::ClusterOverview> {
-        self.ask(|reply| Command::Overview { reply }).await
+        self.read(request.consistent, |reply| Command::Overview { reply })
+            .await
     }
 
     async fn list_task_managers(
         &self,
-        _request: pb::ListTaskManagersRequest,
+        request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse> {
-        self.ask(|reply| Command::TaskManagers { reply }).await
+        self.read(request.consistent, |reply| Command::TaskManagers { reply })
+            .await
     }
 
     async fn drain_task_manager(

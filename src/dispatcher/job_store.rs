@@ -23,8 +23,8 @@ use super::parts::KnownParts;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const SLOWEST_RETRY: Duration = Duration::from_secs(5);
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
+pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Why something about a job was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,6 +35,9 @@ pub enum JobStoreError {
     /// The term is over, and the next one knows.
     #[error("this JobManager does not lead any more, and whether this was written is not known")]
     Unknown,
+    /// The store has no space for it at present; it was not written.
+    #[error("not written: {0}; try again when there is space")]
+    OutOfSpace(Error),
     /// The store does not take it.
     #[error(transparent)]
     Refused(Error),
@@ -44,6 +47,7 @@ impl From<CommitError> for JobStoreError {
     fn from(error: CommitError) -> JobStoreError {
         match error {
             CommitError::TooLarge(error) => JobStoreError::Refused(error),
+            CommitError::OutOfSpace(error) => JobStoreError::OutOfSpace(error),
             CommitError::NotApplied => JobStoreError::NotWritten,
             CommitError::Unknown => JobStoreError::Unknown,
         }
@@ -53,7 +57,9 @@ impl From<CommitError> for JobStoreError {
 impl From<JobStoreError> for GatewayError {
     fn from(error: JobStoreError) -> GatewayError {
         match &error {
-            JobStoreError::NotWritten => GatewayError::NotYet(error.to_string()),
+            JobStoreError::NotWritten | JobStoreError::OutOfSpace(_) => {
+                GatewayError::NotYet(error.to_string())
+            }
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
             JobStoreError::Refused(Error::TooLarge { .. }) => {
                 GatewayError::Invalid(error.to_string())
@@ -118,6 +124,11 @@ impl JobStore {
             blobs: Mutex::default(),
             parts: Mutex::default(),
         }
+    }
+
+    /// What this store writes through.
+    pub fn pipeline(&self) -> &CommitPipeline {
+        &self.pipeline
     }
 
     /// The last committed transaction.
@@ -205,7 +216,7 @@ impl JobStore {
             key: Key::new(kind, name_of(job)),
         };
         let writes = vec![prepared.write, delete(Kind::Graphs), delete(Kind::States)];
-        self.commit(writes, vec![(job, Kind::Results, prepared.blob)])
+        self.commit_surely(writes, vec![(job, Kind::Results, prepared.blob)])
             .await
     }
 
@@ -216,7 +227,7 @@ impl JobStore {
             .prepare_surely(job, ResultRecord(result.clone()))
             .await?;
         let written = vec![(job, Kind::Results, prepared.blob)];
-        self.commit(vec![prepared.write], written).await
+        self.commit_surely(vec![prepared.write], written).await
     }
 
     /// Forgets results whose retention time is over.
@@ -228,40 +239,6 @@ impl JobStore {
             let gone = some.iter().map(|job| (*job, Kind::Results, None)).collect();
             self.commit(some.iter().map(delete).collect(), gone).await?;
         }
-        Ok(())
-    }
-
-    /// Commits, then deletes the blobs that nothing points to any more: those of the records that were replaced, or, where
-    /// nothing was written, those that were made for it.
-    async fn commit(
-        &self,
-        writes: Vec<Write>,
-        written: Vec<(JobId, Kind, Option<Name>)>,
-    ) -> Result<(), JobStoreError> {
-        let committed = self.pipeline.commit(writes).await;
-        let unused: Vec<Name> = match &committed {
-            Ok(_) => {
-                let mut blobs = self.lock_blobs();
-                let replace = |(job, kind, blob)| match blob {
-                    Some(blob) => blobs.insert((job, kind), blob),
-                    None => blobs.remove(&(job, kind)),
-                };
-                written.into_iter().filter_map(replace).collect()
-            }
-            Err(CommitError::TooLarge(_) | CommitError::NotApplied) => {
-                written.into_iter().filter_map(|(.., blob)| blob).collect()
-            }
-            Err(CommitError::Unknown) => Vec::new(),
-        };
-        for name in unused {
-            let Some(blobs) = self.records.blobs() else {
-                continue;
-            };
-            if let Err(error) = blobs.delete(&name).await {
-                warn!(%name, %error, "a blob that nothing points to can't be deleted");
-            }
-        }
-        committed?;
         Ok(())
     }
 
@@ -313,7 +290,11 @@ impl JobStore {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
         loop {
             // What a JobMaster had under way when it ended is before this, or was never sent.
-            self.pipeline.commit(Vec::new()).await?;
+            match self.pipeline.commit(Vec::new()).await {
+                // Refused after all that came before it.
+                Ok(_) | Err(CommitError::OutOfSpace(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
             let graph = self.records.get::<GraphRecord>(&name).await;
             let state = self.records.get::<StateRecord>(&name).await;
             let passes = |error: &Error| error.outcome() != Outcome::Fatal;
@@ -405,7 +386,7 @@ impl JobStore {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
+    pub(super) fn lock_blobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, Kind), Name>> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -418,7 +399,9 @@ impl JobStateStore for JobStore {
             JobStoreError::Refused(Error::TooLarge { size, limit, .. }) => {
                 PersistError::TooLarge { size, limit }
             }
-            JobStoreError::Refused(error) => PersistError::Refused(error.to_string()),
+            JobStoreError::OutOfSpace(error) | JobStoreError::Refused(error) => {
+                PersistError::Refused(error.to_string())
+            }
         };
         let job = job_id(&state.job_id).map_err(refused)?;
         let prepared = self
@@ -426,7 +409,7 @@ impl JobStateStore for JobStore {
             .await
             .map_err(refused)?;
         let written = vec![(job, Kind::States, prepared.blob)];
-        let committed = self.commit(vec![prepared.write], written).await;
+        let committed = self.commit_surely(vec![prepared.write], written).await;
         committed.map_err(refused)
     }
 }

@@ -28,12 +28,16 @@ mod admission_tests;
 mod answers;
 mod breakage;
 mod cleanup;
+mod commits;
 pub mod core;
 mod denials;
 mod entry;
 mod handle;
 pub mod job_store;
 mod parts;
+#[cfg(test)]
+mod store_trouble_tests;
+mod submissions;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

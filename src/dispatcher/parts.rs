@@ -79,7 +79,11 @@ impl JobStore {
 
     /// Removes what was written for a graph that was refused. With the end of the term, it is the next one that does.
     pub(super) async fn take_back(&self, job: JobId, parts: &[Write], error: &JobStoreError) {
-        if parts.is_empty() || !matches!(error, JobStoreError::Refused(_)) {
+        let is_definite = matches!(
+            error,
+            JobStoreError::Refused(_) | JobStoreError::OutOfSpace(_)
+        );
+        if parts.is_empty() || !is_definite {
             return;
         }
         let names: Vec<Name> = parts.iter().map(|part| part.key().name.clone()).collect();

@@ -1,9 +1,60 @@
-//! What tests of the Dispatcher share: jobs read as a new term reads them, at any moment.
+//! What tests of the Dispatcher share: a job with its requests, and jobs read as a new term reads them, at any moment.
 
 use tanist_ha::store::cache::{CacheOptions, WarmCache};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
 use super::{JobStore, RecoveredJobs};
+use crate::job::{CompileOptions, JobBuilder};
+
+/// The job of most tests.
+pub(super) const JOB: JobId = JobId::from_bits(0xA);
+
+pub(super) fn submission(token: &str) -> pb::SubmitJobRequest {
+    let options = CompileOptions {
+        job_id: JOB,
+        ..CompileOptions::default()
+    };
+    let job = JobBuilder::new("stream")
+        .datagen("numbers", Some(1), None, 1, 1)
+        .discard("out")
+        .build();
+    pb::SubmitJobRequest {
+        graph: Some(job.compile(&options).expect("valid")),
+        submission_token: token.to_owned(),
+        ..pb::SubmitJobRequest::default()
+    }
+}
+
+pub(super) fn result(status: pb::JobStatus) -> pb::JobResult {
+    pb::JobResult {
+        job_id: JOB.to_string(),
+        name: "stream".to_owned(),
+        status: status.into(),
+        ended_at_ms: u64::MAX / 2,
+        dirty: true,
+        submission_token: "token".to_owned(),
+        remove: Some(pb::Cleanup {
+            sink_directories: vec!["/out".to_owned()],
+            ..pb::Cleanup::default()
+        }),
+        ..pb::JobResult::default()
+    }
+}
+
+pub(super) fn cancel() -> pb::CancelJobRequest {
+    pb::CancelJobRequest {
+        job_id: JOB.to_string(),
+    }
+}
+
+pub(super) fn describe() -> pb::DescribeJobRequest {
+    pb::DescribeJobRequest {
+        job_id: JOB.to_string(),
+        consistent: false,
+    }
+}
 
 /// All jobs as the store has them now, by a cache that was cold.
 pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {

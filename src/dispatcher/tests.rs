@@ -228,7 +228,10 @@ impl Leader {
 
     async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let job_id = job.to_string();
-        let request = pb::DescribeJobRequest { job_id };
+        let request = pb::DescribeJobRequest {
+            job_id,
+            ..pb::DescribeJobRequest::default()
+        };
         self.dispatcher.describe_job(request).await
     }
 

@@ -99,6 +99,7 @@ impl JobMasterCore {
                 .map_or(0, |counters| counters.restarts),
             quarantine: String::new(),
             cleaning_up: self.result.is_some(),
+            as_of: None,
         }
     }
 

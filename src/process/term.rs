@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use super::adoptions::Adoptions;
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
-use super::history::{HistoryRecord, Phases, Recovery};
+use super::history::{self, HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
 use super::peers::takeover::TakeoverRecord;
 use super::peers::{PeersHandle, look_for_the_deposed, record_key};
@@ -167,7 +167,7 @@ async fn lead_on(
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
-                never = tell_adoption(&term.adoptions, session, started) => match never {},
+                never = tell_adoption(services, &pipeline, &term.adoptions, session, started) => match never {},
                 () = looking => Ok(()),
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
@@ -193,8 +193,11 @@ struct StartedTerm {
     adoptions: Adoptions,
 }
 
-/// Says when all running tasks of recovered jobs are accounted for. Ends with the term, by being dropped.
+/// Says when all running tasks of recovered jobs are accounted for, also in the term's record. Ends with the term, by being
+/// dropped.
 async fn tell_adoption(
+    services: &TermServices,
+    pipeline: &CommitPipeline,
     adoptions: &Adoptions,
     session: &LeaderSession,
     started: tokio::time::Instant,
@@ -209,6 +212,25 @@ async fn tell_adoption(
         took_ms = millis(started),
         "running tasks accounted for"
     );
+    let tasks = adoption.tasks_adopted + adoption.tasks_restarted;
+    let epoch = session.epoch();
+    if tasks > 0
+        && let Ok(Some(mut record)) = history::read(&*services.ha.store, epoch).await
+    {
+        let granted_at_ms =
+            Duration::from_millis(wall_clock_ms()).saturating_sub(started.elapsed());
+        let since_grant = |at_ms: u64| {
+            let since = Duration::from_millis(at_ms).saturating_sub(granted_at_ms);
+            since.as_secs_f64() * 1000.0
+        };
+        record.tasks_adopted = usize::try_from(adoption.tasks_adopted).ok();
+        record.tasks_restarted = usize::try_from(adoption.tasks_restarted).ok();
+        record.phases.first_adopted_ms = adoption.first_adopted_at_ms.map(since_grant);
+        record.phases.last_adopted_ms = adoption.last_adopted_at_ms.map(since_grant);
+        if let Err(error) = record.write(pipeline).await {
+            warn!(%error, "what was adopted was not recorded");
+        }
+    }
     std::future::pending().await
 }
 
@@ -248,6 +270,7 @@ fn start_components(
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
     });
+    let pipeline = store.pipeline().clone();
     let context = DispatcherContext {
         session: session.clone(),
         store,
@@ -265,6 +288,7 @@ fn start_components(
     let components = TermComponents {
         dispatcher,
         resource_manager: resources,
+        pipeline,
     };
     StartedTerm {
         components,
@@ -328,7 +352,7 @@ async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
         match store.remove_orphaned_parts().await {
-            Err(JobStoreError::Refused(error)) => {
+            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "parts without a graph can't be looked for, this is tried again");
             }
             Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,

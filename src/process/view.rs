@@ -14,10 +14,12 @@ use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
+use tanist_ha::store::pipeline::{CommitPipeline, PipelineStats};
 use tanist_proto::id::JobId;
 use tokio::sync::watch;
 
 use super::forwarding::ForwardingDispatcher;
+use super::history::{self, HistoryRecord};
 use super::peers::PeersHandle;
 use crate::dispatcher::DispatcherHandle;
 use crate::gateway::blobs::ServedBlobs;
@@ -33,6 +35,8 @@ pub struct TermComponents {
     pub dispatcher: DispatcherHandle,
     /// The term's ResourceManager.
     pub resource_manager: Arc<dyn ResourceManagerGateway>,
+    /// What the term writes through.
+    pub pipeline: CommitPipeline,
 }
 
 /// The term of this process at this moment, if it leads.
@@ -171,6 +175,11 @@ impl JobManagerView {
         }
     }
 
+    /// This process.
+    pub fn process(&self) -> &ProcessId {
+        &self.inner.process
+    }
+
     /// Lets the leader, whoever it is, hand over: to the process named, else to the standby whose copy of the records is
     /// most current. Returns the successor's epoch. `Conflict`: nobody took over, and the leader leads on.
     pub async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
@@ -209,6 +218,16 @@ impl JobManagerView {
         self.inner.leaders.borrow().clone()
     }
 
+    /// What the pipeline of this process's term has done; `None` while it does not lead.
+    pub fn pipeline_stats(&self) -> Option<PipelineStats> {
+        Some(self.inner.current.get().ok()?.pipeline.stats())
+    }
+
+    /// Follows what is known of the leader.
+    pub fn leaders(&self) -> watch::Receiver<LeaderView> {
+        self.inner.leaders.clone()
+    }
+
     /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.
     pub fn cache_status(&self) -> watch::Receiver<CacheStatus> {
         self.inner.cache.clone()
@@ -231,6 +250,18 @@ impl JobManagerView {
             cache: *self.inner.cache.borrow(),
             health: health.unwrap_or_else(not_reached),
         }
+    }
+}
+
+impl JobManagerView {
+    /// The terms that are remembered, oldest first; the reason if the store does not tell them within `patience`.
+    pub async fn history(&self, patience: Duration) -> Result<Vec<HistoryRecord>, String> {
+        let records = self.inner.records.borrow().clone();
+        let reading = async {
+            let records = records?;
+            in_time(patience, history::read_all(&*records)).await
+        };
+        reading.await.unwrap_or_else(not_reached)
     }
 }
 

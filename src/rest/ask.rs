@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::election::Epoch;
+use tanist_ha::retrieval::LeaderView;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::RestError;
+use super::peers::Peers;
 use super::server::RestServerOptions;
 use super::view::ClusterView;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
@@ -15,18 +19,35 @@ use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// What the last leader to be asked is given for its answer, however late it was found.
+const SHORTEST_ANSWER: Duration = Duration::from_secs(5);
+
+fn confirmed_epoch(view: &LeaderView) -> Option<Epoch> {
+    view.leader.as_ref().map(|leader| leader.epoch)
+}
+
+/// Completes when a leader of a younger epoch than `asked` is confirmed.
+async fn succeeded(leaders: &mut watch::Receiver<LeaderView>, asked: Option<Epoch>) {
+    let younger = leaders.wait_for(|view| confirmed_epoch(view) > asked);
+    if younger.await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// What every handler has. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
     pub(super) view: Arc<dyn ClusterView>,
+    pub(super) peers: Peers,
     pub(super) options: Arc<RestServerOptions>,
     /// The server stops: nobody waits any longer.
     pub(super) stop: CancellationToken,
 }
 
 impl Context {
-    /// Asks the leader's Dispatcher, and the next one's if it goes meanwhile. `ask` is called as often as that takes: what it
-    /// asks for must not take effect twice.
+    /// Asks the leader's Dispatcher, and the next one's if it goes meanwhile: when it fails to answer, and when another leader
+    /// is confirmed before it has answered, since a frozen or cut off one may never do so. `ask` is called as often as that
+    /// takes: what it asks for must not take effect twice.
     pub(super) async fn ask<T, A, F>(&self, ask: A) -> Result<T, RestError>
     where
         A: Fn(Arc<dyn DispatcherGateway>) -> F,
@@ -50,14 +71,25 @@ impl Context {
         let mut pause = FIRST_PAUSE;
         loop {
             let left = give_up.saturating_duration_since(Instant::now());
+            let mut leaders = self.view.leaders();
+            let known = confirmed_epoch(&leaders.borrow());
             let dispatcher = self.view.dispatcher(left).await?;
-            let answer = tokio::time::timeout(self.options.answer_timeout, ask(dispatcher)).await;
-            let error = match answer {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => error,
-                Err(_) => GatewayError::NoAnswer {
+            let asked = known.or_else(|| confirmed_epoch(&leaders.borrow()));
+            let left = give_up.saturating_duration_since(Instant::now());
+            let patience = self.options.answer_timeout.min(left.max(SHORTEST_ANSWER));
+            let error = tokio::select! {
+                biased;
+                answer = ask(dispatcher) => match answer {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => error,
+                },
+                () = succeeded(&mut leaders, asked) => {
+                    tracing::debug!("another JobManager leads, asking it instead");
+                    continue;
+                }
+                () = tokio::time::sleep(patience) => GatewayError::NoAnswer {
                     target: "the leader".to_owned(),
-                    reason: format!("it took longer than {:?}", self.options.answer_timeout),
+                    reason: format!("it took longer than {patience:?}"),
                 },
             };
             if !error.is_retryable() || Instant::now() + pause >= give_up {

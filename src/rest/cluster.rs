@@ -1,6 +1,4 @@
-//! Handlers about the cluster: overview, configuration of user interfaces, TaskManagers, high availability, health.
-
-use std::time::Duration;
+//! Handlers about the cluster: overview, configuration of user interfaces, TaskManagers, health.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,22 +8,21 @@ use tanist_proto::v1 as pb;
 
 use super::ask::Context;
 use super::error::RestError;
-use super::extract::{PathParts, id, position_headers};
+use super::extract::{Parameters, PathParts, id, position_headers};
 use super::json::Nothing;
 use super::json::cluster::{Overview, UiConfig};
-use super::json::ha::{HaStatusBody, role_name};
+use super::json::ha::role_name;
 use super::json::task_managers::{TaskManager, TaskManagers};
 use crate::process::Role;
 
-/// How long the store is waited for before `/ha/status` answers without the members.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-
 pub(super) async fn overview(
     State(context): State<Context>,
+    parameters: Parameters,
 ) -> Result<(HeaderMap, Json<Overview>), RestError> {
+    let consistent = parameters.consistent()?;
     let overview = context
         .ask(async |dispatcher| {
-            let request = pb::DescribeClusterRequest {};
+            let request = pb::DescribeClusterRequest { consistent };
             dispatcher.describe_cluster(request).await
         })
         .await?;
@@ -37,35 +34,42 @@ pub(super) async fn ui_config() -> Json<UiConfig> {
     Json(UiConfig::default())
 }
 
-async fn task_manager_list(context: &Context) -> Result<Vec<pb::TaskManagerInfo>, RestError> {
-    let list = context
+async fn task_manager_list(
+    context: &Context,
+    parameters: &Parameters,
+) -> Result<pb::ListTaskManagersResponse, RestError> {
+    let consistent = parameters.consistent()?;
+    context
         .ask(async |dispatcher| {
-            let request = pb::ListTaskManagersRequest {};
+            let request = pb::ListTaskManagersRequest { consistent };
             dispatcher.list_task_managers(request).await
         })
-        .await?;
-    Ok(list.task_managers)
+        .await
 }
 
 pub(super) async fn task_managers(
     State(context): State<Context>,
-) -> Result<Json<TaskManagers>, RestError> {
-    let list = task_manager_list(&context).await?;
-    Ok(Json(TaskManagers::new(&list)))
+    parameters: Parameters,
+) -> Result<(HeaderMap, Json<TaskManagers>), RestError> {
+    let list = task_manager_list(&context, &parameters).await?;
+    let headers = position_headers(list.as_of);
+    Ok((headers, Json(TaskManagers::new(&list.task_managers))))
 }
 
 pub(super) async fn task_manager(
     State(context): State<Context>,
     PathParts(text): PathParts<String>,
-) -> Result<Json<TaskManager>, RestError> {
+    parameters: Parameters,
+) -> Result<(HeaderMap, Json<TaskManager>), RestError> {
     let wanted: ResourceId = id(&text)?;
-    let list = task_manager_list(&context).await?;
-    let found = list.iter().find(|info| {
+    let list = task_manager_list(&context, &parameters).await?;
+    let found = list.task_managers.iter().find(|info| {
         let location = info.location.as_ref();
         location.is_some_and(|location| location.resource_id == wanted.as_str())
     });
     let missing = || RestError::not_found(format!("no TaskManager {wanted} is registered"));
-    Ok(Json(TaskManager::new(found.ok_or_else(missing)?)))
+    let body = TaskManager::new(found.ok_or_else(missing)?);
+    Ok((position_headers(list.as_of), Json(body)))
 }
 
 /// Accepted means that the TaskManager has heard of it.
@@ -82,12 +86,6 @@ pub(super) async fn drain(
         })
         .await?;
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
-}
-
-pub(super) async fn ha_status(State(context): State<Context>) -> Json<HaStatusBody> {
-    Json(HaStatusBody::new(
-        &context.view.ha_status(STATUS_TIMEOUT).await,
-    ))
 }
 
 /// Alive: this answers.

@@ -59,6 +59,23 @@ impl Parameters {
     }
 }
 
+/// The query parameter of every read that asks for a [consistent](Parameters::consistent) answer.
+const CONSISTENT: &str = "consistent";
+
+impl Parameters {
+    /// Whether the leader is to confirm in the store that its term is the youngest before it answers.
+    pub(super) fn consistent(&self) -> Result<bool, RestError> {
+        match self.0.get(CONSISTENT).map(String::as_str) {
+            None | Some("false") => Ok(false),
+            // Also as `?consistent`.
+            Some("true" | "") => Ok(true),
+            Some(other) => Err(RestError::bad_request(format!(
+                "the query parameter `{CONSISTENT}={other}`: write true or false"
+            ))),
+        }
+    }
+}
+
 /// The parts of the path.
 #[derive(Debug)]
 pub(super) struct PathParts<T>(pub(super) T);

@@ -20,34 +20,56 @@ use super::json::vertex::VertexBody;
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
 
-type Answer<T> = Result<Json<T>, RestError>;
-type PositionedAnswer<T> = Result<(HeaderMap, Json<T>), RestError>;
+/// With the position that it is as of, in headers.
+type Answer<T> = Result<(HeaderMap, Json<T>), RestError>;
 
-async fn list(context: &Context) -> Result<pb::ListJobsResponse, RestError> {
+async fn list(
+    context: &Context,
+    parameters: &Parameters,
+) -> Result<pb::ListJobsResponse, RestError> {
+    let consistent = parameters.consistent()?;
     context
-        .ask(async |dispatcher| dispatcher.list_jobs(pb::ListJobsRequest {}).await)
+        .ask(async |dispatcher| {
+            let request = pb::ListJobsRequest { consistent };
+            dispatcher.list_jobs(request).await
+        })
         .await
 }
 
-async fn describe(context: &Context, text: &str) -> Result<pb::JobDetails, RestError> {
+async fn describe(
+    context: &Context,
+    text: &str,
+    parameters: &Parameters,
+) -> Result<pb::JobDetails, RestError> {
     let job: JobId = id(text)?;
+    let consistent = parameters.consistent()?;
     context
         .ask(async |dispatcher| {
             let job_id = job.to_string();
-            let request = pb::DescribeJobRequest { job_id };
+            let request = pb::DescribeJobRequest { job_id, consistent };
             dispatcher.describe_job(request).await
         })
         .await
 }
 
-pub(super) async fn job_ids(State(context): State<Context>) -> PositionedAnswer<JobIds> {
-    let answer = list(&context).await?;
+fn of_job<T>(details: &pb::JobDetails, body: T) -> (HeaderMap, Json<T>) {
+    (position_headers(details.as_of), Json(body))
+}
+
+pub(super) async fn job_ids(
+    State(context): State<Context>,
+    parameters: Parameters,
+) -> Answer<JobIds> {
+    let answer = list(&context, &parameters).await?;
     let headers = position_headers(answer.as_of);
     Ok((headers, Json(JobIds::new(&answer.jobs))))
 }
 
-pub(super) async fn overview(State(context): State<Context>) -> PositionedAnswer<JobsOverview> {
-    let answer = list(&context).await?;
+pub(super) async fn overview(
+    State(context): State<Context>,
+    parameters: Parameters,
+) -> Answer<JobsOverview> {
+    let answer = list(&context, &parameters).await?;
     let headers = position_headers(answer.as_of);
     Ok((
         headers,
@@ -58,32 +80,34 @@ pub(super) async fn overview(State(context): State<Context>) -> PositionedAnswer
 pub(super) async fn job(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
+    parameters: Parameters,
 ) -> Answer<JobBody> {
-    let details = describe(&context, &job).await?;
-    Ok(Json(JobBody::new(&details, wall_clock_ms())))
+    let details = describe(&context, &job, &parameters).await?;
+    let body = JobBody::new(&details, wall_clock_ms());
+    Ok(of_job(&details, body))
 }
 
 pub(super) async fn status(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
+    parameters: Parameters,
 ) -> Answer<JobStatusBody> {
-    let details = describe(&context, &job).await?;
-    Ok(Json(JobStatusBody::new(&details)))
+    let details = describe(&context, &job, &parameters).await?;
+    Ok(of_job(&details, JobStatusBody::new(&details)))
 }
 
 pub(super) async fn vertex(
     State(context): State<Context>,
     PathParts((job, vertex)): PathParts<(String, String)>,
+    parameters: Parameters,
 ) -> Answer<VertexBody> {
     let wanted: JobVertexId = id(&vertex)?;
-    let details = describe(&context, &job).await?;
+    let details = describe(&context, &job, &parameters).await?;
     let is_wanted = |vertex: &&pb::VertexDetails| vertex.id.parse() == Ok(wanted);
     let missing = || RestError::not_found(format!("job {job} has no vertex {wanted}"));
     let vertex = details.vertices.iter().find(is_wanted);
-    Ok(Json(VertexBody::new(
-        vertex.ok_or_else(missing)?,
-        wall_clock_ms(),
-    )))
+    let body = VertexBody::new(vertex.ok_or_else(missing)?, wall_clock_ms());
+    Ok(of_job(&details, body))
 }
 
 pub(super) async fn exceptions(
@@ -92,25 +116,27 @@ pub(super) async fn exceptions(
     parameters: Parameters,
 ) -> Answer<Exceptions> {
     let maximum = parameters.get("maxExceptions")?.unwrap_or(MAX_EXCEPTIONS);
-    let details = describe(&context, &job).await?;
-    Ok(Json(Exceptions::new(&details, maximum)))
+    let details = describe(&context, &job, &parameters).await?;
+    Ok(of_job(&details, Exceptions::new(&details, maximum)))
 }
 
 pub(super) async fn execution_result(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
+    parameters: Parameters,
 ) -> Answer<ExecutionResult> {
-    let details = describe(&context, &job).await?;
-    Ok(Json(ExecutionResult::new(&details)))
+    let details = describe(&context, &job, &parameters).await?;
+    Ok(of_job(&details, ExecutionResult::new(&details)))
 }
 
 pub(super) async fn plan(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
+    parameters: Parameters,
 ) -> Answer<PlanBody> {
-    let details = describe(&context, &job).await?;
+    let details = describe(&context, &job, &parameters).await?;
     let plan = Plan::new(&details);
-    Ok(Json(PlanBody { plan }))
+    Ok(of_job(&details, PlanBody { plan }))
 }
 
 /// Accepted means that the store says that CANCELED is wanted.

@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::Context;
 use super::error::RestError;
+use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, jobs, submit};
+use super::{cluster, ha, jobs, metrics, submit};
 
 /// What the server waits for and allows.
 #[derive(Debug, Clone)]
@@ -63,6 +64,7 @@ pub async fn serve(
     let shutdown_timeout = options.shutdown_timeout;
     let context = Context {
         view: Arc::new(view),
+        peers: Peers::new(),
         options: Arc::new(options),
         stop: stop.clone(),
     };
@@ -87,12 +89,13 @@ pub async fn serve(
     }
 }
 
-/// All paths, each with `/v1` before it and without.
+/// All paths, each with `/v1` before it and without; and `/metrics`, where scrapers look for it.
 pub(super) fn router(context: Context) -> Router {
     let paths = paths();
     Router::new()
         .nest("/v1", paths.clone())
         .merge(paths)
+        .route("/metrics", get(metrics::metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .with_state(context)
@@ -105,7 +108,11 @@ fn paths() -> Router<Context> {
         .route("/taskmanagers", get(cluster::task_managers))
         .route("/taskmanagers/{id}", get(cluster::task_manager))
         .route("/taskmanagers/{id}/drain", post(cluster::drain))
-        .route("/ha/status", get(cluster::ha_status))
+        .route("/ha/status", get(ha::status))
+        .route("/ha/self", get(ha::own_standing))
+        .route("/ha/history", get(ha::history))
+        .route("/ha/leader", get(ha::leader))
+        .route("/ha/transfer", post(ha::transfer))
         .route("/healthz", get(cluster::healthz))
         .route("/readyz", get(cluster::readyz))
         .route("/jobs", get(jobs::job_ids).post(submit::submit))

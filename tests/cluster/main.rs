@@ -48,6 +48,7 @@ mod network_peers;
 mod network_store;
 mod network_taskmanagers;
 mod old_term;
+mod seen_by_people;
 mod store_outage;
 mod store_restarted;
 mod support;

@@ -138,6 +138,9 @@ impl DetectorCore {
                     inquiry.answered(reply)
                 });
             }
+            Event::Gone { inquiry } => {
+                self.with_inquiry(now, inquiry, &mut effects, Inquiry::gone);
+            }
             Event::DeposeFailed(epoch) => {
                 if let Some(watched) = self.watched_in(epoch) {
                     watched.deposing = false;

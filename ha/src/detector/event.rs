@@ -63,6 +63,11 @@ pub enum Event {
         /// What.
         reply: Option<Reply>,
     },
+    /// One of them is proven dead: it says nothing about anybody, and counts for nothing.
+    Gone {
+        /// In which inquiry.
+        inquiry: u64,
+    },
     /// Deposing that epoch failed or was given up.
     DeposeFailed(Epoch),
     /// So many false alarms were raised recently.

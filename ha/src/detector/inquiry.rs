@@ -1,7 +1,7 @@
 //! Asking others about a leader that this process lost: when their answers are enough to act on.
 //!
 //! The one who asks must be heard by more of those asked than the leader may be heard by. Whoever gives no answer, can't
-//! say, or lost the leader long before the asker did, counts as hearing it.
+//! say, or lost the leader long before the asker did, counts as hearing it; whoever is proven dead is not counted.
 
 use std::time::Duration;
 
@@ -42,6 +42,11 @@ impl Inquiry {
     /// So many are asked.
     pub fn asked(&mut self, count: usize) {
         self.asked = Some(count);
+    }
+
+    /// One of them is proven dead.
+    pub fn gone(&mut self) {
+        self.asked = self.asked.map(|asked| asked.saturating_sub(1));
     }
 
     /// One of them answered, or did not.
@@ -103,6 +108,24 @@ mod tests {
         assert!(!confirmed(&[LOST, None]), "no answer counts as hearing it");
         assert!(!confirmed(&[LOST, Some(Reply::Hears), None]));
         assert!(!confirmed(&[Some(Reply::Unsure)]));
+    }
+
+    #[test]
+    fn the_dead_count_for_nobody() {
+        let mut inquiry = Inquiry::new(
+            1,
+            Detection::SilentConfirmed,
+            Moment::default(),
+            Duration::from_secs(1),
+        );
+        inquiry.asked(2);
+        inquiry.answered(LOST);
+        assert!(!inquiry.is_confirmed());
+        inquiry.gone();
+        assert!(inquiry.is_confirmed());
+        inquiry.asked(1);
+        inquiry.gone();
+        assert!(inquiry.is_pointless(), "nobody is left to be asked");
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub trait Peers: Send + Sync + fmt::Debug + 'static {
     /// One beat of the process at `address`.
     async fn probe(&self, address: &str) -> Result<Beat, Break>;
 
-    /// Asks the process at `address`. `None`: no answer.
-    async fn ask(&self, address: &str, question: &Question) -> Option<Reply>;
+    /// Asks the process at `address`.
+    async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break>;
 
     /// Invites the process at `address` to depose `leader` in `epoch`; it gives up after `bound`. Returns when it leads.
     /// The error says why not.

@@ -152,6 +152,7 @@ enum Done {
     Connected(Connection),
     Members(Result<Vec<Member>>),
     Answered { inquiry: u64, reply: Option<Reply> },
+    Gone { inquiry: u64 },
     Deposed { epoch: Epoch, failed: bool },
 }
 
@@ -333,6 +334,7 @@ impl DetectorActor {
                 self.members_due = Some(self.clock.now().after(MEMBERS_RETRY));
             }
             Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
+            Done::Gone { inquiry } => self.feed(Event::Gone { inquiry }),
             Done::Deposed { epoch, failed } if failed => self.feed(Event::DeposeFailed(epoch)),
             Done::Deposed { .. } => {}
         }
@@ -412,12 +414,22 @@ impl DetectorActor {
             return;
         };
         let own = &self.services.identity.process;
+        let host = &self.services.identity.host;
         let members = self
             .members
             .iter()
             .filter(|member| member.process != *own && member.process != target.process)
-            .filter_map(|member| member.addresses.get(PEER));
-        let asked: Vec<String> = members.chain(&self.witnesses).cloned().collect();
+            .filter_map(|member| {
+                let address = member.addresses.get(PEER)?;
+                // There a refused connection is the kernel's word that nobody is there any more.
+                let is_here = host.is_some() && member.host == *host;
+                Some((address.clone(), is_here))
+            });
+        let witnesses = self
+            .witnesses
+            .iter()
+            .map(|address| (address.clone(), false));
+        let asked: Vec<(String, bool)> = members.chain(witnesses).collect();
         debug!(
             inquiry,
             asked = asked.len(),
@@ -434,13 +446,22 @@ impl DetectorActor {
             inquiry,
             count: asked.len(),
         });
-        for address in asked {
+        for (address, is_here) in asked {
             let (peers, question) = (self.services.peers.clone(), question.clone());
             self.work.spawn(async move {
                 let answer = timeout(bound, peers.ask(&address, &question)).await;
-                let reply = answer.unwrap_or(None);
-                debug!(inquiry, address, ?reply, "asked about the leader");
-                Done::Answered { inquiry, reply }
+                debug!(inquiry, address, ?answer, "asked about the leader");
+                match answer {
+                    Ok(Err(Break::Refused)) if is_here => Done::Gone { inquiry },
+                    Ok(reply) => Done::Answered {
+                        inquiry,
+                        reply: reply.ok(),
+                    },
+                    Err(_) => Done::Answered {
+                        inquiry,
+                        reply: None,
+                    },
+                }
             });
         }
     }

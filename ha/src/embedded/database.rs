@@ -224,9 +224,12 @@ pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
         ErrorCode::CannotOpen => {
             Error::Misconfigured(format!("the embedded store's file {reason}").into())
         }
+        ErrorCode::DiskFull => Error::OutOfSpace {
+            store: STORE,
+            reason,
+        },
         ErrorCode::DatabaseBusy
         | ErrorCode::DatabaseLocked
-        | ErrorCode::DiskFull
         | ErrorCode::SystemIoFailure
         | ErrorCode::OutOfMemory
         | ErrorCode::OperationAborted

@@ -83,11 +83,13 @@ fn classify_status(status: &Status) -> Failure {
         }
         Code::FailedPrecondition if text.contains("authentication is not enabled") => denied(),
         // Refused before the request is proposed, or by the rule that an alarm puts in place of applying it.
-        Code::ResourceExhausted
-            if text.contains("too many requests") || text.contains("space exceeded") =>
-        {
-            unavailable()
+        Code::ResourceExhausted if text.contains("space exceeded") => {
+            Failure::Final(Error::OutOfSpace {
+                store: STORE,
+                reason: reason(),
+            })
         }
+        Code::ResourceExhausted if text.contains("too many requests") => unavailable(),
         Code::FailedPrecondition => unavailable(),
         Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented => Failure::Final(
             Error::Misconfigured(format!("etcd refused a request: {text}").into()),

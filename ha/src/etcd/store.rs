@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use etcd_client::{
     Client, Compare, CompareOp, Event, EventType, GetOptions, GetResponse, Txn, TxnOp,
-    TxnOpResponse,
+    TxnOpResponse, TxnResponse,
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::watch;
@@ -317,11 +317,26 @@ impl CoordinationStore for EtcdStore {
                 .or_else(guard_reads(&self.keys));
             async move { client.kv_client().txn(txn).await }
         });
-        let answer = call.await?;
-        if answer.succeeded() {
-            return Ok(CommitReply::Applied);
-        }
-        Ok(CommitReply::Refused(guard(&answer)?))
+        reply(&call.await?)
+    }
+
+    /// etcd applies transactions without puts also under the alarm NOSPACE.
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let keys = request.writes.iter().map(|write| match write {
+            Write::Delete { key } => Ok(TxnOp::delete(self.keys.item(key), None)),
+            Write::Put { key, .. } => Err(Error::Misconfigured(
+                format!("{key} can't be put without a change number").into(),
+            )),
+        });
+        let deletions = keys.collect::<Result<Vec<TxnOp>>>()?;
+        let call = self.connection.call(Repeat::IfNotApplied, |client| {
+            let txn = Txn::new()
+                .when(self.guards(request))
+                .and_then(deletions.clone())
+                .or_else(guard_reads(&self.keys));
+            async move { client.kv_client().txn(txn).await }
+        });
+        reply(&call.await?)
     }
 
     async fn health(&self) -> Result<StoreHealth> {
@@ -329,6 +344,13 @@ impl CoordinationStore for EtcdStore {
         self.guard().await?;
         Ok(health(&self.connection, asked.elapsed()).await)
     }
+}
+
+fn reply(answer: &TxnResponse) -> Result<CommitReply> {
+    if answer.succeeded() {
+        return Ok(CommitReply::Applied);
+    }
+    Ok(CommitReply::Refused(guard(answer)?))
 }
 
 fn guard_reads(keys: &Keys) -> Vec<TxnOp> {

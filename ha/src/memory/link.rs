@@ -30,6 +30,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Outage {
     pub(super) partitioned: HashSet<ProcessId>,
     pub(super) quorum_lost: bool,
+    pub(super) out_of_space: bool,
 }
 
 /// The "server": shared by all handles of a cluster.

@@ -130,6 +130,13 @@ impl MemoryCluster {
             .send_modify(|outage| outage.quorum_lost = unavailable);
     }
 
+    /// Takes no transaction with a put any more, as etcd under its alarm NOSPACE, or takes them again.
+    pub fn out_of_space(&self, out_of_space: bool) {
+        self.server
+            .outage
+            .send_modify(|outage| outage.out_of_space = out_of_space);
+    }
+
     /// Loses everything, leases too: what comes next is another incarnation.
     pub fn wipe(&self) {
         self.server.apply(state::State::wipe);

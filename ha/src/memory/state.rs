@@ -226,6 +226,20 @@ impl State {
         CommitReply::Applied
     }
 
+    /// Deletes under the guards of a commit; the number stays.
+    pub(super) fn delete_unnumbered(&mut self, request: &CommitRequest) -> CommitReply {
+        let fenced = self.is_at(request.fence.token, Some(&request.fence.incarnation));
+        if !fenced || self.leader.is_none() || self.change != request.after {
+            return CommitReply::Refused(self.guard());
+        }
+        for write in &request.writes {
+            let key = write.key();
+            self.items.entry(key.kind).or_default().remove(&key.name);
+        }
+        self.revision += 1;
+        CommitReply::Applied
+    }
+
     pub(super) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let value = |key: &Key| self.items.get(&key.kind)?.get(&key.name).cloned();
         keys.iter().map(value).collect()

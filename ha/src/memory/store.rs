@@ -92,7 +92,21 @@ impl CoordinationStore for MemoryStore {
         if size > limits.bytes {
             return Err(too_large("a transaction", size, limits.bytes));
         }
+        if self.link.server.outage.borrow().out_of_space {
+            self.link.reachable().await;
+            return Err(Error::OutOfSpace {
+                store: "the memory store",
+                reason: "a test filled it".to_owned(),
+            });
+        }
         let request = request.clone();
         self.link.write(move |state| state.commit(&request)).await
+    }
+
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let request = request.clone();
+        self.link
+            .write(move |state| state.delete_unnumbered(&request))
+            .await
     }
 }

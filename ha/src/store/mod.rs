@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::election::{ClusterIncarnation, Epoch, EpochToken};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name};
 use crate::store::health::StoreHealth;
 
@@ -237,6 +237,16 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
     /// Tries the transaction once: fence and number checked, writes applied, `changes` and its ring set, all or
     /// nothing.
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply>;
+
+    /// Tries once to make the deletions of a request under its guards, without taking its number: for a store that is out
+    /// of space, and still deletes. An error where that is not so.
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let _ = request;
+        Err(Error::OutOfSpace {
+            store: "the store",
+            reason: "it deletes nothing either".to_owned(),
+        })
+    }
 
     /// How the store is: at least how long a linearizable read takes. An error: it does not answer that.
     async fn health(&self) -> Result<StoreHealth> {

@@ -4,14 +4,20 @@
 //! change number. A transaction whose answer was lost is sent again, unchanged, until the answer is definite: accepted,
 //! or refused while the store carries its own number (an earlier copy had been applied). A late copy of it can't match
 //! any more. "Not applied" is said only when it was never sent or the store refused it.
+//!
+//! A store that is out of space does not stop it: see [`out_of_space`].
+
+mod out_of_space;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
+use self::out_of_space::Unnumbered;
 use crate::election::{Epoch, LeaderSession, NotLeading};
 use crate::error::{Error, Outcome, Result};
 use crate::keys::Key;
@@ -28,6 +34,9 @@ pub enum CommitError {
     /// It is larger than the store takes; nothing was sent.
     #[error(transparent)]
     TooLarge(Error),
+    /// The store has no space for it. It was not applied; the term goes on, and it may be committed again later.
+    #[error("not applied: {0}")]
+    OutOfSpace(Error),
     /// The term is over, and this was not applied.
     #[error("not applied: the term is over")]
     NotApplied,
@@ -36,11 +45,23 @@ pub enum CommitError {
     Unknown,
 }
 
+/// What a term's pipeline has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PipelineStats {
+    /// Commits that were applied.
+    pub commits: u64,
+    /// Transactions that they went in.
+    pub transactions: u64,
+    /// How long those took, from the first try to the definite answer.
+    pub busy: Duration,
+}
+
 /// A cheap handle to a term's pipeline. The pipeline ends with the term or with the last handle.
 #[derive(Debug, Clone)]
 pub struct CommitPipeline {
     commits: mpsc::Sender<Commit>,
     last: watch::Receiver<Change>,
+    stats: watch::Receiver<PipelineStats>,
     limits: Limits,
 }
 
@@ -61,17 +82,21 @@ impl CommitPipeline {
         let limits = store.limits();
         let (commits, mailbox) = mpsc::channel(MAILBOX);
         let (last_out, last) = watch::channel(last);
+        let (stats_out, stats) = watch::channel(PipelineStats::default());
         let actor = PipelineActor {
             store,
             session,
             mailbox,
             last: last_out,
+            stats: stats_out,
             held_back: None,
+            unnumbered: Unnumbered::default(),
         };
         tokio::spawn(actor.run());
         Ok(CommitPipeline {
             commits,
             last,
+            stats,
             limits,
         })
     }
@@ -106,6 +131,11 @@ impl CommitPipeline {
     /// The last transaction known to be committed.
     pub fn last(&self) -> Change {
         *self.last.borrow()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> PipelineStats {
+        *self.stats.borrow()
     }
 
     /// Completes when the pipeline takes no commits any more: with the end of the term, or because the store's data
@@ -152,16 +182,32 @@ struct PipelineActor {
     session: LeaderSession,
     mailbox: mpsc::Receiver<Commit>,
     last: watch::Sender<Change>,
+    stats: watch::Sender<PipelineStats>,
     /// Taken from the mailbox, but too large for the batch before it.
     held_back: Option<Commit>,
+    /// What was deleted while the store was out of space.
+    unnumbered: Unnumbered,
 }
 
 /// What became of a batch.
 enum Settled {
     Applied,
     TooLarge(Error),
+    OutOfSpace(Error),
     NotApplied,
     Unknown,
+}
+
+impl Settled {
+    /// What a caller is told of a batch that ended with the term.
+    fn into_error(self) -> CommitError {
+        match self {
+            Settled::TooLarge(error) => CommitError::TooLarge(error),
+            Settled::OutOfSpace(error) => CommitError::OutOfSpace(error),
+            Settled::NotApplied => CommitError::NotApplied,
+            Settled::Applied | Settled::Unknown => CommitError::Unknown,
+        }
+    }
 }
 
 impl PipelineActor {
@@ -169,6 +215,13 @@ impl PipelineActor {
         while let Some(first) = self.next_commit().await {
             let batch = self.fill_batch(first);
             if !self.commit_batch(batch).await {
+                break;
+            }
+            // Nobody waits for it, so it must not keep anybody waiting either.
+            if !self.unnumbered.is_empty()
+                && self.mailbox.is_empty()
+                && !self.commit_batch(Vec::new()).await
+            {
                 break;
             }
         }
@@ -209,21 +262,28 @@ impl PipelineActor {
             answer(batch, || Err(CommitError::NotApplied));
             return false;
         }
+        let writes = batch
+            .iter()
+            .flat_map(|commit| commit.writes.iter().cloned());
         let request = CommitRequest {
             fence: self.session.fence().clone(),
             after: *self.last.borrow(),
-            writes: merge(
-                batch
-                    .iter()
-                    .flat_map(|commit| commit.writes.iter().cloned()),
-            ),
+            writes: merge(self.repeated_deletions(&batch).into_iter().chain(writes)),
         };
+        let began = Instant::now();
         match self.settle(&request).await {
             Settled::Applied => {
+                self.stats.send_modify(|stats| {
+                    stats.commits += batch.len() as u64;
+                    stats.transactions += 1;
+                    stats.busy += began.elapsed();
+                });
+                self.unnumbered.numbered(&request.writes);
                 self.last.send_replace(request.change());
                 answer(batch, || Ok(request.change()));
                 true
             }
+            Settled::OutOfSpace(error) => self.without_space(batch, &error).await,
             Settled::TooLarge(error) if batch.len() == 1 => {
                 answer(batch, || Err(CommitError::TooLarge(error.clone())));
                 true
@@ -246,6 +306,18 @@ impl PipelineActor {
                 false
             }
         }
+    }
+
+    fn repeated_deletions(&self, batch: &[Commit]) -> Vec<Write> {
+        if self.unnumbered.is_empty() {
+            return Vec::new();
+        }
+        let limits = self.store.limits();
+        let writes = batch.iter().flat_map(|commit| &commit.writes);
+        let bytes: usize = writes.clone().map(Write::size).sum();
+        let room = limits.writes.saturating_sub(writes.count());
+        self.unnumbered
+            .repeated(room, limits.bytes.saturating_sub(bytes))
     }
 
     /// Sends the same transaction until the store's answer is definite or the term is over.
@@ -289,6 +361,12 @@ impl PipelineActor {
                     }
                     Outcome::Fatal if matches!(error, Error::TooLarge { .. }) => {
                         return Settled::TooLarge(error);
+                    }
+                    // An earlier copy that is still on its way would be applied when there is space again.
+                    Outcome::Transient
+                        if matches!(error, Error::OutOfSpace { .. }) && !may_be_applied =>
+                    {
+                        return Settled::OutOfSpace(error);
                     }
                     Outcome::Transient | Outcome::Fenced | Outcome::Fatal => {
                         warn!(%error, "a transaction is sent again");

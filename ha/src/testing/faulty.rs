@@ -305,6 +305,10 @@ impl CoordinationStore for Faulty<dyn CoordinationStore> {
         }
     }
 
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.inner.delete_unnumbered(request).await
+    }
+
     async fn health(&self) -> Result<StoreHealth> {
         self.inner.health().await
     }

@@ -79,6 +79,7 @@ impl ClusterWatch {
             match dispatcher
                 .describe_job(DescribeJobRequest {
                     job_id: job.to_string(),
+                    consistent: false,
                 })
                 .await
             {

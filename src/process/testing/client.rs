@@ -63,6 +63,7 @@ impl Client {
     pub async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
+            consistent: false,
         };
         self.repeat("describe", |dispatcher| {
             let request = request.clone();

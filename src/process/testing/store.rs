@@ -85,4 +85,9 @@ impl CoordinationStore for ObservedStore {
         }
         reply
     }
+
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.alive().await;
+        self.inner.delete_unnumbered(request).await
+    }
 }

@@ -37,7 +37,7 @@ const JOB: JobId = JobId::from_bits(0xA);
 async fn task_managers(cluster: &TestCluster) -> Vec<String> {
     let leader = cluster.leader().await;
     let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
-    let request = pb::ListTaskManagersRequest {};
+    let request = pb::ListTaskManagersRequest::default();
     let list = dispatcher.list_task_managers(request).await;
     let list = list.map(|list| list.task_managers).unwrap_or_default();
     let locations = list.into_iter().filter_map(|info| info.location);

@@ -1,14 +1,20 @@
-//! The body of `/ha/status`: who leads, who could, and how the JobManager stands that was asked.
+//! The bodies of `/ha/status`, `/ha/leader` and `/ha/self`: who leads, who could, and how each of them stands.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use tanist_ha::election::{LeaderInformation, Member};
+use serde::{Deserialize, Serialize};
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
+use tanist_ha::retrieval::LeaderView;
+use tanist_ha::store::cache::CacheStatus;
 
+use super::store::StoreBody;
+use super::warnings::{store_warnings, warnings};
+use super::{REVISION, VERSION, time};
 use crate::process::{HaStatus, Role};
 
 /// `/ha/status`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HaStatusBody {
     /// `etcd`, `zookeeper` or `embedded`.
@@ -23,11 +29,70 @@ pub struct HaStatusBody {
     pub cluster_incarnation: Option<String>,
     /// The confirmed leader; `null` while there is none.
     pub leader: Option<LeaderBody>,
+    /// How the youngest term stands, as far as this process knows.
+    pub term: TermBody,
     /// Every JobManager.
     pub members: Vec<MemberBody>,
     /// Why the members are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members_error: Option<String>,
+    /// How the store is.
+    pub store_health: Option<StoreBody>,
+    /// Why that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_error: Option<String>,
+    /// What an operator should look after.
+    pub warnings: Vec<String>,
+}
+
+/// How a term stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TermBody {
+    /// `leading`, `suspended`, `recovering`, or `none`: nobody is known to lead.
+    pub state: &'static str,
+    /// The youngest epoch; 0: nobody has ever led.
+    pub epoch: u64,
+    /// Since when it is led, in milliseconds since 1970; -1 while it is not.
+    pub since: i64,
+}
+
+/// What a process says of itself: `/ha/self`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct OwnStanding {
+    /// The process.
+    pub process: String,
+    /// Its version.
+    pub version: String,
+    /// The revision that it was built from.
+    pub revision: String,
+    /// How it stands.
+    pub role: String,
+    /// The youngest epoch that it has heard of.
+    pub epoch: u64,
+    /// What its clock says, in milliseconds since 1970.
+    pub wall_clock: u64,
+    /// Its warm cache; `null` where it has none, as while it leads.
+    pub cache: Option<CacheBody>,
+}
+
+/// A warm cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CacheBody {
+    /// The change that it stands at; `null`: it stands at none that could be proven.
+    pub change: Option<u64>,
+    /// The store's last change, as far as it was told.
+    pub newest: Option<u64>,
+    /// Changes that it is behind the store.
+    pub behind: Option<u64>,
+    /// Records that it knows.
+    pub records: u64,
+    /// Those of them that it knows by name only, as they don't fit.
+    pub named_only: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
 }
 
 /// The leader.
@@ -62,6 +127,17 @@ pub struct MemberBody {
     pub version: String,
     /// Whether it is the leader.
     pub leads: bool,
+    /// How it stands by its own account; `null` where it gave none.
+    pub role: Option<String>,
+    /// Its warm cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheBody>,
+    /// By how many milliseconds its wall clock is ahead of that of the process that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_offset: Option<i64>,
+    /// Why it gave no account of itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A role in a word.
@@ -92,32 +168,116 @@ impl From<&LeaderInformation> for LeaderBody {
     }
 }
 
+/// How the youngest term stands, seen from a process in this role.
+fn term(role: Role, view: &LeaderView) -> TermBody {
+    let leader = view.leader.as_ref();
+    let state = match role {
+        Role::Leading if leader.is_some() => "leading",
+        Role::Leading | Role::Recovering => "recovering",
+        Role::Suspended => "suspended",
+        Role::Standby if leader.is_some() => "leading",
+        Role::Standby | Role::Connecting | Role::Refused => "none",
+    };
+    TermBody {
+        state,
+        epoch: view.epoch.get(),
+        since: leader.map_or(-1, |leader| time(leader.since_ms)),
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+impl From<&CacheStatus> for CacheBody {
+    fn from(cache: &CacheStatus) -> CacheBody {
+        CacheBody {
+            change: cache.change.map(|change| change.number),
+            newest: cache.newest.map(|change| change.number),
+            behind: cache.lag(),
+            records: count(cache.records),
+            named_only: count(cache.named_only),
+            bytes: count(cache.bytes),
+        }
+    }
+}
+
+impl OwnStanding {
+    /// What this process says of itself.
+    pub fn new(process: &ProcessId, role: Role, epoch: Epoch, cache: &CacheStatus) -> OwnStanding {
+        OwnStanding {
+            process: process.to_string(),
+            version: VERSION.to_owned(),
+            revision: REVISION.to_owned(),
+            role: role_name(role).to_owned(),
+            epoch: epoch.get(),
+            wall_clock: wall_clock_ms(),
+            cache: (role == Role::Standby).then(|| CacheBody::from(cache)),
+        }
+    }
+}
+
 impl HaStatusBody {
-    /// What one JobManager knows.
-    pub fn new(status: &HaStatus) -> HaStatusBody {
+    /// What one JobManager knows, with what the members said of themselves: role, cache, and how far their clock is ahead.
+    pub fn new(
+        status: &HaStatus,
+        accounts: Vec<Result<(OwnStanding, i64), String>>,
+    ) -> HaStatusBody {
         let leader = status.leader.leader.as_ref();
-        let body = |member: &Member| MemberBody {
-            process: member.process.to_string(),
-            incarnation: member.incarnation.clone(),
-            rest_address: address(&member.addresses, "rest"),
-            rpc_address: address(&member.addresses, "rpc"),
-            version: member.version.clone(),
-            leads: leader.is_some_and(|leader| leader.process == member.process),
+        let body = |(member, account): (&Member, Result<(OwnStanding, i64), String>)| {
+            let (own, clock_offset, error) = match account {
+                Ok((own, offset)) => (Some(own), Some(offset), None),
+                Err(error) => (None, None, Some(error)),
+            };
+            MemberBody {
+                process: member.process.to_string(),
+                incarnation: member.incarnation.clone(),
+                rest_address: address(&member.addresses, "rest"),
+                rpc_address: address(&member.addresses, "rpc"),
+                version: member.version.clone(),
+                leads: leader.is_some_and(|leader| leader.process == member.process),
+                role: own.as_ref().map(|own| own.role.clone()),
+                cache: own.and_then(|own| own.cache),
+                clock_offset,
+                error,
+            }
         };
         let (members, members_error) = match &status.members {
-            Ok(members) => (members.iter().map(body).collect(), None),
+            Ok(members) => (members.iter().zip(accounts).map(body).collect(), None),
             Err(error) => (Vec::new(), Some(error.clone())),
         };
         let incarnation = status.leader.incarnation.as_ref();
-        HaStatusBody {
+        let mut body = HaStatusBody {
             store: status.store,
             process: status.process.to_string(),
             role: role_name(status.role),
             epoch: status.leader.epoch.get(),
             cluster_incarnation: incarnation.map(ToString::to_string),
             leader: leader.map(LeaderBody::from),
+            term: term(status.role, &status.leader),
             members,
             members_error,
+            store_health: status.health.as_ref().ok().map(StoreBody::from),
+            store_error: status.health.as_ref().err().cloned(),
+            warnings: Vec::new(),
+        };
+        body.measure_lag();
+        body.warnings = warnings(&body);
+        if let Ok(health) = &status.health {
+            body.warnings.extend(store_warnings(status.store, health));
+        }
+        body
+    }
+
+    /// How far each cache is behind the newest change that any process was told of.
+    fn measure_lag(&mut self) {
+        let caches = || self.members.iter().filter_map(|it| it.cache.as_ref());
+        let newest = caches()
+            .flat_map(|cache| [cache.change, cache.newest])
+            .flatten()
+            .max();
+        for cache in self.members.iter_mut().filter_map(|it| it.cache.as_mut()) {
+            cache.behind = newest.zip(cache.change).map(|(newest, at)| newest - at);
         }
     }
 }

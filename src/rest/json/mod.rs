@@ -6,12 +6,15 @@
 pub mod cluster;
 pub mod exceptions;
 pub mod ha;
+pub mod history;
 pub mod job;
 pub mod plan;
 pub mod result;
 pub mod states;
+pub mod store;
 pub mod task_managers;
 pub mod vertex;
+pub mod warnings;
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +22,9 @@ mod tests;
 use serde::Serialize;
 
 /// This program's version.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The revision that it was built from.
-const REVISION: &str = env!("TANIST_BUILD_REVISION");
+pub(super) const REVISION: &str = env!("TANIST_BUILD_REVISION");
 
 /// The body of every error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

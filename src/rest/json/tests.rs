@@ -72,6 +72,7 @@ fn job() -> pb::JobDetails {
         restarts: 2,
         quarantine: String::new(),
         cleaning_up: false,
+        as_of: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The server on a real socket, over a Dispatcher that follows a script.
 
+mod ha;
 mod scripted;
 mod serving;
 mod submitting;

@@ -1,6 +1,7 @@
 //! A cluster that answers as it is told, a server over it, and a client.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,13 +9,15 @@ use async_trait::async_trait;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
+use tanist_ha::store::pipeline::PipelineStats;
 use tanist_proto::v1 as pb;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -22,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
-use crate::process::{HaStatus, Role};
+use crate::process::{HaStatus, HistoryRecord, Phases, Role};
 
 /// A Dispatcher that first gives the errors of its script, then answers.
 #[derive(Debug, Default)]
@@ -32,6 +35,10 @@ pub(super) struct ScriptedDispatcher {
     pub(super) task_managers: Vec<pb::TaskManagerInfo>,
     pub(super) submissions: Mutex<Vec<pb::SubmitJobRequest>>,
     pub(super) canceled: Mutex<Vec<String>>,
+    /// It never answers anything, as a process that was stopped.
+    pub(super) is_frozen: bool,
+    /// How many reads were to be consistent.
+    pub(super) consistent_reads: AtomicUsize,
 }
 
 impl ScriptedDispatcher {
@@ -40,6 +47,12 @@ impl ScriptedDispatcher {
             errors: Mutex::new(errors.into_iter().collect()),
             ..ScriptedDispatcher::default()
         }
+    }
+
+    fn read(&self, consistent: bool) -> GatewayResult<()> {
+        let reads = usize::from(consistent);
+        self.consistent_reads.fetch_add(reads, Ordering::Relaxed);
+        self.script()
     }
 
     fn script(&self) -> GatewayResult<()> {
@@ -77,8 +90,11 @@ impl DispatcherGateway for ScriptedDispatcher {
         Ok(pb::Ack {})
     }
 
-    async fn list_jobs(&self, _: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
-        self.script()?;
+    async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
+        if self.is_frozen {
+            std::future::pending::<()>().await;
+        }
+        self.read(request.consistent)?;
         Ok(pb::ListJobsResponse {
             jobs: self.jobs.lock().expect("nothing panics holding it").clone(),
             as_of: Some(AS_OF),
@@ -86,18 +102,21 @@ impl DispatcherGateway for ScriptedDispatcher {
     }
 
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
-        self.script()?;
+        self.read(request.consistent)?;
         let jobs = self.jobs.lock().expect("nothing panics holding it");
         let found = jobs.iter().find(|job| job.job_id == request.job_id);
         let missing = || GatewayError::NotFound(format!("job {} is not known", request.job_id));
-        found.cloned().ok_or_else(missing)
+        Ok(pb::JobDetails {
+            as_of: Some(AS_OF),
+            ..found.cloned().ok_or_else(missing)?
+        })
     }
 
     async fn describe_cluster(
         &self,
-        _: pb::DescribeClusterRequest,
+        request: pb::DescribeClusterRequest,
     ) -> GatewayResult<pb::ClusterOverview> {
-        self.script()?;
+        self.read(request.consistent)?;
         Ok(pb::ClusterOverview {
             task_managers: 2,
             slots_total: 8,
@@ -110,11 +129,12 @@ impl DispatcherGateway for ScriptedDispatcher {
 
     async fn list_task_managers(
         &self,
-        _: pb::ListTaskManagersRequest,
+        request: pb::ListTaskManagersRequest,
     ) -> GatewayResult<pb::ListTaskManagersResponse> {
-        self.script()?;
+        self.read(request.consistent)?;
         Ok(pb::ListTaskManagersResponse {
             task_managers: self.task_managers.clone(),
+            as_of: Some(AS_OF),
         })
     }
 
@@ -137,7 +157,29 @@ type Leader = Option<Arc<ScriptedDispatcher>>;
 #[derive(Debug, Clone)]
 struct ScriptedView {
     leader: watch::Receiver<Leader>,
+    known: watch::Sender<LeaderView>,
     role: Arc<Mutex<Role>>,
+}
+
+/// What the process knows of a leader in this epoch.
+fn known(leader: &Leader, epoch: u64) -> LeaderView {
+    let process = leader.is_some().then(|| ProcessId::new("jm-1"));
+    known_of(process.as_ref(), epoch)
+}
+
+fn known_of(process: Option<&ProcessId>, epoch: u64) -> LeaderView {
+    let epoch = Epoch::new(epoch);
+    let information = |process: &ProcessId| LeaderInformation {
+        epoch,
+        process: process.clone(),
+        addresses: BTreeMap::from([("rest".to_owned(), "jm:10".to_owned())]),
+        since_ms: 1000,
+    };
+    LeaderView {
+        incarnation: None,
+        epoch,
+        leader: process.map(information),
+    }
 }
 
 #[async_trait]
@@ -178,22 +220,64 @@ impl ClusterView for ScriptedView {
         }
     }
 
+    async fn history(&self, _: Duration) -> Result<Vec<HistoryRecord>, String> {
+        let first = HistoryRecord {
+            epoch: 6,
+            process: "jm-2".to_owned(),
+            since_ms: 400,
+            ..HistoryRecord::default()
+        };
+        let second = HistoryRecord {
+            epoch: 7,
+            process: "jm-1".to_owned(),
+            since_ms: 1000,
+            jobs: 3,
+            phases: Phases {
+                deposed_ms: Some(2.0),
+                confirmed_ms: 9.5,
+                ..Phases::default()
+            },
+            detected_by: Some("process-gone".to_owned()),
+            tasks_adopted: Some(12),
+            tasks_restarted: Some(0),
+            false_alarm: Some(true),
+            ..HistoryRecord::default()
+        };
+        Ok(vec![first, second])
+    }
+
+    fn process(&self) -> ProcessId {
+        ProcessId::new("jm-2")
+    }
+
+    fn pipeline_stats(&self) -> Option<PipelineStats> {
+        let leads = self.role() == Role::Leading;
+        leads.then_some(PipelineStats {
+            commits: 5,
+            transactions: 4,
+            busy: Duration::from_millis(500),
+        })
+    }
+
+    async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch> {
+        self.known.send_replace(known_of(to, 8));
+        Ok(Epoch::new(8))
+    }
+
+    fn cache(&self) -> CacheStatus {
+        CacheStatus::default()
+    }
+
     fn role(&self) -> Role {
         *self.role.lock().expect("nothing panics holding it")
     }
 
     fn leader(&self) -> LeaderView {
-        let leader = LeaderInformation {
-            epoch: Epoch::new(7),
-            process: ProcessId::new("jm-1"),
-            addresses: BTreeMap::from([("rest".to_owned(), "jm:10".to_owned())]),
-            since_ms: 1000,
-        };
-        LeaderView {
-            incarnation: None,
-            epoch: Epoch::new(7),
-            leader: self.leader.borrow().is_some().then_some(leader),
-        }
+        self.known.borrow().clone()
+    }
+
+    fn leaders(&self) -> watch::Receiver<LeaderView> {
+        self.known.subscribe()
     }
 }
 
@@ -209,6 +293,7 @@ pub(super) struct Answer {
 pub(super) struct Served {
     address: String,
     leader: watch::Sender<Leader>,
+    known: watch::Sender<LeaderView>,
     role: Arc<Mutex<Role>>,
     pub(super) stop: CancellationToken,
     pub(super) serving: tokio::task::JoinHandle<()>,
@@ -217,10 +302,12 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) async fn over(leader: Leader, options: RestServerOptions) -> Served {
+        let known = watch::Sender::new(known(&leader, 7));
         let (sender, receiver) = watch::channel(leader);
         let role = Arc::new(Mutex::new(Role::Standby));
         let view = ScriptedView {
             leader: receiver,
+            known: known.clone(),
             role: role.clone(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await;
@@ -231,6 +318,7 @@ impl Served {
         Served {
             address,
             leader: sender,
+            known,
             role,
             stop: stop.clone(),
             serving,
@@ -246,7 +334,16 @@ impl Served {
     }
 
     pub(super) fn set_leader(&self, leader: Leader) {
+        self.known.send_replace(known(&leader, 7));
         self.leader.send_replace(leader);
+    }
+
+    /// A leader of a younger epoch is confirmed.
+    pub(super) fn set_successor(&self, leader: Arc<ScriptedDispatcher>) {
+        let leader = Some(leader);
+        let view = known(&leader, 8);
+        self.leader.send_replace(leader);
+        self.known.send_replace(view);
     }
 
     /// Until a request waits for a leader, holding a receiver besides the server's own.
@@ -258,6 +355,25 @@ impl Served {
         };
         let waited = tokio::time::timeout(Duration::from_secs(10), waiting).await;
         waited.expect("a request waits for a leader");
+    }
+
+    /// Until a request has reached this leader.
+    pub(super) async fn until_asked(&self, leader: &Arc<ScriptedDispatcher>) {
+        // Held by the test, by the server's view, and by the request.
+        let asked = async {
+            while Arc::strong_count(leader) < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(10), asked).await;
+        waited.expect("a request reaches the leader");
+    }
+
+    /// This very process is known to lead.
+    pub(super) fn lead(&self) {
+        self.set_role(Role::Leading);
+        self.known
+            .send_replace(known_of(Some(&ProcessId::new("jm-2")), 7));
     }
 
     pub(super) fn set_role(&self, role: Role) {
@@ -288,8 +404,42 @@ impl Served {
         Answer {
             status: parts.status,
             headers: parts.headers,
-            body: serde_json::from_slice(&body).expect("JSON"),
+            // Metrics are none.
+            body: serde_json::from_slice(&body)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned())),
         }
+    }
+}
+
+/// A client with one connection, which fails if that ends.
+#[derive(Debug)]
+pub(super) struct KeptConnection {
+    sender: tokio::sync::Mutex<SendRequest<Full<Bytes>>>,
+}
+
+impl KeptConnection {
+    pub(super) async fn to(served: &Served) -> KeptConnection {
+        let stream = tokio::net::TcpStream::connect(&served.address).await;
+        let stream = TokioIo::new(stream.expect("the server listens"));
+        let (sender, connection) = hyper::client::conn::http1::handshake(stream)
+            .await
+            .expect("it speaks HTTP");
+        tokio::spawn(connection);
+        KeptConnection {
+            sender: tokio::sync::Mutex::new(sender),
+        }
+    }
+
+    /// The status of an answer.
+    pub(super) async fn get(&self, path: &str) -> StatusCode {
+        let request = Request::get(path).header("host", "jm");
+        let request = request.body(Full::default()).expect("a request");
+        let mut sender = self.sender.lock().await;
+        sender.ready().await.expect("the connection is kept");
+        let response = sender.send_request(request).await.expect("an answer");
+        let status = response.status();
+        response.into_body().collect().await.expect("a whole body");
+        status
     }
 }
 

@@ -1,13 +1,14 @@
 //! Reading, cancelling, errors, and a leader that goes in the middle.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::scripted::{ScriptedDispatcher, Served, impatient};
+use super::scripted::{KeptConnection, ScriptedDispatcher, Served, impatient};
 use crate::gateway::GatewayError;
 use crate::process::Role;
 use crate::rest::RestServerOptions;
@@ -44,6 +45,7 @@ async fn every_path_answers_with_and_without_its_version() {
         &format!("{job}/plan"),
         "/taskmanagers",
         "/ha/status",
+        "/ha/self",
         "/healthz",
         "/readyz",
     ];
@@ -58,11 +60,71 @@ async fn every_path_answers_with_and_without_its_version() {
 #[tokio::test]
 async fn answers_of_the_leader_say_as_of_when_they_are() {
     let (served, _) = Served::leading(with_job()).await;
-    for path in ["/v1/jobs", "/v1/jobs/overview", "/v1/overview"] {
-        let answer = served.get(path).await;
+    for path in read_paths() {
+        let answer = served.get(&path).await;
         assert_eq!(answer.headers["tanist-epoch"], "7", "{path}");
         assert_eq!(answer.headers["tanist-change"], "42", "{path}");
     }
+}
+
+/// Each path that the leader answers.
+fn read_paths() -> Vec<String> {
+    let id = job().job_id;
+    let of_job = ["", "/status", "/plan", "/exceptions", "/execution-result"];
+    let of_job = of_job.iter().map(|rest| format!("/v1/jobs/{id}{rest}"));
+    let others = [
+        "/v1/jobs",
+        "/v1/jobs/overview",
+        "/v1/overview",
+        "/v1/taskmanagers",
+    ];
+    of_job.chain(others.map(str::to_owned)).collect()
+}
+
+#[tokio::test]
+async fn every_read_can_be_asked_to_be_consistent() {
+    let (served, leader) = Served::leading(with_job()).await;
+    let asked = || leader.consistent_reads.swap(0, Ordering::Relaxed);
+    for path in read_paths() {
+        served.get(&path).await;
+        served.get(&format!("{path}?consistent=false")).await;
+        assert_eq!(asked(), 0, "{path}");
+        served.get(&format!("{path}?consistent=true")).await;
+        served.get(&format!("{path}?consistent")).await;
+        assert_eq!(asked(), 2, "{path}");
+        let answer = served.get(&format!("{path}?consistent=yes")).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_a_frozen_leader_holds_is_answered_by_its_successor() {
+    let frozen = ScriptedDispatcher {
+        is_frozen: true,
+        ..ScriptedDispatcher::default()
+    };
+    let (served, frozen) = Served::leading(frozen).await;
+    let (answer, ()) = tokio::join!(served.get("/v1/jobs"), async {
+        served.until_asked(&frozen).await;
+        served.set_successor(Arc::new(with_job()));
+    });
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.body["jobs"][0]["status"], "RUNNING");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_kept_sees_no_error_over_a_change_of_leader() {
+    let (served, _) = Served::leading(with_job()).await;
+    let client = KeptConnection::to(&served).await;
+    assert_eq!(client.get("/v1/jobs").await, StatusCode::OK);
+    let dying = ScriptedDispatcher::failing([GatewayError::gone("the leader")]);
+    served.set_leader(Some(Arc::new(dying)));
+    let (status, ()) = tokio::join!(client.get("/v1/jobs"), async {
+        served.set_leader(None);
+        served.set_successor(Arc::new(with_job()));
+    });
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(client.get("/v1/jobs").await, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -223,27 +285,4 @@ async fn readiness_follows_the_knowledge_of_a_leader() {
     assert_eq!(ready(Role::Refused).await, 503);
     assert_eq!(ready(Role::Connecting).await, 503);
     assert_eq!(served.get("/healthz").await.status, StatusCode::OK);
-}
-
-#[tokio::test]
-async fn the_leader_and_the_members_are_told_by_any_process() {
-    let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
-    let answer = served.get("/v1/ha/status").await;
-    let expected = json!({
-        "store": "etcd",
-        "process": "jm-2",
-        "role": "standby",
-        "epoch": 7,
-        "cluster-incarnation": null,
-        "leader": {
-            "epoch": 7, "process": "jm-1", "rest-address": "jm:10", "rpc-address": null, "since": 1000
-        },
-        "members": [
-            {"process": "jm-1", "incarnation": "first", "rest-address": "jm:10", "rpc-address": "jm:11",
-             "version": "0.1.0", "leads": true},
-            {"process": "jm-2", "incarnation": "first", "rest-address": "jm:20", "rpc-address": "jm:21",
-             "version": "0.1.0", "leads": false}
-        ]
-    });
-    assert_eq!(answer.body, expected);
 }

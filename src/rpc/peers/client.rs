@@ -99,11 +99,12 @@ impl Peers for TonicPeers {
         Ok(beat_of(&self.cluster_id, beat))
     }
 
-    async fn ask(&self, address: &str, question: &Question) -> Option<Reply> {
-        let mut client = WitnessClient::new(connect(address).await.ok()?);
+    async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break> {
+        let mut client = WitnessClient::new(connect(address).await?);
         let request = question_message(&self.cluster_id, question);
-        let answer = client.ask_about_leader(request).await.ok()?;
-        Some(reply_of(answer.into_inner()))
+        let answer = client.ask_about_leader(request).await;
+        let answer = answer.map_err(|status| break_of(&status))?;
+        Ok(reply_of(answer.into_inner()))
     }
 
     async fn invite(

@@ -258,17 +258,17 @@ impl Peers for From {
         self.network.beat(&node).ok_or(Break::Ended)
     }
 
-    async fn ask(&self, address: &str, question: &Question) -> Option<Reply> {
-        let node = self.network.reach_or_wait(&self.name, address).await.ok()?;
+    async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break> {
+        let node = self.network.reach_or_wait(&self.name, address).await?;
         if let Some((_, detector)) = &node.jobmanager {
-            return Some(detector.answer(question).await);
+            return Ok(detector.answer(question).await);
         }
         let witness = From {
             name: address.to_owned(),
             network: self.network.clone(),
         };
         let probed = tokio::time::timeout(question.patience, witness.probe(&question.address));
-        Some(match probed.await {
+        Ok(match probed.await {
             Ok(Ok(_)) => Reply::Hears,
             Ok(Err(_)) | Err(_) => Reply::Lost {
                 since: Duration::ZERO,

@@ -3,6 +3,7 @@
 mod election;
 mod outages;
 mod records;
+mod space;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

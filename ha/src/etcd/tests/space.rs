@@ -1,0 +1,98 @@
+//! An etcd that is full: its alarm NOSPACE refuses every put, until an operator has made room and disarms it.
+
+use std::sync::Arc;
+
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions};
+
+use super::*;
+use crate::election::core::Timing;
+use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership};
+use crate::store::pipeline::{CommitError, CommitPipeline};
+
+/// Enough for an empty etcd and a few values of this size.
+const QUOTA: u64 = 4 * 1024 * 1024;
+const VALUE: usize = 256 * 1024;
+
+async fn lead(options: &EtcdOptions) -> TestResult<(LeaderElection, LeaderSession)> {
+    let election_options = ElectionOptions {
+        process: ProcessId::new("a"),
+        timing: Timing::default(),
+        clock: Clock::Boottime,
+    };
+    let election = LeaderElection::start(Arc::new(contender(options).await?), election_options);
+    let mut leadership = election.leadership();
+    let is_granted = |now: &Leadership| matches!(now, Leadership::Granted(_));
+    let granted = level(&mut leadership, is_granted).await?;
+    let session = granted.session().cloned();
+    Ok((election, session.ok_or("it was granted")?))
+}
+
+/// What an operator does: removes old revisions, gives their space back, and disarms.
+async fn make_room(endpoint: &str) -> TestResult {
+    let mut client = Client::connect([endpoint], None).await?;
+    let newest = client.get("any", None).await?;
+    let revision = newest.header().map_or(0, |header| header.revision());
+    let physical = CompactionOptions::new().with_physical();
+    client.compact(revision, Some(physical)).await?;
+    client.defragment().await?;
+    let raised = client
+        .alarm(AlarmAction::Get, AlarmType::None, None)
+        .await?;
+    for alarm in raised.alarms() {
+        let mut of_member = AlarmOptions::new();
+        of_member.with_member(alarm.member_id());
+        client
+            .alarm(AlarmAction::Deactivate, alarm.alarm(), Some(of_member))
+            .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_etcd_refuses_puts_deletes_and_ends_no_term() -> TestResult {
+    let server = EtcdServer::start(EtcdServerOptions {
+        quota_bytes: Some(QUOTA),
+        ..EtcdServerOptions::default()
+    })
+    .await?;
+    let options = options(vec![server.endpoint()], "space");
+    let (_election, session) = lead(&options).await?;
+    let store = Arc::new(EtcdStore::open(options).await?);
+    let pipeline = CommitPipeline::start(store.clone(), session.clone()).await?;
+
+    let mut written = 0;
+    let refusal = loop {
+        let value = vec![written; VALUE];
+        match pipeline
+            .commit(vec![put(&format!("{written}"), value)])
+            .await
+        {
+            Ok(_) => written += 1,
+            Err(refusal) => break refusal,
+        }
+        // Its file grows a moment after what it takes.
+        assert!(written < 100, "it has a quota");
+    };
+    assert!(matches!(refusal, CommitError::OutOfSpace(_)), "{refusal:?}");
+    assert!(written > 0, "there was space for one value");
+    let full_at = pipeline.last();
+
+    // Also a small one, and nothing waits behind it.
+    let refusal = pipeline.commit(vec![put("small", "x")]).await;
+    let refusal = refusal.expect_err("the alarm is raised");
+    assert!(matches!(refusal, CommitError::OutOfSpace(_)), "{refusal:?}");
+    let names = (0..written).map(|name| key(&name.to_string()));
+    let deletions = names.map(|key| Write::Delete { key }).collect();
+    assert_eq!(pipeline.commit(deletions).await?, full_at);
+    assert_eq!(store.get(&[key("0")]).await?, [None]);
+    assert_eq!(session.check(), Ok(()), "its lease is renewed as before");
+
+    make_room(&server.endpoint()).await?;
+    let next = pipeline.commit(vec![put("small", "x")]).await?;
+    assert_eq!(next.number, full_at.number + 1);
+    let touched = store.touched(next.number, next.number).await?;
+    let touched = touched[0].clone().ok_or("it is in the ring")?.keys;
+    assert_eq!(touched.len(), usize::from(written) + 1, "{touched:?}");
+    assert!(touched.contains(&"graphs/0".to_owned()), "{touched:?}");
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! What the pipeline does while its store takes no more data: puts are answered at once, deletions are still made.
+//!
+//! A put that the store refused for want of space was not applied and is told so; nothing waits behind it. Deletions, which
+//! are what makes room, can't take a change number then, as that is a put. They are made at the last number without
+//! taking the next one: the fence holds as always, and a late copy can only delete again what nobody has put since, as
+//! any put moves the number. Who follows the changes does not see them until the next numbered transaction, which makes
+//! them once more. If the term ends before that, the next one may believe in items that are gone; so only what is no longer
+//! needed may be deleted in a transaction of its own.
+
+use std::collections::BTreeSet;
+
+use tracing::{debug, warn};
+
+use super::{Commit, CommitError, FIRST_RETRY, PipelineActor, SLOWEST_RETRY, answer, unsettled};
+use crate::error::{Error, Outcome};
+use crate::keys::Key;
+use crate::retry::Backoff;
+use crate::store::{CommitReply, CommitRequest, Verdict, Write};
+
+/// Items that were deleted without a number.
+#[derive(Debug, Default)]
+pub(super) struct Unnumbered {
+    keys: BTreeSet<Key>,
+}
+
+impl Unnumbered {
+    /// Deletions that the next transaction makes once more, as many as it has room for besides its own writes.
+    pub(super) fn repeated(&self, mut room: usize, mut bytes: usize) -> Vec<Write> {
+        let mut deletions = Vec::new();
+        for key in &self.keys {
+            let deletion = Write::Delete { key: key.clone() };
+            if room == 0 || deletion.size() > bytes {
+                break;
+            }
+            room -= 1;
+            bytes -= deletion.size();
+            deletions.push(deletion);
+        }
+        deletions
+    }
+
+    /// These writes have a number.
+    pub(super) fn numbered(&mut self, writes: &[Write]) {
+        for write in writes {
+            self.keys.remove(write.key());
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+fn deletes_only(commit: &Commit) -> bool {
+    let is_deletion = |write: &Write| matches!(write, Write::Delete { .. });
+    !commit.writes.is_empty() && commit.writes.iter().all(is_deletion)
+}
+
+impl PipelineActor {
+    /// Settles a batch that the store has no space for. False: the term is over.
+    pub(super) async fn without_space(&mut self, batch: Vec<Commit>, error: &Error) -> bool {
+        let (deletions, puts): (Vec<Commit>, Vec<Commit>) =
+            batch.into_iter().partition(deletes_only);
+        answer(puts, || Err(CommitError::OutOfSpace(error.clone())));
+        if deletions.is_empty() {
+            return true;
+        }
+        let request = CommitRequest {
+            fence: self.session.fence().clone(),
+            after: *self.last.borrow(),
+            writes: super::merge(
+                deletions
+                    .iter()
+                    .flat_map(|commit| commit.writes.iter().cloned()),
+            ),
+        };
+        match self.delete(&request).await {
+            Ok(()) => {
+                let keys = request.writes.iter().map(|write| write.key().clone());
+                self.unnumbered.keys.extend(keys);
+                answer(deletions, || Ok(request.after));
+                true
+            }
+            Err(error @ (CommitError::OutOfSpace(_) | CommitError::TooLarge(_))) => {
+                answer(deletions, || Err(error.clone()));
+                true
+            }
+            Err(error @ (CommitError::NotApplied | CommitError::Unknown)) => {
+                answer(deletions, || Err(error.clone()));
+                false
+            }
+        }
+    }
+
+    /// Deletes without a number. Repeating that does no harm.
+    async fn delete(&self, request: &CommitRequest) -> Result<(), CommitError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let mut may_be_applied = false;
+        loop {
+            match self.store.delete_unnumbered(request).await {
+                Ok(CommitReply::Applied) => {
+                    debug!(number = request.after.number, "deleted without a number");
+                    return Ok(());
+                }
+                Ok(CommitReply::Refused(guard)) => match guard.verdict(request) {
+                    Verdict::Detached => {}
+                    // The guards hold by now.
+                    Verdict::Overtaken(change) if change == request.after => {}
+                    Verdict::Fenced(_)
+                    | Verdict::OtherIncarnation(_)
+                    | Verdict::AlreadyApplied
+                    | Verdict::Overtaken(_) => {
+                        return Err(unsettled(may_be_applied).into_error());
+                    }
+                },
+                Err(error) if error.outcome() == Outcome::Ambiguous => may_be_applied = true,
+                Err(error) if may_be_applied => warn!(%error, "a deletion is sent again"),
+                Err(error) => return Err(CommitError::OutOfSpace(error)),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = self.session.over() => return Err(unsettled(may_be_applied).into_error()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use crate::clock::Clock;
+    use crate::election::core::Timing;
+    use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+    use crate::keys::{Key, Kind, Name};
+    use crate::memory::MemoryCluster;
+    use crate::store::pipeline::{CommitError, CommitPipeline};
+    use crate::store::{CoordinationStore as _, Write};
+
+    async fn lead(cluster: &MemoryCluster) -> (LeaderElection, LeaderSession) {
+        let (process, clock) = (ProcessId::new("a"), Clock::tokio());
+        let driver = Arc::new(cluster.election(process.clone(), clock));
+        let options = ElectionOptions {
+            process,
+            timing: Timing::default(),
+            clock,
+        };
+        let election = LeaderElection::start(driver, options);
+        let mut leadership = election.leadership();
+        let granted = leadership.wait_for(|now| matches!(now, Leadership::Granted(_)));
+        let session = granted.await.expect("it runs").session().cloned();
+        (election, session.expect("granted"))
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(Kind::States, Name::new(name).expect("a name"))
+    }
+
+    fn put(name: &str) -> Vec<Write> {
+        let value = Bytes::from_static(b"value");
+        vec![Write::Put {
+            key: key(name),
+            value,
+        }]
+    }
+
+    fn delete(name: &str) -> Vec<Write> {
+        vec![Write::Delete { key: key(name) }]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_space_puts_are_refused_and_deletions_are_made_and_told_of_later() {
+        let cluster = MemoryCluster::default();
+        let (_election, session) = lead(&cluster).await;
+        let store = Arc::new(cluster.store());
+        let pipeline = CommitPipeline::start(store.clone(), session).await;
+        let pipeline = pipeline.expect("it leads");
+        for name in ["a", "b", "c"] {
+            pipeline.commit(put(name)).await.expect("there is space");
+        }
+        let full_at = pipeline.last();
+
+        cluster.out_of_space(true);
+        let together = tokio::join!(
+            pipeline.commit(put("d")),
+            pipeline.commit(delete("a")),
+            pipeline.commit(delete("b")),
+            pipeline.commit([put("e"), delete("c")].concat()),
+        );
+        let refused = [&together.0, &together.3];
+        for refused in refused {
+            assert!(
+                matches!(refused, Err(CommitError::OutOfSpace(_))),
+                "{refused:?}"
+            );
+        }
+        for done in [together.1, together.2] {
+            assert_eq!(done.expect("deletions are made"), full_at);
+        }
+        let stored = store.get(&["a", "b", "c", "d"].map(key)).await;
+        let stored: Vec<bool> = stored.expect("read").iter().map(Option::is_some).collect();
+        assert_eq!(stored, [false, false, true, false]);
+
+        cluster.out_of_space(false);
+        let next = pipeline.commit(put("b")).await.expect("there is space");
+        assert_eq!(next.number, full_at.number + 1);
+        let touched = store.touched(next.number, next.number).await.expect("read");
+        let touched = touched[0].clone().expect("it is in the ring").keys;
+        assert_eq!(touched, ["states/a", "states/b"]);
+        let stored = store.get(&[key("b")]).await.expect("read");
+        assert!(stored[0].is_some(), "put after it was deleted");
+        let after = pipeline.commit(put("d")).await.expect("there is space");
+        let touched = store.touched(after.number, after.number).await;
+        let touched = touched.expect("read")[0].clone().expect("in the ring").keys;
+        assert_eq!(touched, ["states/d"], "told of once");
+    }
+}

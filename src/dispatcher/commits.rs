@@ -1,0 +1,83 @@
+//! How the records of jobs are committed: what waits for space in the store and what does not, and what becomes of blobs.
+
+use tanist_ha::keys::{Kind, Name};
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::pipeline::CommitError;
+use tanist_ha::store::{Change, Write};
+use tanist_proto::id::JobId;
+use tracing::warn;
+
+use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, SLOWEST_RETRY};
+
+impl JobStore {
+    /// Commits, then deletes the blobs that nothing points to any more: those of the records that were replaced, or, where
+    /// nothing was written, those that were made for it.
+    pub(super) async fn commit(
+        &self,
+        writes: Vec<Write>,
+        written: Vec<(JobId, Kind, Option<Name>)>,
+    ) -> Result<(), JobStoreError> {
+        let committed = self.pipeline.commit(writes).await;
+        self.delete_unused_blobs(written, &committed).await;
+        committed?;
+        Ok(())
+    }
+
+    /// The same for what has to be written: waits for space as long as the term lasts.
+    pub(super) async fn commit_surely(
+        &self,
+        writes: Vec<Write>,
+        written: Vec<(JobId, Kind, Option<Name>)>,
+    ) -> Result<(), JobStoreError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let mut waits = false;
+        let committed = loop {
+            match self.pipeline.commit(writes.clone()).await {
+                Err(CommitError::OutOfSpace(error)) => {
+                    let keys: Vec<String> = writes.iter().map(|it| it.key().to_string()).collect();
+                    if !waits {
+                        warn!(?keys, %error, "a record is written when the store has space");
+                    }
+                    waits = true;
+                }
+                definite => break definite,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = self.pipeline.ended() => break Err(CommitError::NotApplied),
+            }
+        };
+        self.delete_unused_blobs(written, &committed).await;
+        committed?;
+        Ok(())
+    }
+
+    async fn delete_unused_blobs(
+        &self,
+        written: Vec<(JobId, Kind, Option<Name>)>,
+        committed: &Result<Change, CommitError>,
+    ) {
+        let unused: Vec<Name> = match committed {
+            Ok(_) => {
+                let mut blobs = self.lock_blobs();
+                let replace = |(job, kind, blob)| match blob {
+                    Some(blob) => blobs.insert((job, kind), blob),
+                    None => blobs.remove(&(job, kind)),
+                };
+                written.into_iter().filter_map(replace).collect()
+            }
+            Err(
+                CommitError::TooLarge(_) | CommitError::OutOfSpace(_) | CommitError::NotApplied,
+            ) => written.into_iter().filter_map(|(.., blob)| blob).collect(),
+            Err(CommitError::Unknown) => Vec::new(),
+        };
+        for name in unused {
+            let Some(blobs) = self.records.blobs() else {
+                continue;
+            };
+            if let Err(error) = blobs.delete(&name).await {
+                warn!(%name, %error, "a blob that nothing points to can't be deleted");
+            }
+        }
+    }
+}

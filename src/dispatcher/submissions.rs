@@ -1,0 +1,109 @@
+//! How the Dispatcher's loop takes submissions: admitted, persisted, started, acknowledged, in this order.
+
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::election::NotLeading;
+use tanist_ha::failpoint::failpoint;
+use tanist_proto::v1 as pb;
+use tracing::info;
+
+use super::actor::{DispatcherActor, Event};
+use super::core::{self, Admission, Known, Submission};
+use super::entry::{Entry, accepted};
+use super::handle::Reply;
+use super::job_store::JobStoreError;
+use crate::gateway::GatewayError;
+
+/// The answer to what would have to be decided while the store does not confirm the term.
+pub(super) fn suspended() -> GatewayError {
+    GatewayError::NotYet(format!("{}: try again", NotLeading::Suspended))
+}
+
+impl DispatcherActor {
+    /// Whether the term may not decide anything at present.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.context.session.check() == Err(NotLeading::Suspended)
+    }
+
+    pub(super) fn submit(&mut self, submission: Submission, reply: Reply<pb::SubmitJobResponse>) {
+        let known = match self.jobs.get(&submission.job) {
+            None => Known::Nothing,
+            Some(Entry::Persisting { key, .. }) => Known::Persisting(key),
+            Some(
+                Entry::Running { key, .. } | Entry::Rebuilding { key } | Entry::Ended { key, .. },
+            ) => Known::Accepted(key),
+            Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
+        };
+        let job = submission.job;
+        match core::admit(&submission, known, wall_clock_ms()) {
+            Err(refusal) => {
+                let _ = reply.send(Err(refusal));
+            }
+            Ok(Admission::Repeated) => {
+                let _ = reply.send(Ok(accepted(job, true)));
+            }
+            Ok(Admission::Join) => {
+                if let Some(Entry::Persisting { waiting, .. }) = self.jobs.get_mut(&job) {
+                    waiting.push(reply);
+                }
+            }
+            // Nothing new is decided: to be sent again, here or to a successor.
+            Ok(Admission::Accept) if self.is_suspended() => {
+                let _ = reply.send(Err(suspended()));
+            }
+            Ok(Admission::Accept) => {
+                let key = submission.key.clone();
+                self.jobs.insert(
+                    job,
+                    Entry::Persisting {
+                        key,
+                        waiting: vec![reply],
+                    },
+                );
+                self.persist(submission);
+            }
+        }
+    }
+
+    fn persist(&mut self, submission: Submission) {
+        let store = self.context.store.clone();
+        let state = core::first_state(&submission, wall_clock_ms());
+        self.tasks.spawn(async move {
+            let result = store.put_submission(&submission.graph, &state).await;
+            if result.is_ok() {
+                failpoint("submit.persisted").await;
+            }
+            Event::Persisted {
+                submission: Box::new(submission),
+                state: Box::new(state),
+                result,
+            }
+        });
+    }
+
+    pub(super) fn on_persisted(
+        &mut self,
+        submission: Submission,
+        state: pb::JobState,
+        result: Result<(), JobStoreError>,
+    ) {
+        let job = submission.job;
+        let Some(Entry::Persisting { waiting, .. }) = self.jobs.remove(&job) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                info!(%job, name = submission.graph.name, "job submitted");
+                self.launch(job, submission.graph, state, false);
+                for (place, reply) in waiting.into_iter().enumerate() {
+                    let _ = reply.send(Ok(accepted(job, place > 0)));
+                }
+            }
+            Err(failure) => {
+                let refusal = GatewayError::from(failure);
+                for reply in waiting {
+                    let _ = reply.send(Err(refusal.clone()));
+                }
+            }
+        }
+    }
+}

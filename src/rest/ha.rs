@@ -1,0 +1,163 @@
+//! Handlers about high availability: who leads, who could, what became of earlier terms, and handing leadership over.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use bytes::Bytes;
+use serde::Deserialize;
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::election::{Epoch, ProcessId};
+use tanist_ha::retrieval::LeaderView;
+
+use super::ask::Context;
+use super::error::RestError;
+use super::extract::Parameters;
+use super::json::ha::{HaStatusBody, LeaderBody, OwnStanding, role_name};
+use super::json::history::HistoryBody;
+use crate::process::Role;
+
+/// How long the store is waited for before `/ha/status` answers without the members.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long another JobManager is waited for before `/ha/status` answers without its account.
+const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
+
+pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody> {
+    let status = context.view.ha_status(STATUS_TIMEOUT).await;
+    let epoch = status.leader.epoch;
+    let own = OwnStanding::new(&status.process, status.role, epoch, &status.cache);
+    let members = status.members.as_deref().unwrap_or_default();
+    let others: Vec<_> = members
+        .iter()
+        .filter(|member| member.process != status.process)
+        .cloned()
+        .collect();
+    let mut others = context
+        .peers
+        .standings(&others, ACCOUNT_TIMEOUT)
+        .await
+        .into_iter();
+    let accounts = members.iter().map(|member| {
+        if member.process == status.process {
+            return Ok((own.clone(), 0));
+        }
+        let asked = others.next().expect("each other member was asked");
+        asked.map(|standing| (standing.own, standing.clock_offset_ms))
+    });
+    let accounts = accounts.collect();
+    Json(HaStatusBody::new(&status, accounts))
+}
+
+/// This process alone: what the others ask it.
+pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStanding> {
+    let view = &context.view;
+    Json(OwnStanding::new(
+        &view.process(),
+        view.role(),
+        view.leader().epoch,
+        &view.cache(),
+    ))
+}
+
+/// How many terms are listed unless `limit` says otherwise.
+const LISTED_TERMS: usize = 100;
+
+/// The terms that are remembered. Any process reads them from the store.
+pub(super) async fn history(
+    State(context): State<Context>,
+    parameters: Parameters,
+) -> Result<Json<HistoryBody>, RestError> {
+    let limit = parameters.get("limit")?.unwrap_or(LISTED_TERMS);
+    let records = context.view.history(STATUS_TIMEOUT).await;
+    let records =
+        records.map_err(|error| RestError::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    Ok(Json(HistoryBody::new(&records, limit, wall_clock_ms())))
+}
+
+/// 200 on the process that leads and is confirmed, for load balancers; 503 elsewhere.
+pub(super) async fn leader(State(context): State<Context>) -> Result<Json<LeaderBody>, RestError> {
+    let (role, known) = (context.view.role(), context.view.leader().leader);
+    let own = context.view.process();
+    match known {
+        Some(leader) if leader.process == own && role == Role::Leading => {
+            Ok(Json(LeaderBody::from(&leader)))
+        }
+        known => {
+            let elsewhere = match known.filter(|leader| leader.process != own) {
+                Some(leader) => format!("{} leads", leader.process),
+                None => "no leader is confirmed".to_owned(),
+            };
+            let role = role_name(role);
+            Err(RestError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("{own} does not lead ({role}); {elsewhere}"),
+            ))
+        }
+    }
+}
+
+/// The body of a transfer; the query may say the same.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Transfer {
+    /// Who is to lead; else the standby that is most current.
+    to: Option<String>,
+    /// The epoch whose leader is to hand over: with a younger one nothing has to be done any more, so that the request
+    /// may be repeated.
+    epoch: Option<u64>,
+}
+
+fn read_transfer(parameters: &Parameters, body: &[u8]) -> Result<Transfer, RestError> {
+    let mut wanted = match body.trim_ascii() {
+        b"" => Transfer::default(),
+        body => serde_json::from_slice(body)
+            .map_err(|error| RestError::bad_request(format!("the body: {error}")))?,
+    };
+    if let Some(to) = parameters.get("to")? {
+        wanted.to = Some(to);
+    }
+    if let Some(epoch) = parameters.get("epoch")? {
+        wanted.epoch = Some(epoch);
+    }
+    Ok(wanted)
+}
+
+/// Has the leader hand over, whoever it is. Answers who leads then.
+pub(super) async fn transfer(
+    State(context): State<Context>,
+    parameters: Parameters,
+    body: Bytes,
+) -> Result<Json<LeaderBody>, RestError> {
+    let wanted = read_transfer(&parameters, &body)?;
+    let to = wanted.to.as_deref().map(ProcessId::new);
+    let unavailable = |text: String| RestError::new(StatusCode::SERVICE_UNAVAILABLE, text);
+    let patience = context.options.await_leader_timeout;
+    let mut leaders = context.view.leaders();
+    let known = leaders.wait_for(|view| view.leader.is_some());
+    let known = tokio::time::timeout(patience, known).await;
+    let known = known.ok().and_then(Result::ok);
+    let known = known.and_then(|view| view.leader.clone());
+    let known = known.ok_or_else(|| unavailable("no JobManager leads at present".to_owned()))?;
+    let passed = |epoch: u64| known.epoch > Epoch::new(epoch);
+    let is_done = match &to {
+        Some(to) => *to == known.process,
+        None => wanted.epoch.is_some_and(passed),
+    };
+    if is_done {
+        return Ok(Json(LeaderBody::from(&known)));
+    }
+    let epoch = context.view.transfer(to.as_ref()).await?;
+    let confirmed = |view: &LeaderView| {
+        let leader = view.leader.as_ref();
+        leader.is_some_and(|leader| leader.epoch >= epoch)
+    };
+    let followed = tokio::time::timeout(patience, leaders.wait_for(confirmed)).await;
+    let followed = followed.ok().and_then(Result::ok);
+    let leader = followed.and_then(|view| view.leader.as_ref().map(LeaderBody::from));
+    let unconfirmed = || {
+        let text = format!("epoch {epoch} began, and was not confirmed within {patience:?}");
+        unavailable(text)
+    };
+    Ok(Json(leader.ok_or_else(unconfirmed)?))
+}

@@ -1,0 +1,187 @@
+//! The body of `/ha/history`: the terms that are remembered, and how each takeover went.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tanist_ha::election::Detection;
+
+use super::time;
+use crate::process::HistoryRecord;
+
+/// `/ha/history`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HistoryBody {
+    /// Newest first.
+    pub terms: Vec<TermHistoryBody>,
+}
+
+/// A term.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TermHistoryBody {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Who led.
+    pub process: String,
+    /// When it was confirmed, in milliseconds since 1970.
+    pub since: u64,
+    /// When it ended; -1 while it goes on or if nobody came to know.
+    pub ended: i64,
+    /// Milliseconds that it lasted: until its end, else until the next term was confirmed, else until now.
+    pub duration: i64,
+    /// How it ended: `transferred`, `resigned`, `deposed`, `expired`, or `replaced` where nobody wrote down how.
+    pub ended_how: Option<String>,
+    /// By what the end of the term before was detected, as `process-gone`.
+    pub detected_by: Option<String>,
+    /// Jobs that it recovered.
+    pub jobs: usize,
+    /// Milliseconds of the takeover by name. `noticed`: from the former leader's last sign of life until it was clear that it is
+    /// gone; `deposed`: from then to the grant; the others from the grant to the end of each.
+    pub phases: BTreeMap<&'static str, f64>,
+    /// Where the records of the jobs came from.
+    pub recovery: Option<RecoveryBody>,
+    /// Tasks that went on running.
+    pub tasks_adopted: Option<usize>,
+    /// Tasks that had to be started anew.
+    pub tasks_restarted: Option<usize>,
+    /// Whether the leader before was seen alive after it was deposed uninvited.
+    pub false_alarm: Option<bool>,
+}
+
+/// Where a leader's records came from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RecoveryBody {
+    /// How the standby's cache was proven.
+    pub proof: serde_json::Value,
+    /// Records that it held.
+    pub from_cache: usize,
+    /// Records that were read from the store.
+    pub read: usize,
+}
+
+/// The steps of a takeover that were taken, by name.
+pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
+    let (phases, takeover) = (&record.phases, record.takeover.as_ref());
+    let deposed = takeover.map(|takeover| takeover.deposed_after_ms);
+    let known = [
+        (
+            "noticed",
+            takeover.and_then(|takeover| takeover.noticed_after_ms),
+        ),
+        ("deposed", phases.deposed_ms.or(deposed)),
+        ("pipeline", Some(phases.pipeline_ms)),
+        ("cache-proven", phases.cache_proven_ms),
+        ("recovered", Some(phases.recovered_ms)),
+        ("confirmed", Some(phases.confirmed_ms)),
+        ("first-adopted", phases.first_adopted_ms),
+        ("last-adopted", phases.last_adopted_ms),
+    ];
+    let known = known.into_iter();
+    known.filter_map(|(name, ms)| Some((name, ms?))).collect()
+}
+
+/// By what the end of the term before was detected.
+pub fn detection(record: &HistoryRecord) -> Option<String> {
+    let takeover = record.takeover.as_ref();
+    let name = takeover.map(|takeover| takeover.detection.name().to_owned());
+    record.detected_by.clone().or(name)
+}
+
+/// Whether the leader before was seen well afterwards.
+pub fn is_false_alarm(record: &HistoryRecord) -> bool {
+    let takeover = record.takeover.as_ref();
+    record.false_alarm == Some(true) || takeover.is_some_and(|takeover| takeover.false_alarm)
+}
+
+impl HistoryBody {
+    /// Of records, oldest first; at most `limit` of the newest.
+    pub fn new(records: &[HistoryRecord], limit: usize, now_ms: u64) -> HistoryBody {
+        let successors = records.iter().skip(1).map(Some).chain([None]);
+        let mut terms: Vec<TermHistoryBody> = records
+            .iter()
+            .zip(successors)
+            .map(|(record, successor)| term(record, successor, now_ms))
+            .collect();
+        terms.reverse();
+        terms.truncate(limit);
+        HistoryBody { terms }
+    }
+}
+
+fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) -> TermHistoryBody {
+    let until = record.ended_ms.or(successor.map(|next| next.since_ms));
+    let lasted = until.unwrap_or(now_ms).saturating_sub(record.since_ms);
+    let takeover = record.takeover.as_ref();
+    let false_alarm = takeover.map(|takeover| takeover.false_alarm);
+    TermHistoryBody {
+        epoch: record.epoch,
+        process: record.process.clone(),
+        since: record.since_ms,
+        ended: record.ended_ms.map_or(-1, time),
+        duration: i64::try_from(lasted).unwrap_or(i64::MAX),
+        ended_how: record.ended_how.clone().or_else(|| ended_by(successor?)),
+        detected_by: detection(record),
+        jobs: record.jobs,
+        phases: phases(record),
+        recovery: record.recovery.as_ref().map(|recovery| RecoveryBody {
+            proof: serde_json::to_value(recovery.proof).unwrap_or_default(),
+            from_cache: recovery.from_cache,
+            read: recovery.read,
+        }),
+        tasks_adopted: record.tasks_adopted,
+        tasks_restarted: record.tasks_restarted,
+        false_alarm: record.false_alarm.or(false_alarm),
+    }
+}
+
+/// How a term ended, as its successor tells it.
+fn ended_by(successor: &HistoryRecord) -> Option<String> {
+    let how = match successor.takeover.as_ref().map(|it| it.detection) {
+        None => "replaced",
+        Some(Detection::Invited) => "transferred",
+        Some(Detection::Resigned | Detection::HandedOver | Detection::Stalled) => "resigned",
+        Some(Detection::LeaseExpired) => "expired",
+        Some(
+            Detection::ProcessGone
+            | Detection::OtherIncarnation
+            | Detection::LostBySeveral
+            | Detection::SilentConfirmed
+            | Detection::OwnEarlierIncarnation,
+        ) => "deposed",
+    };
+    Some(how.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_lasts_until_its_end_or_the_next_term_or_now() {
+        let at = |epoch: u64, since_ms: u64| HistoryRecord {
+            epoch,
+            since_ms,
+            ..HistoryRecord::default()
+        };
+        let resigned = HistoryRecord {
+            ended_how: Some("resigned".to_owned()),
+            ended_ms: Some(1_500),
+            ..at(1, 1_000)
+        };
+        let records = [resigned, at(2, 2_000), at(3, 5_000)];
+        let body = HistoryBody::new(&records, 100, 9_000);
+        let seen: Vec<(u64, i64, Option<&str>)> = body
+            .terms
+            .iter()
+            .map(|term| (term.epoch, term.duration, term.ended_how.as_deref()))
+            .collect();
+        let expected = [
+            (3, 4_000, None),
+            (2, 3_000, Some("replaced")),
+            (1, 500, Some("resigned")),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(HistoryBody::new(&records, 1, 9_000).terms.len(), 1);
+    }
+}

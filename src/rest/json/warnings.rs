@@ -1,0 +1,118 @@
+//! What an operator should look after, as `/ha/status` says it: pure, from what the status holds.
+
+use std::collections::BTreeSet;
+
+use tanist_ha::store::health::StoreHealth;
+
+use super::ha::HaStatusBody;
+
+/// From which difference on clocks are worth a warning: times of different processes are compared by people.
+const LARGE_CLOCK_OFFSET_MS: i64 = 1000;
+/// Changes that a standby may be behind before that is worth a warning: what the store's ring remembers.
+const LARGE_LAG: u64 = 1024;
+
+/// One text each.
+pub fn warnings(status: &HaStatusBody) -> Vec<String> {
+    let mut warnings = Vec::new();
+    match status.term.state {
+        "suspended" => warnings.push(
+            "the leader's term is suspended: the store does not confirm it; running tasks go on, nothing new is decided"
+                .to_owned(),
+        ),
+        "none" => warnings.push("no JobManager is known to lead".to_owned()),
+        _ => {}
+    }
+    if status.members_error.is_none() && status.members.len() == 1 {
+        warnings.push(
+            "there is no standby: while the only JobManager is away nobody leads; start another one"
+                .to_owned(),
+        );
+    }
+    let versions: BTreeSet<&str> = status.members.iter().map(|it| &*it.version).collect();
+    if versions.len() > 1 {
+        let versions: Vec<&str> = versions.into_iter().collect();
+        warnings.push(format!(
+            "the JobManagers have different versions ({}): finish the upgrade",
+            versions.join(", ")
+        ));
+    }
+    for member in &status.members {
+        let process = &member.process;
+        if let Some(error) = &member.error {
+            warnings.push(format!("{process} gives no account of itself: {error}"));
+        }
+        if let Some(offset) = member.clock_offset
+            && offset.abs() >= LARGE_CLOCK_OFFSET_MS
+        {
+            let direction = if offset > 0 { "ahead of" } else { "behind" };
+            let (offset, asked) = (offset.abs(), &status.process);
+            warnings.push(format!(
+                "the clock of {process} is {offset} ms {direction} that of {asked}: synchronize them"
+            ));
+        }
+        if let Some(behind) = member.cache.as_ref().and_then(|cache| cache.behind)
+            && behind > LARGE_LAG
+        {
+            warnings.push(format!(
+                "{process} is {behind} changes behind: if it takes over it reads the store first"
+            ));
+        }
+    }
+    warnings
+}
+
+/// etcd's alarm for a database that has reached its quota.
+const NO_SPACE: &str = "NOSPACE";
+
+/// What is to be said of the store, with the operator's commands where there are any.
+pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
+    let mut warnings = health.warnings();
+    if health.alarms.iter().any(|alarm| alarm == NO_SPACE) {
+        warnings.push(
+            "etcd is out of space: the leader goes on and deletes, submissions are refused, and nobody can take over from it. \
+             Make room: etcdctl alarm list; etcdctl endpoint status -w json (revision); etcdctl compact REVISION; \
+             etcdctl defrag --cluster; etcdctl alarm disarm. Start etcd with --auto-compaction-retention, and with a larger \
+             --quota-backend-bytes if that does not last"
+                .to_owned(),
+        );
+    } else if store == "etcd" && is_nearly_full(health) {
+        warnings.push(
+            "etcd will soon refuse to write: compact and defragment it (etcdctl compact REVISION; etcdctl defrag \
+             --cluster), start it with --auto-compaction-retention, or with a larger --quota-backend-bytes"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+/// From four fifths of its quota on.
+fn is_nearly_full(health: &StoreHealth) -> bool {
+    let sizes = health.size_bytes.zip(health.quota_bytes);
+    sizes.is_some_and(|(size, quota)| size.saturating_mul(5) >= quota.saturating_mul(4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operators_commands_are_said_before_and_after_etcd_is_full() {
+        let filling = StoreHealth {
+            size_bytes: Some(85),
+            quota_bytes: Some(100),
+            ..StoreHealth::default()
+        };
+        let said = store_warnings("etcd", &filling).join("\n");
+        assert!(said.contains("etcdctl defrag"), "{said}");
+        let full = StoreHealth {
+            alarms: vec![NO_SPACE.to_owned()],
+            ..filling.clone()
+        };
+        let said = store_warnings("etcd", &full).join("\n");
+        assert!(said.contains("etcdctl alarm disarm"), "{said}");
+        assert!(said.contains("nobody can take over"), "{said}");
+        let said = store_warnings("embedded", &filling).join("\n");
+        assert!(!said.contains("etcdctl"), "{said}");
+        assert!(store_warnings("etcd", &StoreHealth::default()).is_empty());
+    }
+}

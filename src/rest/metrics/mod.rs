@@ -1,0 +1,293 @@
+//! `/metrics`: what Prometheus scrapes from each JobManager, gathered when it is asked for.
+//!
+//! Each process tells how it stands; what only the leader knows (jobs, TaskManagers, slots) is told by the leader alone, so
+//! that sums over all processes count nothing twice. What is not known at present is left out.
+
+mod text;
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderName, header};
+use tanist_ha::store::health::{ServerRole, StoreServer};
+use tanist_ha::store::pipeline::PipelineStats;
+use tanist_proto::v1 as pb;
+
+use super::ask::Context;
+use super::json::ha::role_name;
+use super::json::history::{detection, is_false_alarm, phases};
+use super::json::{REVISION, VERSION};
+use crate::process::{HaStatus, HistoryRecord, Role};
+use text::{CONTENT_TYPE, Exposition, Kind, Labels};
+
+/// How long store and components may take: less than a scraper waits.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const ROLES: [Role; 6] = [
+    Role::Connecting,
+    Role::Standby,
+    Role::Recovering,
+    Role::Leading,
+    Role::Suspended,
+    Role::Refused,
+];
+
+pub(super) async fn metrics(
+    State(context): State<Context>,
+) -> ([(HeaderName, &'static str); 1], String) {
+    let status = context.view.ha_status(PATIENCE);
+    let history = context.view.history(PATIENCE);
+    let leads = context.view.role() == Role::Leading;
+    let cluster = async {
+        if leads {
+            describe_own(&context).await
+        } else {
+            None
+        }
+    };
+    let (status, history, cluster) = tokio::join!(status, history, cluster);
+    let mut out = Exposition::default();
+    process(&mut out, &status);
+    store(&mut out, &status);
+    if let Some(stats) = context.view.pipeline_stats() {
+        pipeline(&mut out, &stats);
+    }
+    if let (true, Ok(history)) = (leads, history) {
+        terms(&mut out, &history);
+    }
+    if let Some(cluster) = cluster {
+        leader(&mut out, &cluster);
+    }
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], out.into_text())
+}
+
+/// What this process's own Dispatcher knows, if it gives an answer in time.
+async fn describe_own(context: &Context) -> Option<pb::ClusterOverview> {
+    let describing = async {
+        let dispatcher = context.view.dispatcher(PATIENCE).await.ok()?;
+        let request = pb::DescribeClusterRequest::default();
+        dispatcher.describe_cluster(request).await.ok()
+    };
+    tokio::time::timeout(PATIENCE, describing).await.ok()?
+}
+
+/// A number as samples are.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "what is beyond 2^53 need not be exact"
+)]
+fn number(value: u64) -> f64 {
+    value as f64
+}
+
+fn flag(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+fn process(out: &mut Exposition, status: &HaStatus) {
+    let process = status.process.to_string();
+    let labels: Labels<'_> = &[
+        ("version", VERSION),
+        ("revision", REVISION),
+        ("process", &process),
+        ("store", status.store),
+    ];
+    let help = "This process; always 1";
+    out.family("tanist_build_info", Kind::Gauge, help, [(labels, 1.0)]);
+    let leader = status.leader.leader.as_ref();
+    let is_leader = status.role == Role::Leading
+        && leader.is_some_and(|leader| leader.process == status.process);
+    let help = "Whether this process leads and is confirmed";
+    out.single("tanist_leader", Kind::Gauge, help, flag(is_leader));
+    let labels = ROLES.map(|role| [("role", role_name(role))]);
+    let roles = ROLES.iter().zip(&labels);
+    let roles = roles.map(|(role, labels)| (&labels[..], flag(*role == status.role)));
+    let help = "How this process stands: 1 for its role, 0 for the others";
+    out.family("tanist_role", Kind::Gauge, help, roles);
+    let help = "The youngest epoch that this process has heard of";
+    let epoch = number(status.leader.epoch.get());
+    out.single("tanist_epoch", Kind::Gauge, help, epoch);
+    let help = "Whether a confirmed leader is known";
+    let known = flag(leader.is_some());
+    out.single("tanist_leader_known", Kind::Gauge, help, known);
+    let help = "When the leader was confirmed, in seconds since 1970";
+    let since = leader.map(|leader| number(leader.since_ms) / 1000.0);
+    out.gauge("tanist_leader_since_timestamp_seconds", help, since);
+    let members = status.members.as_ref().ok();
+    let help = "JobManagers that the store lists";
+    let members = members.map(|members| number(members.len() as u64));
+    out.gauge("tanist_members", help, members);
+}
+
+/// The warm cache, and the store as this process sees it.
+fn store(out: &mut Exposition, status: &HaStatus) {
+    if status.role == Role::Standby {
+        let cache = &status.cache;
+        let help = "Bytes of the records that this standby keeps warm";
+        out.single(
+            "tanist_cache_bytes",
+            Kind::Gauge,
+            help,
+            number(cache.bytes as u64),
+        );
+        let help = "Records that this standby keeps warm";
+        let records = number(cache.records as u64);
+        out.single("tanist_cache_records", Kind::Gauge, help, records);
+        let help = "Changes that this standby's records are behind the store";
+        out.gauge("tanist_cache_lag_changes", help, cache.lag().map(number));
+    }
+    let help = "Whether the store answers this process";
+    out.single(
+        "tanist_store_up",
+        Kind::Gauge,
+        help,
+        flag(status.health.is_ok()),
+    );
+    let Ok(health) = &status.health else {
+        return;
+    };
+    let help = "How long a linearizable read of the store took";
+    let latency = health.latency.as_secs_f64();
+    out.single("tanist_store_latency_seconds", Kind::Gauge, help, latency);
+    let sizes = [
+        (
+            "tanist_store_size_bytes",
+            "Data of the store (of the largest server)",
+            health.size_bytes,
+        ),
+        (
+            "tanist_store_quota_bytes",
+            "Data above which the store takes no writes",
+            health.quota_bytes,
+        ),
+        (
+            "tanist_store_free_bytes",
+            "Free space where the store keeps its data, if that is this host",
+            health.free_bytes,
+        ),
+    ];
+    for (name, help, value) in sizes {
+        out.gauge(name, help, value.map(number));
+    }
+    let help = "Alarms that the store has raised";
+    let alarms: Vec<_> = health
+        .alarms
+        .iter()
+        .map(|it| [("alarm", it.as_str())])
+        .collect();
+    let alarms = alarms.iter().map(|labels| (&labels[..], 1.0));
+    out.family("tanist_store_alarm", Kind::Gauge, help, alarms);
+    let help = "Whether each server of the store answers";
+    let servers = &health.servers;
+    let labels: Vec<_> = servers
+        .iter()
+        .map(|it| [("server", it.name.as_str())])
+        .collect();
+    let answers = |server: &StoreServer| !matches!(server.role, ServerRole::Unreachable(_));
+    let servers = servers.iter().zip(&labels);
+    let servers = servers.map(|(server, labels)| (&labels[..], flag(answers(server))));
+    out.family("tanist_store_server_up", Kind::Gauge, help, servers);
+}
+
+/// What the present term has written.
+fn pipeline(out: &mut Exposition, stats: &PipelineStats) {
+    let counters = [
+        (
+            "tanist_commits_total",
+            "Commits of this term that were applied",
+            number(stats.commits),
+        ),
+        (
+            "tanist_commit_transactions_total",
+            "Transactions that they went in",
+            number(stats.transactions),
+        ),
+        (
+            "tanist_commit_seconds_total",
+            "How long those took in all",
+            stats.busy.as_secs_f64(),
+        ),
+    ];
+    for (name, help, value) in counters {
+        out.single(name, Kind::Counter, help, value);
+    }
+}
+
+/// The present term, and what is remembered of earlier ones.
+fn terms(out: &mut Exposition, history: &[HistoryRecord]) {
+    let help = "Terms that are remembered";
+    let remembered = number(history.len() as u64);
+    out.single("tanist_remembered_terms", Kind::Gauge, help, remembered);
+    let false_alarms = history.iter().filter(|term| is_false_alarm(term));
+    let help = "Those of them that deposed a leader which was seen alive afterwards";
+    let false_alarms = number(false_alarms.count() as u64);
+    out.single(
+        "tanist_remembered_false_alarms",
+        Kind::Gauge,
+        help,
+        false_alarms,
+    );
+    let Some(term) = history.last() else {
+        return;
+    };
+    let help = "What the steps of the last takeover took, by name";
+    let phases = phases(term);
+    let labels: Vec<_> = phases.keys().map(|phase| [("phase", *phase)]).collect();
+    let samples = labels.iter().zip(phases.values());
+    let samples = samples.map(|(labels, ms)| (&labels[..], *ms));
+    out.family(
+        "tanist_takeover_phase_milliseconds",
+        Kind::Gauge,
+        help,
+        samples,
+    );
+    if let Some(detection) = detection(term) {
+        let labels: Labels<'_> = &[("detection", &detection)];
+        let help = "By what the end of the term before was detected; always 1";
+        out.family("tanist_takeover_info", Kind::Gauge, help, [(labels, 1.0)]);
+    }
+    let tasks: [(Labels<'_>, Option<usize>); 2] = [
+        (&[("outcome", "adopted")], term.tasks_adopted),
+        (&[("outcome", "restarted")], term.tasks_restarted),
+    ];
+    let tasks = tasks.into_iter();
+    let tasks = tasks.filter_map(|(labels, count)| Some((labels, number(count? as u64))));
+    let help = "Tasks that the last takeover left running, and that it had to start anew";
+    out.family("tanist_takeover_tasks", Kind::Gauge, help, tasks);
+}
+
+fn leader(out: &mut Exposition, cluster: &pb::ClusterOverview) {
+    let jobs: [(Labels<'_>, u32); 4] = [
+        (&[("status", "RUNNING")], cluster.jobs_running),
+        (&[("status", "FINISHED")], cluster.jobs_finished),
+        (&[("status", "CANCELED")], cluster.jobs_cancelled),
+        (&[("status", "FAILED")], cluster.jobs_failed),
+    ];
+    let jobs = jobs.map(|(labels, count)| (labels, f64::from(count)));
+    let help = "Jobs by status; RUNNING are all that have not ended, ended ones count until they are forgotten";
+    out.family("tanist_jobs", Kind::Gauge, help, jobs);
+    let gauges = [
+        (
+            "tanist_task_managers",
+            "Registered TaskManagers",
+            cluster.task_managers,
+        ),
+        (
+            "tanist_slots",
+            "Slots of all TaskManagers",
+            cluster.slots_total,
+        ),
+        (
+            "tanist_slots_free",
+            "Slots that no job has",
+            cluster.slots_available,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        out.single(name, Kind::Gauge, help, f64::from(value));
+    }
+    if let Some(as_of) = cluster.as_of {
+        let help = "The number of the last transaction that the leader committed";
+        out.single("tanist_change", Kind::Gauge, help, number(as_of.change));
+    }
+}

@@ -1,0 +1,98 @@
+//! What this JobManager asks of the others over REST: how each of them stands.
+//!
+//! Nothing is decided on the answers. A process that does not answer in time is reported as such.
+
+use std::time::Duration;
+
+use axum::http::{Request, StatusCode};
+use bytes::Bytes;
+use futures::future::join_all;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::election::Member;
+
+use super::json::ha::OwnStanding;
+
+/// No answer between JobManagers is longer.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// Asks other JobManagers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Peers {
+    http: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// What another process says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Standing {
+    pub(super) own: OwnStanding,
+    /// By how much its wall clock is ahead of this process's, in milliseconds: half a round trip exact.
+    pub(super) clock_offset_ms: i64,
+}
+
+impl Peers {
+    pub(super) fn new() -> Peers {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Peers {
+            http: Client::builder(TokioExecutor::new()).build(connector),
+        }
+    }
+
+    /// How each of `members` stands by its own account, in their order.
+    pub(super) async fn standings(
+        &self,
+        members: &[Member],
+        patience: Duration,
+    ) -> Vec<Result<Standing, String>> {
+        join_all(members.iter().map(async |member| {
+            let no_address = || "it has no REST address".to_owned();
+            let address = member.addresses.get("rest").ok_or_else(no_address)?;
+            let asked = wall_clock_ms();
+            let own = self.ask(address, patience).await?;
+            let answered = wall_clock_ms();
+            if own.process != member.process.as_str() {
+                let other = &own.process;
+                return Err(format!("{other} answers at {address}"));
+            }
+            let middle = asked.midpoint(answered);
+            let offset = i128::from(own.wall_clock) - i128::from(middle);
+            Ok(Standing {
+                clock_offset_ms: i64::try_from(offset).unwrap_or(i64::MAX),
+                own,
+            })
+        }))
+        .await
+    }
+
+    async fn ask(&self, address: &str, patience: Duration) -> Result<OwnStanding, String> {
+        let request = Request::get(format!("http://{address}/v1/ha/self"))
+            .body(Full::default())
+            .map_err(|error| format!("{address} is no address: {error}"))?;
+        let exchange = async {
+            let failed =
+                |error: &(dyn std::error::Error + 'static)| format!("{address}: {}", root(error));
+            let answer = self.http.request(request).await;
+            let answer = answer.map_err(|error| failed(&error))?;
+            if answer.status() != StatusCode::OK {
+                return Err(format!("{address} answered {}", answer.status()));
+            }
+            let body = Limited::new(answer.into_body(), LONGEST_ANSWER);
+            let body = body.collect().await.map_err(|error| failed(&*error))?;
+            let own = serde_json::from_slice(&body.to_bytes());
+            own.map_err(|error| format!("{address}: {error}"))
+        };
+        let answer = tokio::time::timeout(patience, exchange).await;
+        answer.unwrap_or_else(|_| Err(format!("{address} gave no answer within {patience:?}")))
+    }
+}
+
+/// hyper's own words say less than what lies beneath them.
+fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    std::iter::successors(Some(error), |error| error.source())
+        .last()
+        .unwrap_or(error)
+}

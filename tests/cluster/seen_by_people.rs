@@ -1,0 +1,128 @@
+//! What people and programs see of high availability before and after the leader hands over and is killed: status, history, the leader's
+//! own path, metrics, and reads that are to be consistent; all of it asked of every process.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_chaos::{Cluster, Leader, StoreKind};
+
+use crate::support::{WordsAndTicks, cluster_on};
+
+/// How long what is told may take to follow what is.
+const BOUND: Duration = Duration::from_secs(60);
+
+on_stores! {
+    embedded(Embedded) {
+        who_leads_is_told_by_all_over_a_transfer_and_a_kill,
+    }
+    etcd(Etcd) {
+        who_leads_is_told_by_all_over_a_transfer_and_a_kill,
+    }
+    zookeeper(ZooKeeper) {
+        who_leads_is_told_by_all_over_a_transfer_and_a_kill,
+    }
+}
+
+async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    cluster.submit(&workload.submission).await?;
+    let former = cluster.leader().await?;
+    check_told(&mut cluster, &former).await?;
+    run_cli(&cluster, &former, &["ha", "transfer"]).await?;
+    let invited = cluster.successor_of(&former).await?;
+    ensure!(invited.index != former.index, "it leads on: {invited:?}");
+    check_told(&mut cluster, &invited).await?;
+    cluster.kill_leader().await?;
+    let leader = cluster.successor_of(&invited).await?;
+    check_told(&mut cluster, &leader).await?;
+
+    let history = cluster
+        .wait_for_rest("all terms", BOUND, "/v1/ha/history", |body| {
+            let terms = body["terms"].as_array();
+            terms.is_some_and(|terms| terms.len() >= 3)
+        })
+        .await?;
+    let newest = &history["terms"][0];
+    ensure!(newest["epoch"] == leader.epoch, "{history}");
+    ensure!(newest["phases"]["confirmed"].is_number(), "{history}");
+    ensure!(newest["detected-by"].is_string(), "{history}");
+    let ends = history["terms"].as_array().context("terms")?.iter();
+    let ends: Vec<&Value> = ends.map(|term| &term["ended-how"]).collect();
+    ensure!(ends.contains(&&Value::from("transferred")), "{history}");
+    let said = run_cli(&cluster, &leader, &["ha", "history"]).await?;
+    ensure!(said.starts_with("EPOCH"), "{said}");
+    workload.check_finished(&mut cluster).await
+}
+
+/// Each process that runs tells the same; only the leader says that it is the leader.
+async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
+    let running = running(cluster);
+    ensure!(!running.is_empty(), "no JobManager runs");
+    for index in running {
+        let address = cluster.rest_address(index).to_owned();
+        let status = until(cluster, &address, "/v1/ha/status", |status| {
+            status["leader"]["epoch"] == leader.epoch && status["term"]["state"] == "leading"
+        })
+        .await?;
+        let members = status["members"].as_array().context("members")?;
+        let leads = |it: &&Value| it["leads"] == true && it["role"] == "leading";
+        ensure!(members.iter().filter(leads).count() == 1, "{status}");
+        ensure!(status["store-health"]["latency"].is_number(), "{status}");
+
+        let rest = cluster.rest().clone();
+        let asked = rest.ask(hyper::Method::GET, &address, "/v1/ha/leader");
+        let (code, body) = asked.await?;
+        let expected = if index == leader.index { 200 } else { 503 };
+        ensure!(code.as_u16() == expected, "{address}: {code}: {body}");
+
+        let metrics = rest.get(&address, "/metrics").await?;
+        let metrics = metrics.as_str().context("metrics are text")?;
+        let has = |line: &str| metrics.lines().any(|it| it == line);
+        let leads = u8::from(index == leader.index);
+        ensure!(has(&format!("tanist_leader {leads}")), "{metrics}");
+        ensure!(has(&format!("tanist_epoch {}", leader.epoch)), "{metrics}");
+        ensure!(has("tanist_store_up 1"), "{metrics}");
+
+        // Answered by the leader, whoever is asked.
+        let jobs = rest.get(&address, "/v1/jobs?consistent=true").await?;
+        ensure!(
+            jobs["jobs"].as_array().is_some_and(|it| it.len() == 1),
+            "{jobs}"
+        );
+    }
+    let said = run_cli(cluster, leader, &["ha", "status"]).await?;
+    let epoch = format!("Epoch        {}", leader.epoch);
+    ensure!(said.lines().any(|line| line == epoch), "{said}");
+    Ok(())
+}
+
+async fn run_cli(cluster: &Cluster, leader: &Leader, command: &[&str]) -> anyhow::Result<String> {
+    let arguments = [command, &["--address", &leader.rest]].concat();
+    cluster.cli().run(&arguments).await?.success()
+}
+
+fn running(cluster: &mut Cluster) -> Vec<usize> {
+    let all = 0..cluster.jobmanagers();
+    all.filter(|index| cluster.jobmanager(*index).runs())
+        .collect()
+}
+
+/// The body of a path of one process once it is as wanted.
+async fn until(
+    cluster: &Cluster,
+    address: &str,
+    path: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> anyhow::Result<Value> {
+    let what = format!("{address}{path}");
+    tanist_chaos::wait_for(&what, BOUND, async || {
+        let body = cluster.rest().get(address, path).await?;
+        ensure!(wanted(&body), "{body}");
+        anyhow::Ok(body)
+    })
+    .await
+}
