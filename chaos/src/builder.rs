@@ -1,5 +1,6 @@
 //! How a cluster is put together: how many processes, on which store, with which settings and failpoints.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +11,8 @@ use tokio::sync::{OnceCell, Semaphore};
 use crate::cli::Cli;
 use crate::cluster::{Cluster, JobManager};
 use crate::guard::Guard;
+use crate::hosts::Hosts;
+use crate::network::Host;
 use crate::process::Process;
 use crate::rest::RestClient;
 use crate::store::Store;
@@ -46,6 +49,7 @@ pub struct ClusterBuilder {
     defaults: bool,
     failpoints: Vec<(usize, String)>,
     stores_elsewhere: Vec<(usize, String)>,
+    on_hosts: bool,
 }
 
 impl ClusterBuilder {
@@ -61,6 +65,7 @@ impl ClusterBuilder {
             defaults: false,
             failpoints: Vec::new(),
             stores_elsewhere: Vec::new(),
+            on_hosts: false,
         }
     }
 
@@ -114,6 +119,14 @@ impl ClusterBuilder {
         self
     }
 
+    /// Gives each process a host of its own in a [`Network`](crate::Network), and the store one. Only in
+    /// [`on_a_network_of_its_own`](crate::on_a_network_of_its_own), and with a store that was started there.
+    #[must_use]
+    pub fn on_hosts_of_their_own(mut self) -> ClusterBuilder {
+        self.on_hosts = true;
+        self
+    }
+
     /// Starts the first JobManager, then, when it leads, all others, and waits until all are there.
     pub async fn start(self) -> anyhow::Result<Cluster> {
         let mut cluster = self.prepare().await?;
@@ -151,26 +164,36 @@ impl ClusterBuilder {
             .context("a directory has a name")?;
         let store_directory = directory.join("store");
         let shared = self.shared_settings(&directory, &store_directory, &cluster_id);
-        let process = |name: String, command: &str, own: &[(&str, String)]| {
-            let own = own
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), value.clone()));
+        let hosts = if self.on_hosts {
+            Some(Hosts::create(
+                &self.store,
+                self.jobmanagers,
+                self.taskmanagers,
+            )?)
+        } else {
+            None
+        };
+        let process = |host: Host, command: &str, mut own: Vec<(&str, String)>| {
+            if let Some(hosts) = &hosts {
+                own.extend(hosts.settings(host));
+            }
+            let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
             let arguments = arguments(command, shared.iter().cloned().chain(own));
-            Process::new(
-                name,
-                self.program.clone(),
-                arguments,
-                &directory,
-                guard.clone(),
-            )
+            let name = host.to_string();
+            let program = self.program.clone();
+            let mut process = Process::new(name, program, arguments, &directory, guard.clone())?;
+            if let Some(hosts) = &hosts {
+                process.enter_by(hosts.network.entrance(host)?);
+            }
+            anyhow::Ok(process)
         };
         let mut jobmanagers = Vec::new();
         for index in 0..self.jobmanagers {
             // Known beforehand, and the same after a restart.
             let rest_port = free_port();
-            let name = format!("jm-{index}");
+            let host = Host::JobManager(index);
             let mut own = vec![
-                ("jobmanager.id", name.clone()),
+                ("jobmanager.id", host.to_string()),
                 ("rest.port", rest_port.to_string()),
             ];
             let elsewhere = self.stores_elsewhere.iter().find(|(of, _)| *of == index);
@@ -178,23 +201,27 @@ impl ClusterBuilder {
                 let key = self.store.endpoint_key();
                 own.push((key.context("this store has no server")?, endpoint.clone()));
             }
-            let mut process = process(name, "jobmanager", &own)?;
+            let mut process = process(host, "jobmanager", own)?;
             if let Some((_, armed)) = self.failpoints.iter().find(|(of, _)| *of == index) {
                 process.arm(armed);
             }
+            let address = match &hosts {
+                Some(_) => host.address(),
+                None => Ipv4Addr::LOCALHOST,
+            };
             jobmanagers.push(JobManager {
                 process,
-                rest: format!("127.0.0.1:{rest_port}"),
+                rest: format!("{address}:{rest_port}"),
             });
         }
         let mut taskmanagers = Vec::new();
         for index in 0..self.taskmanagers {
-            let name = format!("tm-{index}");
-            let own = [
-                ("taskmanager.resource-id", name.clone()),
+            let host = Host::TaskManager(index);
+            let own = vec![
+                ("taskmanager.resource-id", host.to_string()),
                 ("taskmanager.numberOfTaskSlots", self.slots.to_string()),
             ];
-            taskmanagers.push(process(name, "taskmanager", &own)?);
+            taskmanagers.push(process(host, "taskmanager", own)?);
         }
         let cli = Cli::new(&self.program, &directory);
         Ok(Cluster {
@@ -209,6 +236,7 @@ impl ClusterBuilder {
             rest: RestClient::default(),
             cli,
             settings: shared,
+            hosts,
             ended_well: false,
             directory,
             guard,

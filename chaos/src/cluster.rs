@@ -11,11 +11,14 @@ use tanist_ha::election::ElectionDriver;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
+use tanist_ha::testing::proxy::TcpProxy;
 use tokio::sync::{OnceCell, SemaphorePermit};
 
 use crate::cli::Cli;
 use crate::dump::StoreDump;
 use crate::guard::Guard;
+use crate::hosts::Hosts;
+use crate::network::{Host, Network};
 use crate::process::Process;
 use crate::rest::RestClient;
 use crate::store::Store;
@@ -61,6 +64,7 @@ pub struct Cluster {
     pub(crate) rest: RestClient,
     pub(crate) cli: Cli,
     pub(crate) settings: Vec<(String, String)>,
+    pub(crate) hosts: Option<Hosts>,
     pub(crate) ended_well: bool,
     pub(crate) directory: PathBuf,
     // Last, so that it acts when the processes are gone and the store was closed.
@@ -97,6 +101,22 @@ impl Cluster {
     /// The store, to kill and restart its server.
     pub fn store(&mut self) -> &mut Store {
         &mut self.store
+    }
+
+    /// The network between the processes, if each has a host of its own.
+    pub fn network(&self) -> anyhow::Result<&Network> {
+        Ok(&self.hosts()?.network)
+    }
+
+    /// What passes on from the host of the store what the process on `host` sends to the store's server.
+    pub fn store_proxy(&self, host: Host) -> anyhow::Result<&TcpProxy> {
+        let proxy = self.hosts()?.store_proxies.get(&host);
+        proxy.with_context(|| format!("{host} does not reach its store through a proxy"))
+    }
+
+    fn hosts(&self) -> anyhow::Result<&Hosts> {
+        let hosts = self.hosts.as_ref();
+        hosts.context("the processes have no hosts of their own")
     }
 
     /// What all processes are configured with, as `-D` arguments.
@@ -219,6 +239,8 @@ impl Cluster {
                 self.jobmanager(index).runs(),
                 "the leader in the store is dead: {info:?}"
             );
+            // Others may be cut off.
+            self.answering = index;
             anyhow::Ok(Leader {
                 epoch: info.epoch.get(),
                 index,

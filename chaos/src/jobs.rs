@@ -1,10 +1,9 @@
 //! Jobs as a client of the cluster sees them: submitted with the program, followed over REST.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use serde_json::Value;
 use tanist_proto::id::JobId;
 
@@ -137,24 +136,6 @@ impl Cluster {
         Ok(JobView(self.get(&format!("/v1/jobs/{job}")).await?))
     }
 
-    /// The attempt number of every task of a job, by vertex id and subtask.
-    pub async fn attempts(&mut self, job: JobId) -> anyhow::Result<BTreeMap<String, u64>> {
-        let view = self.job(job).await?;
-        let mut attempts = BTreeMap::new();
-        for vertex in view.0["vertices"].as_array().into_iter().flatten() {
-            let id = vertex["id"].as_str().context("a vertex has an id")?;
-            let path = format!("/v1/jobs/{job}/vertices/{id}");
-            let body = self.get(&path).await?;
-            for subtask in body["subtasks"].as_array().into_iter().flatten() {
-                let attempt = subtask["attempt"].as_u64();
-                let attempt = attempt.context("a subtask has an attempt")?;
-                attempts.insert(format!("{id}/{}", subtask["subtask"]), attempt);
-            }
-        }
-        ensure!(!attempts.is_empty(), "no tasks are described: {}", view.0);
-        Ok(attempts)
-    }
-
     /// Waits until a job is as wanted; an error at once when it is over and never will be.
     pub async fn wait_for_job(
         &mut self,
@@ -194,6 +175,25 @@ impl Cluster {
     pub async fn wait_for_state(&mut self, job: JobId, state: &str) -> anyhow::Result<JobView> {
         self.wait_for_job(job, &format!("to be {state}"), |view| view.state() == state)
             .await
+    }
+
+    /// Waits until every task of a job runs, or has finished already.
+    pub async fn wait_until_running_or_finished(&mut self, job: JobId) -> anyhow::Result<JobView> {
+        self.wait_for_job(job, "to run", |view| {
+            let vertices = view.0["vertices"].as_array();
+            view.state() == "RUNNING"
+                && vertices.is_some_and(|vertices| {
+                    let is_deployed = |vertex: &Value| {
+                        let tasks = &vertex["tasks"];
+                        let deployed = [&tasks["RUNNING"], &tasks["FINISHED"]];
+                        let deployed: u64 =
+                            deployed.iter().filter_map(|count| count.as_u64()).sum();
+                        Some(deployed) == vertex["parallelism"].as_u64()
+                    };
+                    !vertices.is_empty() && vertices.iter().all(is_deployed)
+                })
+        })
+        .await
     }
 
     /// Waits until all tasks of a job run.

@@ -10,10 +10,13 @@ pub mod cli;
 pub mod cluster;
 pub mod dump;
 pub mod guard;
+mod hosts;
 pub mod jobs;
+pub mod network;
 pub mod process;
 pub mod rest;
 pub mod store;
+pub mod untouched;
 pub mod wait;
 pub mod wordcount;
 
@@ -22,9 +25,11 @@ pub use cli::{Cli, CliOutput};
 pub use cluster::{Cluster, Leader};
 pub use dump::StoreDump;
 pub use jobs::{JobView, Submission};
+pub use network::{Host, Link, Network, on_a_network_of_its_own};
 pub use process::Process;
 pub use rest::RestClient;
 pub use store::{Store, StoreKind};
+pub use untouched::Attempts;
 pub use wait::wait_for;
 
 /// Whether the long variants are asked for: the stores' default leases instead of the shortest ones.

@@ -24,6 +24,8 @@ pub struct Process {
     name: String,
     program: PathBuf,
     arguments: Vec<String>,
+    /// A command that becomes the program whose name follows it; empty: none.
+    entrance: Vec<String>,
     directory: PathBuf,
     failpoints: String,
     guard: Arc<Mutex<Guard>>,
@@ -47,6 +49,7 @@ impl Process {
             name,
             program,
             arguments,
+            entrance: Vec::new(),
             directory,
             failpoints: String::new(),
             guard,
@@ -65,6 +68,11 @@ impl Process {
         &self.directory
     }
 
+    /// From its next start on it is started by `entrance`, a command that becomes the program whose name follows it.
+    pub(crate) fn enter_by(&mut self, entrance: Vec<String>) {
+        self.entrance = entrance;
+    }
+
     /// What `TANIST_FAILPOINTS` holds at the next start, and only then.
     pub fn arm(&mut self, failpoints: impl Into<String>) {
         self.failpoints = failpoints.into();
@@ -78,7 +86,15 @@ impl Process {
             .append(true)
             .open(self.log_path())?;
         let errors = log.try_clone()?;
-        let child = Command::new(&self.program)
+        let mut command = match self.entrance.split_first() {
+            Some((entrance, arguments)) => {
+                let mut command = Command::new(entrance);
+                command.args(arguments).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        let child = command
             .args(&self.arguments)
             .current_dir(&self.directory)
             .env_remove("TANIST_TEST_ALL")

@@ -165,6 +165,26 @@ impl Store {
         Ok(())
     }
 
+    /// SIGSTOP to the server: it answers nobody, and its clock goes on.
+    pub fn stop_server(&self) -> anyhow::Result<()> {
+        match &self.server {
+            Server::Etcd(server) => server.stop(),
+            Server::ZooKeeper(server) => server.stop(),
+            Server::None | Server::Shared => bail!("this cluster has no server of its own"),
+        }
+        Ok(())
+    }
+
+    /// SIGCONT after [`Store::stop_server`].
+    pub fn cont_server(&self) -> anyhow::Result<()> {
+        match &self.server {
+            Server::Etcd(server) => server.cont(),
+            Server::ZooKeeper(server) => server.cont(),
+            Server::None | Server::Shared => bail!("this cluster has no server of its own"),
+        }
+        Ok(())
+    }
+
     /// Starts the server again with its data, killing it first if it runs, and waits until it is ready.
     pub async fn restart_server(&mut self) -> anyhow::Result<()> {
         match &mut self.server {

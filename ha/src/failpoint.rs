@@ -5,7 +5,8 @@
 //!
 //! - `kill` ends the process at once by SIGKILL, as the kernel's out-of-memory killer would;
 //! - `hold` waits for ever at that place, so that a test can act on a process that is provably there;
-//! - `hold-once` does so the first time only.
+//! - `hold-once` does so the first time only;
+//! - `note` goes on: the test only wants to know.
 //!
 //! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line.
 
@@ -30,6 +31,7 @@ mod imp {
         Kill,
         Hold,
         HoldOnce,
+        Note,
         Spent,
     }
 
@@ -52,8 +54,9 @@ mod imp {
             "kill" => Action::Kill,
             "hold" => Action::Hold,
             "hold-once" => Action::HoldOnce,
+            "note" => Action::Note,
             other => panic!(
-                "TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold or hold-once"
+                "TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold, hold-once or note"
             ),
         };
         (name.to_owned(), action)
@@ -84,7 +87,7 @@ mod imp {
                 std::future::pending::<()>().await;
             }
             Action::Hold | Action::HoldOnce => std::future::pending::<()>().await,
-            Action::Spent => {}
+            Action::Note | Action::Spent => {}
         }
     }
 }

@@ -80,10 +80,11 @@ impl HighestEpoch {
         let sender = sender
             .ok_or_else(|| GatewayError::Invalid("the message names no sender".to_owned()))?;
         let epoch = Epoch::new(sender.epoch);
-        self.observe(
-            &ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
-            epoch,
-        )?;
+        let incarnation = ClusterIncarnation::new(sender.cluster_incarnation.as_str());
+        if let Err(refused) = self.observe(&incarnation, epoch) {
+            tracing::info!(%epoch, %refused, "refused a message");
+            return Err(refused);
+        }
         Ok(epoch)
     }
 

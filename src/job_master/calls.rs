@@ -459,6 +459,9 @@ async fn persist(
     state: Box<pb::JobState>,
     milestones: Vec<Milestone>,
 ) -> Done {
+    if milestones.contains(&Milestone::CancelDecided) {
+        failpoint("job.cancel-persisting").await;
+    }
     match store.put_state(&state).await {
         Ok(()) => {
             for milestone in milestones {

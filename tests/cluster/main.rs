@@ -18,6 +18,24 @@ macro_rules! on_stores {
     };
 }
 
+/// The same for tests in a network of their own.
+macro_rules! on_networks {
+    ($($store:ident($kind:ident) { $($name:ident),+ $(,)? })+) => {
+        $(mod $store {
+            $(
+                #[test]
+                fn $name() -> anyhow::Result<()> {
+                    let path = concat!(module_path!(), "::", stringify!($name));
+                    // Tests are listed without the name of their crate.
+                    let (_, name) = path.split_once("::").expect("a module is in a crate");
+                    let test = || super::$name(tanist_chaos::StoreKind::$kind);
+                    tanist_chaos::on_a_network_of_its_own(name, test)
+                }
+            )+
+        })+
+    };
+}
+
 mod bad_days;
 mod client;
 mod demo;
@@ -26,7 +44,13 @@ mod jobmanager_killed;
 mod jobmanager_stopped;
 mod jobmanager_watched;
 mod large_graphs;
+mod network_peers;
+mod network_store;
+mod network_taskmanagers;
+mod old_term;
 mod seen_by_people;
+mod store_outage;
 mod store_restarted;
 mod support;
 mod taskmanager_killed;
+mod tasks_run_on;

@@ -1,10 +1,11 @@
 //! What the tests of this binary share: the program, and the job that most of them run.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
-use tanist_chaos::{Cluster, ClusterBuilder, JobView, Store, StoreKind, Submission, wordcount};
+use anyhow::{Context as _, ensure};
+use tanist_chaos::{
+    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, wordcount,
+};
 use tanist_proto::id::JobId;
 
 /// The program under test.
@@ -47,6 +48,100 @@ pub struct WordsAndTicks {
     expected_words: wordcount::Counts,
     words_output: PathBuf,
     ticks_output: PathBuf,
+}
+
+/// A job that ticks, and what must not change of it whatever becomes of leaders.
+#[derive(Debug)]
+pub struct RunningOn {
+    pub workload: WordsAndTicks,
+    /// Who led when it began to tick.
+    pub first: Leader,
+    attempts: Attempts,
+}
+
+impl RunningOn {
+    /// Submits it and waits until it ticks.
+    pub async fn start(cluster: &mut Cluster, seconds: u64) -> anyhow::Result<RunningOn> {
+        let workload = WordsAndTicks::prepare(cluster, seconds)?;
+        let job = cluster.submit(&workload.submission).await?;
+        cluster.wait_until_running_or_finished(job).await?;
+        let attempts = cluster.attempts(job).await?;
+        let first = cluster.leader().await?;
+        Ok(RunningOn {
+            workload,
+            first,
+            attempts,
+        })
+    }
+
+    /// Checks that the leader knows every task, as the attempt that it was, and that the job runs.
+    pub async fn check_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        self.workload.check_adopted(cluster, &self.attempts).await
+    }
+
+    /// Checks that nobody else has led, and what [`RunningOn::check_finished_under`] does.
+    pub async fn check_finished_under_the_first(
+        &self,
+        cluster: &mut Cluster,
+    ) -> anyhow::Result<()> {
+        self.check_finished_under(cluster, &[]).await
+    }
+
+    /// Waits for the job's end; checks its results, that no task was touched on the way, and that exactly these have led after the
+    /// first, each in a higher epoch, as the history tells too. With each, what may have told it that its predecessor was gone.
+    pub async fn check_finished_under(
+        &self,
+        cluster: &mut Cluster,
+        successors: &[(Leader, &[&str])],
+    ) -> anyhow::Result<()> {
+        self.check_untouched(cluster).await?;
+        cluster
+            .wait_for_state(self.workload.job(), "FINISHED")
+            .await?;
+        let last = successors.last().map_or(&self.first, |(last, _)| last);
+        let leads = cluster.leader().await?;
+        ensure!(leads == *last, "{leads:?} leads, not {last:?}");
+        self.check_history(cluster, last, successors).await?;
+        self.workload.check_finished(cluster).await
+    }
+
+    async fn check_history(
+        &self,
+        cluster: &Cluster,
+        last: &Leader,
+        successors: &[(Leader, &[&str])],
+    ) -> anyhow::Result<()> {
+        let terms = cluster.terms_up_to(last.epoch).await?;
+        let mut told = terms
+            .iter()
+            .filter(|term| term["epoch"].as_u64() >= Some(self.first.epoch));
+        let first = (&self.first, None);
+        let later = successors
+            .iter()
+            .map(|(leader, detections)| (leader, Some(*detections)));
+        for (leader, detections) in std::iter::once(first).chain(later) {
+            let term = told.next().context("a term is not in the history")?;
+            let name = format!("jm-{}", leader.index);
+            ensure!(
+                term["epoch"] == leader.epoch && term["process"] == name.as_str(),
+                "not told of {leader:?} but {term}"
+            );
+            if let Some(detections) = detections {
+                let detection = term["takeover"]["detection"].as_str().unwrap_or_default();
+                ensure!(
+                    detections.contains(&detection),
+                    "the end of the term before was known by {detection:?}, not {detections:?}: {term}"
+                );
+                ensure!(
+                    term["tasks_restarted"].as_u64().unwrap_or(0) == 0,
+                    "tasks were restarted: {term}"
+                );
+            }
+        }
+        let more: Vec<_> = told.collect();
+        ensure!(more.is_empty(), "somebody else has led: {more:?}");
+        Ok(())
+    }
 }
 
 /// Ticks a second.
@@ -101,19 +196,11 @@ impl WordsAndTicks {
     pub async fn check_adopted(
         &self,
         cluster: &mut Cluster,
-        before: &BTreeMap<String, u64>,
+        before: &Attempts,
     ) -> anyhow::Result<()> {
         self.wait_until_ticking(cluster).await?;
-        let runs = |view: &JobView| view.state() == "RUNNING";
-        cluster
-            .wait_for_job(self.job(), "to be RUNNING", runs)
-            .await?;
-        let after = cluster.attempts(self.job()).await?;
-        ensure!(
-            after == *before,
-            "attempts changed from {before:?} to {after:?}"
-        );
-        Ok(())
+        cluster.wait_for_state(self.job(), "RUNNING").await?;
+        cluster.check_untouched(self.job(), before).await
     }
 
     /// Where it writes.

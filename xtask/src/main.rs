@@ -20,7 +20,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Brings what building and testing need: protoc, etcd, ZooKeeper.
+    /// Brings what building and testing need: protoc, etcd, ZooKeeper, `ip` and `unshare`.
     Setup,
     /// Runs the tests, against real etcd and ZooKeeper servers.
     Test {
@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
         Task::Setup => {
             setup::protoc()?;
             setup::servers()?;
-            println!("everything is there: protoc, etcd, ZooKeeper");
+            println!("everything is there: protoc, etcd, ZooKeeper, ip, unshare");
             Ok(())
         }
         Task::Test { all, filters } => {

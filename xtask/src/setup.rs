@@ -1,4 +1,4 @@
-//! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper.
+//! Brings what building and testing need and Rust does not have: protoc, etcd, ZooKeeper, the tools for network namespaces.
 //!
 //! Nothing that is there is touched. What can't be brought is an error with the command that brings it.
 
@@ -54,13 +54,9 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the servers that tests run against, if they are missing.
+/// Installs the servers that tests run against, and what they cut networks with, if they are missing.
 pub fn servers() -> anyhow::Result<()> {
-    let missing = missing_packages(
-        in_path("etcd"),
-        Path::new(ZOOKEEPER_JAR).exists(),
-        in_path("java"),
-    );
+    let missing = missing_packages(&There::look());
     if missing.is_empty() {
         return Ok(());
     }
@@ -91,22 +87,41 @@ pub fn servers() -> anyhow::Result<()> {
     println!(
         "the tests start servers of their own: those that the packages may have started can be stopped"
     );
-    let missing = missing_packages(
-        in_path("etcd"),
-        Path::new(ZOOKEEPER_JAR).exists(),
-        in_path("java"),
-    );
+    let missing = missing_packages(&There::look());
     if !missing.is_empty() {
         bail!("still missing after installing: {}", missing.join(" "));
     }
     Ok(())
 }
 
-fn missing_packages(etcd: bool, zookeeper: bool, java: bool) -> Vec<&'static str> {
+/// What of it all is there.
+struct There {
+    etcd: bool,
+    zookeeper: bool,
+    java: bool,
+    ip: bool,
+    namespaces: bool,
+}
+
+impl There {
+    fn look() -> There {
+        There {
+            etcd: in_path("etcd"),
+            zookeeper: Path::new(ZOOKEEPER_JAR).exists(),
+            java: in_path("java"),
+            ip: in_path("ip"),
+            namespaces: in_path("unshare") && in_path("nsenter"),
+        }
+    }
+}
+
+fn missing_packages(there: &There) -> Vec<&'static str> {
     let wanted = [
-        (etcd, "etcd-server"),
-        (zookeeper, "zookeeper"),
-        (java, "default-jre-headless"),
+        (there.etcd, "etcd-server"),
+        (there.zookeeper, "zookeeper"),
+        (there.java, "default-jre-headless"),
+        (there.ip, "iproute2"),
+        (there.namespaces, "util-linux"),
     ];
     wanted
         .into_iter()
@@ -141,10 +156,28 @@ mod tests {
 
     #[test]
     fn only_what_is_missing_is_installed() {
-        assert_eq!(missing_packages(true, true, true), [""; 0]);
-        let all = ["etcd-server", "zookeeper", "default-jre-headless"];
-        assert_eq!(missing_packages(false, false, false), all);
-        assert_eq!(missing_packages(true, false, true), ["zookeeper"]);
+        let there = |there| There {
+            etcd: there,
+            zookeeper: there,
+            java: there,
+            ip: there,
+            namespaces: there,
+        };
+        assert_eq!(missing_packages(&there(true)), [""; 0]);
+        let all = [
+            "etcd-server",
+            "zookeeper",
+            "default-jre-headless",
+            "iproute2",
+            "util-linux",
+        ];
+        assert_eq!(missing_packages(&there(false)), all);
+        let some = There {
+            zookeeper: false,
+            ip: false,
+            ..there(true)
+        };
+        assert_eq!(missing_packages(&some), ["zookeeper", "iproute2"]);
     }
 
     #[test]

@@ -66,7 +66,21 @@ impl TcpProxy {
     /// Listens on a free port of 127.0.0.1 and forwards to `target`.
     pub async fn start(target: SocketAddr) -> io::Result<TcpProxy> {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let listener = TcpListener::bind(address).await?;
+        TcpProxy::listening(move || std::net::TcpListener::bind(address), target)
+    }
+
+    /// Listens where `bind` says, each time with the same address, and forwards to `target`. `bind` is called again after a cut.
+    pub fn listening(
+        bind: impl Fn() -> io::Result<std::net::TcpListener> + Send + Sync + 'static,
+        target: SocketAddr,
+    ) -> io::Result<TcpProxy> {
+        let bind = Box::new(move || {
+            let listener = bind()?;
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        });
+        let listener = bind()?;
+        let address = listener.local_addr()?;
         let state = State {
             mode: Mode::Forward,
             cuts: 0,
@@ -77,7 +91,7 @@ impl TcpProxy {
         let counters = Arc::<Counters>::default();
         let stop = CancellationToken::new();
         let acceptor = Acceptor {
-            address,
+            bind,
             target,
             state: receiver,
             counters: counters.clone(),
@@ -172,7 +186,7 @@ impl TcpProxy {
 }
 
 struct Acceptor {
-    address: SocketAddr,
+    bind: Box<dyn Fn() -> io::Result<TcpListener> + Send + Sync>,
     target: SocketAddr,
     state: watch::Receiver<State>,
     counters: Arc<Counters>,
@@ -196,7 +210,7 @@ impl Acceptor {
                 // Without a listener the kernel refuses.
                 listener = None;
             } else if listener.is_none() {
-                listener = TcpListener::bind(self.address).await.ok();
+                listener = (self.bind)().ok();
             }
             let accepted = async {
                 match &listener {

@@ -1,0 +1,70 @@
+//! The hosts of a cluster whose processes have one each: their network, and how they reach the store from there.
+//!
+//! The store's server runs beside the test, on its loopback. A proxy for each process brings it onto a host of the network, so that
+//! the way to the store is cut like any other, and so that what one process sends to it can be held alone.
+
+use std::collections::BTreeMap;
+
+use tanist_ha::testing::proxy::TcpProxy;
+
+use crate::network::{Host, Network};
+use crate::store::Store;
+
+/// The port of the first proxy.
+const FIRST_PORT: u16 = 4000;
+
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    pub(crate) store_proxies: BTreeMap<Host, TcpProxy>,
+    store_key: Option<&'static str>,
+    // After the proxies, which listen on it.
+    pub(crate) network: Network,
+}
+
+impl Hosts {
+    /// For that many processes on `store`.
+    pub(crate) fn create(
+        store: &Store,
+        jobmanagers: usize,
+        taskmanagers: usize,
+    ) -> anyhow::Result<Hosts> {
+        let network = Network::create(jobmanagers, taskmanagers)?;
+        let processes = (0..jobmanagers)
+            .map(Host::JobManager)
+            .chain((0..taskmanagers).map(Host::TaskManager));
+        let mut store_proxies = BTreeMap::new();
+        let store_key = store.endpoint_key();
+        if store_key.is_some() {
+            let target = store.endpoint().parse()?;
+            for (port, host) in (FIRST_PORT..).zip(processes) {
+                let listen = network.listen_on(Host::Store, port)?;
+                store_proxies.insert(host, TcpProxy::listening(listen, target)?);
+            }
+        }
+        Ok(Hosts {
+            store_proxies,
+            store_key,
+            network,
+        })
+    }
+
+    /// What the process on `host` is configured with.
+    pub(crate) fn settings(&self, host: Host) -> Vec<(&'static str, String)> {
+        let address = host.address().to_string();
+        let keys: &[&str] = match host {
+            Host::JobManager(_) => &[
+                "jobmanager.bind-host",
+                "jobmanager.rpc.address",
+                "rest.bind-address",
+                "rest.address",
+            ],
+            Host::TaskManager(_) => &["taskmanager.bind-host", "taskmanager.host"],
+            Host::Store | Host::Test => &[],
+        };
+        let mut settings: Vec<_> = keys.iter().map(|key| (*key, address.clone())).collect();
+        if let (Some(key), Some(proxy)) = (self.store_key, self.store_proxies.get(&host)) {
+            settings.push((key, proxy.address().to_string()));
+        }
+        settings
+    }
+}

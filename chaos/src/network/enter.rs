@@ -1,0 +1,142 @@
+//! How a test gets a network of its own: the test binary runs the same test once more, alone, in fresh namespaces.
+//!
+//! As root that takes a network namespace; else a user namespace too, in which the test is root and nowhere else. What the
+//! test says inside is said by the test outside; it fails if the one inside does not pass.
+
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::guard::Guard;
+
+/// Names, inside, the test that runs there.
+const INSIDE: &str = "TANIST_TEST_NETWORK";
+
+/// What is needed, with the packages of Debian that have it.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("ip", "iproute2"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+];
+
+/// Runs `test` in a network of its own. `name` is the test's full name, as libtest lists it.
+pub fn on_a_network_of_its_own<F: Future<Output = anyhow::Result<()>>>(
+    name: &str,
+    test: impl FnOnce() -> F,
+) -> anyhow::Result<()> {
+    if std::env::var(INSIDE).is_ok_and(|inside| inside == name) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        return runtime.block_on(test());
+    }
+    run_inside(name)
+}
+
+fn run_inside(name: &str) -> anyhow::Result<()> {
+    let namespaces = namespaces()?;
+    let program = std::env::current_exe().context("cannot find the test binary")?;
+    let directory = tempfile::Builder::new()
+        .prefix("tanist-network-")
+        .tempdir()?
+        .keep();
+    // Ends the test inside if this process is killed; what that one started then ends by guards of its own.
+    let guard = Arc::new(Mutex::new(Guard::start(&directory)?));
+    let child = Command::new("unshare")
+        .args(namespaces)
+        .args(["--", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#])
+        .arg(program)
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, name)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start unshare")?;
+    let pid = child.id();
+    if let Ok(mut guard) = guard.lock() {
+        guard.watch(pid);
+    }
+    let output = child.wait_with_output()?;
+    if let Ok(mut guard) = guard.lock() {
+        guard.forget(pid);
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "the test failed in its own network: {}",
+        output.status
+    );
+    // A name that matches no test would pass too.
+    ensure!(
+        said.contains("1 passed"),
+        "{name:?} is not the name of one test of this binary"
+    );
+    Ok(())
+}
+
+/// The arguments of `unshare` that give this process a network of its own.
+fn namespaces() -> anyhow::Result<&'static [&'static str]> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |program: &str| std::env::split_paths(&path).any(|at| at.join(program).is_file());
+    check_programs(there)?;
+    let ways: [&[&str]; 2] = [
+        &["--net", "--uts"],
+        &["--user", "--map-root-user", "--net", "--uts"],
+    ];
+    let mut said = String::new();
+    for way in ways {
+        let tried = Command::new("unshare")
+            .args(way)
+            .args(["--", "ip", "link", "set", "lo", "up"])
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot start unshare")?;
+        if tried.status.success() {
+            return Ok(way);
+        }
+        said = String::from_utf8_lossy(&tried.stderr).into_owned();
+    }
+    bail!(
+        "tests of network cuts need namespaces, which this system refuses ({}): run them as root, or allow user namespaces \
+         to everybody (on Ubuntu `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`)",
+        said.trim()
+    )
+}
+
+fn check_programs(there: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    for (program, package) in PROGRAMS {
+        ensure!(
+            there(program),
+            "{program} is not installed, which tests of network cuts need: run `cargo xtask setup`, or install the Debian \
+             package `{package}`"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_the_package_that_has_it() {
+        let error = check_programs(|program| program != "nsenter").expect_err("one is missing");
+        let text = error.to_string();
+        assert!(
+            text.contains("nsenter") && text.contains("util-linux"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_name_that_no_test_has_is_an_error() {
+        let error = on_a_network_of_its_own("no::such::test", async || Ok(()))
+            .expect_err("there is no such test");
+        let text = error.to_string();
+        assert!(text.contains("no::such::test"), "{text}");
+    }
+}

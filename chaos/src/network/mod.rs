@@ -1,0 +1,323 @@
+//! A small network of hosts for real processes, whose links are cut one direction at a time.
+//!
+//! Each host is a network namespace with the interface `eth0`, connected by a bridge in the namespace that the test itself runs in
+//! (see [`on_a_network_of_its_own`]). All neighbour entries are fixed, so what a host sends to another goes where its entry says:
+//! to that host; to an address that nobody has, which is silence; or to a namespace that has the other's address and nothing
+//! that listens, which answers with resets, as a firewall that rejects. Only what `from` sends to `to` is touched: the way back is
+//! another entry. Connections live through a silence that ends before their ends have given up.
+
+mod enter;
+mod namespace;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, ensure};
+
+use namespace::{Namespace, ip_here};
+
+pub use enter::on_a_network_of_its_own;
+
+/// The bridge, in the namespace of the test.
+const BRIDGE: &str = "br0";
+/// Nobody's.
+const NOWHERE: &str = "02:00:00:00:00:01";
+/// How many there may be of a kind.
+const MOST: usize = 50;
+
+/// A host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Host {
+    /// The one of the JobManager with that index.
+    JobManager(usize),
+    /// The one of the TaskManager with that index.
+    TaskManager(usize),
+    /// The one at which the store's server is reached.
+    Store,
+    /// The one that the test runs on.
+    Test,
+}
+
+impl Host {
+    /// Its address.
+    pub fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 99, 0, self.number())
+    }
+
+    fn number(self) -> u8 {
+        let number = match self {
+            Host::JobManager(index) => 1 + index,
+            Host::TaskManager(index) => 101 + index,
+            Host::Store => 200,
+            Host::Test => 254,
+        };
+        u8::try_from(number).unwrap_or(u8::MAX)
+    }
+
+    fn mac(self) -> String {
+        format!("02:00:0a:63:00:{:02x}", self.number())
+    }
+
+    /// That of the namespace which answers in its place with resets.
+    fn rejecting_mac(self) -> String {
+        format!("02:00:0a:63:01:{:02x}", self.number())
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::JobManager(index) => write!(f, "jm-{index}"),
+            Host::TaskManager(index) => write!(f, "tm-{index}"),
+            Host::Store => f.write_str("store"),
+            Host::Test => f.write_str("test"),
+        }
+    }
+}
+
+/// What becomes of what one host sends to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// It arrives.
+    Whole,
+    /// It is lost.
+    Silent,
+    /// It is answered with resets.
+    Rejecting,
+}
+
+/// Hosts and the links between them. Gone when it is dropped.
+#[derive(Debug)]
+pub struct Network {
+    hosts: BTreeMap<Host, Namespace>,
+    /// Made when first needed, by the host for which they answer.
+    rejecting: Mutex<BTreeMap<Host, Namespace>>,
+}
+
+impl Network {
+    /// Hosts for that many processes and for the store.
+    pub fn create(jobmanagers: usize, taskmanagers: usize) -> anyhow::Result<Network> {
+        ensure!(
+            jobmanagers <= MOST && taskmanagers <= MOST,
+            "too many hosts"
+        );
+        let here = Host::Test;
+        ip_here(&format!(
+            "link add {BRIDGE} address {mac} type bridge\n\
+             addr add {address}/24 dev {BRIDGE}\n\
+             link set {BRIDGE} up\n",
+            mac = here.mac(),
+            address = here.address(),
+        ))
+        .context("cannot make the bridge: is the test in a network of its own?")?;
+        let names = (0..jobmanagers)
+            .map(Host::JobManager)
+            .chain((0..taskmanagers).map(Host::TaskManager))
+            .chain([Host::Store]);
+        let mut hosts = BTreeMap::new();
+        for host in names {
+            let namespace = Namespace::create(&host.to_string())?;
+            let address = format!("addr add {}/24 dev eth0", host.address());
+            connect(&namespace, &host.to_string(), &host.mac(), &address)?;
+            hosts.insert(host, namespace);
+        }
+        let network = Network {
+            hosts,
+            rejecting: Mutex::default(),
+        };
+        for from in network.all() {
+            network.ip(from, &network.neighbours_of(from))?;
+        }
+        Ok(network)
+    }
+
+    /// Changes what becomes of what `from` sends to `to`. The way back stays as it is.
+    pub fn set(&self, from: Host, to: Host, link: Link) -> anyhow::Result<()> {
+        let mac = match link {
+            Link::Whole => to.mac(),
+            Link::Silent => NOWHERE.to_owned(),
+            Link::Rejecting => {
+                self.make_rejecting(to)?;
+                to.rejecting_mac()
+            }
+        };
+        self.ip(from, &neighbour(from, to, &mac))
+            .with_context(|| format!("cannot make the link from {from} to {to} {link:?}"))
+    }
+
+    /// Changes both directions.
+    pub fn set_both(&self, one: Host, other: Host, link: Link) -> anyhow::Result<()> {
+        self.set(one, other, link)?;
+        self.set(other, one, link)
+    }
+
+    /// Makes all links whole.
+    pub fn heal(&self) -> anyhow::Result<()> {
+        self.all()
+            .try_for_each(|from| self.ip(from, &self.neighbours_of(from)))
+    }
+
+    /// Whether a connection of `from` holds bytes that `to` has not acknowledged: they are sent again until it does.
+    pub fn is_sending(&self, from: Host, to: Host) -> anyhow::Result<bool> {
+        let mut sockets = self.sockets(from, to)?;
+        Ok(sockets.any(|socket| socket.has_unacknowledged))
+    }
+
+    /// Whether a process of `from` has a connection to `to`, perhaps one that the other end has closed already.
+    pub fn is_connected(&self, from: Host, to: Host) -> anyhow::Result<bool> {
+        let mut sockets = self.sockets(from, to)?;
+        Ok(sockets.any(|socket| socket.is_open))
+    }
+
+    fn sockets(&self, of: Host, to: Host) -> anyhow::Result<impl Iterator<Item = Socket>> {
+        let namespace = self.hosts.get(&of);
+        let holder = namespace
+            .with_context(|| format!("there is no host {of}"))?
+            .holder();
+        let table = std::fs::read_to_string(format!("/proc/{holder}/net/tcp"))?;
+        let lines: Vec<String> = table.lines().skip(1).map(str::to_owned).collect();
+        let address = to.address();
+        Ok(lines
+            .into_iter()
+            .filter_map(move |line| Socket::read(&line, address)))
+    }
+
+    /// The command that enters a host and becomes the program whose name follows.
+    pub(crate) fn entrance(&self, host: Host) -> anyhow::Result<Vec<String>> {
+        let namespace = self.hosts.get(&host);
+        Ok(namespace
+            .with_context(|| format!("there is no host {host}"))?
+            .entrance())
+    }
+
+    /// What listens on a host, at its address, however often it is called.
+    pub(crate) fn listen_on(
+        &self,
+        host: Host,
+        port: u16,
+    ) -> anyhow::Result<impl Fn() -> io::Result<TcpListener> + Send + Sync + 'static> {
+        let namespace = self.hosts.get(&host);
+        let holder = namespace
+            .with_context(|| format!("there is no host {host}"))?
+            .holder();
+        let address = SocketAddr::from((host.address(), port));
+        Ok(move || Namespace::inside(holder, move || TcpListener::bind(address)))
+    }
+
+    fn all(&self) -> impl Iterator<Item = Host> {
+        self.hosts.keys().copied().chain([Host::Test])
+    }
+
+    fn ip(&self, host: Host, lines: &str) -> anyhow::Result<()> {
+        match self.hosts.get(&host) {
+            Some(namespace) => namespace.ip(lines),
+            None if host == Host::Test => ip_here(lines),
+            None => anyhow::bail!("there is no host {host}"),
+        }
+    }
+
+    /// Lines that make every link of `from` whole.
+    fn neighbours_of(&self, from: Host) -> String {
+        self.all()
+            .filter(|to| *to != from)
+            .map(|to| neighbour(from, to, &to.mac()))
+            .collect()
+    }
+
+    /// Makes the namespace that answers for `host` with resets, unless it is there.
+    fn make_rejecting(&self, host: Host) -> anyhow::Result<()> {
+        let mut rejecting = self
+            .rejecting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if rejecting.contains_key(&host) {
+            return Ok(());
+        }
+        let name = format!("no-{host}");
+        let namespace = Namespace::create(&name)?;
+        // The address is not the interface's: nobody is told that it is here.
+        let address = format!("addr add {}/32 dev lo", host.address());
+        connect(&namespace, &name, &host.rejecting_mac(), &address)?;
+        let mut lines = format!("route add 10.99.0.0/24 dev eth0 src {}\n", host.address());
+        for to in self.all().filter(|to| *to != host) {
+            lines.push_str(&neighbour(host, to, &to.mac()));
+        }
+        namespace.ip(&lines)?;
+        rejecting.insert(host, namespace);
+        Ok(())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // A namespace takes its interfaces with it, though not at once.
+        let rejecting = self
+            .rejecting
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut lines: String = self
+            .hosts
+            .keys()
+            .map(|host| format!("link del v-{host}\n"))
+            .collect();
+        lines.extend(
+            rejecting
+                .keys()
+                .map(|host| format!("link del v-no-{host}\n")),
+        );
+        lines.push_str(&format!("link del {BRIDGE}\n"));
+        // What is left of it ends with the test's own namespace.
+        let _ = ip_here(&lines);
+    }
+}
+
+/// A line of `/proc/net/tcp`.
+struct Socket {
+    has_unacknowledged: bool,
+    is_open: bool,
+}
+
+impl Socket {
+    /// If the line is about a connection to `to`.
+    fn read(line: &str, to: Ipv4Addr) -> Option<Socket> {
+        // The kernel's number of the address, in the byte order of this machine.
+        let address = format!("{:08X}:", u32::from_ne_bytes(to.octets()));
+        let mut fields = line.split_whitespace().skip(2);
+        let remote = fields.next()?;
+        let state = fields.next()?;
+        let (to_send, _) = fields.next()?.split_once(':')?;
+        remote.starts_with(&address).then(|| Socket {
+            has_unacknowledged: to_send.contains(|digit| digit != '0'),
+            // ESTABLISHED, CLOSE_WAIT.
+            is_open: matches!(state, "01" | "08"),
+        })
+    }
+}
+
+/// Gives a namespace its interface on the bridge, and an address.
+fn connect(namespace: &Namespace, name: &str, mac: &str, address: &str) -> anyhow::Result<()> {
+    let holder = namespace.holder();
+    ip_here(&format!(
+        "link add v-{name} type veth peer name eth0 netns {holder}\n\
+         link set v-{name} master {BRIDGE} up\n"
+    ))?;
+    namespace.ip(&format!(
+        "link set eth0 address {mac}\n{address}\nlink set eth0 up\n"
+    ))
+}
+
+fn neighbour(from: Host, to: Host, mac: &str) -> String {
+    let interface = match from {
+        Host::Test => BRIDGE,
+        Host::JobManager(_) | Host::TaskManager(_) | Host::Store => "eth0",
+    };
+    format!(
+        "neigh replace {} lladdr {mac} nud permanent dev {interface}\n",
+        to.address()
+    )
+}

@@ -1,0 +1,179 @@
+//! The network by itself: who hears whom, and that nothing is left of it.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+
+use super::*;
+
+const PORT: u16 = 7000;
+const BOUND: Duration = Duration::from_secs(10);
+/// What is lost must stay unanswered for that long.
+const SILENCE: Duration = Duration::from_millis(300);
+
+macro_rules! on_networks {
+    ($($name:ident),+ $(,)?) => { $(
+        #[test]
+        fn $name() -> anyhow::Result<()> {
+            on_a_network_of_its_own(concat!("network::tests::", stringify!($name)), cases::$name)
+        }
+    )+ };
+}
+
+on_networks! {
+    every_host_reaches_every_other,
+    a_silent_link_loses_one_direction_alone_and_its_connections_go_on_when_it_heals,
+    a_rejecting_link_answers_with_resets,
+    nothing_is_left_of_a_network,
+}
+
+mod cases {
+    use super::*;
+
+    pub(super) async fn every_host_reaches_every_other() -> anyhow::Result<()> {
+        let network = Network::create(2, 1)?;
+        let hosts: Vec<Host> = network.all().collect();
+        ensure!(hosts.len() == 5, "{hosts:?}");
+        for to in &hosts {
+            echo_on(&network, *to)?;
+            for from in hosts.iter().filter(|from| *from != to) {
+                let mut stream = network.connect_from(*from, *to)?;
+                says(&mut stream, 7).with_context(|| format!("from {from} to {to}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn a_silent_link_loses_one_direction_alone_and_its_connections_go_on_when_it_heals()
+    -> anyhow::Result<()> {
+        let network = Network::create(3, 0)?;
+        let [a, b, c] = [0, 1, 2].map(Host::JobManager);
+        echo_on(&network, b)?;
+        echo_on(&network, c)?;
+        let (mut broken, mut whole) = (network.connect_from(a, b)?, network.connect_from(a, c)?);
+        for stream in [&mut broken, &mut whole] {
+            says(stream, 1)?;
+        }
+        for (from, to) in [(a, b), (b, a)] {
+            network.set(from, to, Link::Silent)?;
+            ensure!(!network.is_sending(a, b)?, "everything was acknowledged");
+            ensure!(says(&mut broken, 2).is_err(), "{from} reaches {to}");
+            ensure!(network.is_sending(a, b)?, "nothing is acknowledged");
+            says(&mut whole, 3).context("another link")?;
+            let new = network.connect_from(a, b);
+            ensure!(
+                new.as_ref()
+                    .is_err_and(|error| error.kind() == io::ErrorKind::TimedOut),
+                "a new connection: {new:?}"
+            );
+            network.set(from, to, Link::Whole)?;
+            // What was sent meanwhile is sent again by the kernel.
+            broken.set_read_timeout(Some(BOUND))?;
+            let mut answer = [0];
+            broken.read_exact(&mut answer)?;
+            ensure!(answer == [2], "{answer:?}");
+        }
+        Ok(())
+    }
+
+    pub(super) async fn a_rejecting_link_answers_with_resets() -> anyhow::Result<()> {
+        let network = Network::create(2, 0)?;
+        let [a, b] = [0, 1].map(Host::JobManager);
+        echo_on(&network, b)?;
+        let mut stream = network.connect_from(a, b)?;
+        says(&mut stream, 1)?;
+        network.set(a, b, Link::Rejecting)?;
+        let new = network.connect_from(a, b);
+        ensure!(
+            new.as_ref()
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused),
+            "{new:?}"
+        );
+        let old = says(&mut stream, 2);
+        ensure!(
+            old.as_ref()
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset),
+            "{old:?}"
+        );
+        // Others still reach it, and so does it others.
+        says(&mut network.connect_from(Host::Test, b)?, 3)?;
+        network.heal()?;
+        says(&mut network.connect_from(a, b)?, 4)?;
+        Ok(())
+    }
+
+    pub(super) async fn nothing_is_left_of_a_network() -> anyhow::Result<()> {
+        let network = Network::create(1, 1)?;
+        network.set(Host::JobManager(0), Host::TaskManager(0), Link::Rejecting)?;
+        let mut holders: Vec<u32> = network.hosts.values().map(Namespace::holder).collect();
+        let rejecting = network
+            .rejecting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        holders.extend(rejecting.values().map(Namespace::holder));
+        drop(rejecting);
+        drop(network);
+        for holder in holders {
+            ensure!(
+                !std::path::Path::new(&format!("/proc/{holder}")).exists(),
+                "a holder still runs"
+            );
+        }
+        // Nor are interfaces: another one can be made.
+        Network::create(1, 1).map(drop)
+    }
+}
+
+/// Sends a byte and reads it back.
+fn says(stream: &mut TcpStream, byte: u8) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.write_all(&[byte])?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    if answer == [byte] {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("{answer:?} for {byte}")))
+    }
+}
+
+impl Network {
+    /// Opens something as a process of that host would.
+    fn open_on<T: Send + 'static>(
+        &self,
+        host: Host,
+        open: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        match self.hosts.get(&host) {
+            Some(namespace) => Namespace::inside(namespace.holder(), open),
+            None => open(),
+        }
+    }
+
+    fn connect_from(&self, from: Host, to: Host) -> io::Result<TcpStream> {
+        let address = SocketAddr::from((to.address(), PORT));
+        self.open_on(from, move || TcpStream::connect_timeout(&address, SILENCE))
+    }
+}
+
+/// Answers every byte with the same byte, until the process ends.
+fn echo_on(network: &Network, host: Host) -> io::Result<()> {
+    let address = SocketAddr::from((host.address(), PORT));
+    let listener = network.open_on(host, move || TcpListener::bind(address))?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || echo(stream));
+        }
+    });
+    Ok(())
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut byte = [0];
+    loop {
+        stream.read_exact(&mut byte)?;
+        stream.write_all(&byte)?;
+    }
+}

@@ -1,0 +1,121 @@
+//! What must not change when a leader does: which attempt of each task runs, and where. And what must be told of the leaders.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use tanist_ha::keys::Kind;
+use tanist_proto::id::JobId;
+
+use crate::cluster::Cluster;
+use crate::wait::wait_for;
+
+/// How long a leader may take to know all tasks again.
+const KNOWN_BOUND: Duration = Duration::from_secs(30);
+/// How long the last term's record may take to be written.
+const HISTORY_BOUND: Duration = Duration::from_secs(10);
+
+/// Attempt and host of each task of a job, by vertex and subtask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempts(BTreeMap<(String, u64), (u64, String)>);
+
+impl Attempts {
+    /// An error if a task of `later` is another attempt, or elsewhere. A task that `later` does not know is none.
+    fn check_none_changed(&self, later: &Attempts) -> anyhow::Result<()> {
+        for (task, before) in &self.0 {
+            if let Some(after) = later.0.get(task)
+                && after != before
+            {
+                let (vertex, subtask) = task;
+                bail!("{vertex} ({subtask}) was attempt and host {before:?} and is {after:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// All tasks of a job that are deployed.
+    pub async fn attempts(&mut self, job: JobId) -> anyhow::Result<Attempts> {
+        let view = self.job(job).await?;
+        let mut attempts = BTreeMap::new();
+        for vertex in view.0["vertices"].as_array().into_iter().flatten() {
+            let (id, name) = (text(vertex, "id")?, text(vertex, "name")?);
+            let body = self.get(&format!("/v1/jobs/{job}/vertices/{id}")).await?;
+            for subtask in body["subtasks"].as_array().into_iter().flatten() {
+                // While a leader waits for the reports, it can't say where a task is.
+                if let ("RUNNING" | "FINISHED", Some(number), Some(attempt)) = (
+                    text(subtask, "status")?,
+                    subtask["subtask"].as_u64(),
+                    subtask["attempt"].as_u64(),
+                ) {
+                    let host = text(subtask, "host")?.to_owned();
+                    attempts.insert((name.to_owned(), number), (attempt, host));
+                }
+            }
+        }
+        Ok(Attempts(attempts))
+    }
+
+    /// Waits until the leader knows all tasks of `before`; an error at once if one of them is another attempt.
+    pub async fn check_untouched(&mut self, job: JobId, before: &Attempts) -> anyhow::Result<()> {
+        let looked = wait_for("all tasks to be known", KNOWN_BOUND, async || {
+            let after = self.attempts(job).await?;
+            if let Err(changed) = before.check_none_changed(&after) {
+                return Ok(Err(changed));
+            }
+            ensure!(
+                after.0.len() >= before.0.len(),
+                "only {after:?} of {before:?}"
+            );
+            anyhow::Ok(Ok(()))
+        });
+        looked.await?
+    }
+
+    /// The records of all terms in the order of their epochs, as soon as the last one is that of `epoch`.
+    pub async fn terms_up_to(&self, epoch: u64) -> anyhow::Result<Vec<Value>> {
+        let records = self.records().await?;
+        let what = format!("the record of epoch {epoch}");
+        wait_for(&what, HISTORY_BOUND, async || {
+            let page = records.list(Kind::History, None, 1000).await?;
+            let terms: Vec<Value> = page
+                .items
+                .iter()
+                .map(|(_, value)| serde_json::from_slice(value))
+                .collect::<Result<_, _>>()?;
+            let last = terms.last().and_then(|term| term["epoch"].as_u64());
+            ensure!(last == Some(epoch), "{terms:?}");
+            anyhow::Ok(terms)
+        })
+        .await
+    }
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> anyhow::Result<&'a str> {
+    let text = value[field].as_str();
+    text.with_context(|| format!("no {field} in {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempts(tasks: &[(&str, u64)]) -> Attempts {
+        let task = |(vertex, attempt): &(&str, u64)| {
+            (((*vertex).to_owned(), 0), (*attempt, "host".to_owned()))
+        };
+        Attempts(tasks.iter().map(task).collect())
+    }
+
+    #[test]
+    fn another_attempt_is_a_change_and_a_task_that_is_not_known_is_none() {
+        let before = attempts(&[("source", 0), ("sink", 1)]);
+        assert!(before.check_none_changed(&before).is_ok());
+        assert!(before.check_none_changed(&attempts(&[("sink", 1)])).is_ok());
+        let changed = before.check_none_changed(&attempts(&[("sink", 2)]));
+        let text = changed.expect_err("it changed").to_string();
+        assert!(text.contains("sink"), "{text}");
+    }
+}

@@ -1,0 +1,90 @@
+//! The way between the leader and the standbys is cut, and nothing else: the leader hears its store and every TaskManager. A link
+//! that is broken between the leader and one standby deposes nobody, in whichever direction, silent or refused. A leader that no
+//! standby hears may be deposed, as most of those asked hear another one; no task is touched then either.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{Cluster, ClusterBuilder, Host, Link, Store, StoreKind};
+
+use crate::support::{PROGRAM, RunningOn};
+
+/// Longer than the detector's bound.
+const CUT: Duration = Duration::from_millis(2500);
+
+on_networks! {
+    embedded(Embedded) { a_leader_that_a_standby_alone_does_not_hear_goes_on }
+    etcd(Etcd) {
+        a_leader_that_a_standby_alone_does_not_hear_goes_on,
+        a_leader_that_is_refused_to_a_standby_alone_goes_on,
+        a_leader_that_no_standby_hears_is_replaced,
+    }
+    zookeeper(ZooKeeper) { a_leader_that_a_standby_alone_does_not_hear_goes_on }
+}
+
+const LEADER: Host = Host::JobManager(0);
+const STANDBYS: [Host; 2] = [Host::JobManager(1), Host::JobManager(2)];
+
+async fn a_leader_that_a_standby_alone_does_not_hear_goes_on(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let [standby, _] = STANDBYS;
+    let cuts = [vec![(LEADER, standby)], vec![(standby, LEADER)]];
+    check_nobody_is_deposed(kind, Link::Silent, &cuts).await
+}
+
+async fn a_leader_that_is_refused_to_a_standby_alone_goes_on(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let [standby, _] = STANDBYS;
+    let cuts = [
+        vec![(standby, LEADER)],
+        vec![(standby, LEADER), (LEADER, standby)],
+    ];
+    check_nobody_is_deposed(kind, Link::Rejecting, &cuts).await
+}
+
+async fn a_leader_that_no_standby_hears_is_replaced(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_of_three(kind).await?;
+    let running = RunningOn::start(&mut cluster, 8).await?;
+    for standby in STANDBYS {
+        cluster.network()?.set_both(LEADER, standby, Link::Silent)?;
+    }
+    let second = cluster.successor_of(&running.first).await?;
+    running.check_untouched(&mut cluster).await?;
+    cluster.network()?.heal()?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["silent-confirmed"])])
+        .await
+}
+
+/// Makes each group of links as said for a while, one group after the other.
+async fn check_nobody_is_deposed(
+    kind: StoreKind,
+    link: Link,
+    cuts: &[Vec<(Host, Host)>],
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_of_three(kind).await?;
+    let running = RunningOn::start(&mut cluster, 7).await?;
+    for cut in cuts {
+        for (from, to) in cut {
+            cluster.network()?.set(*from, *to, link)?;
+        }
+        tokio::time::sleep(CUT).await;
+        running.check_untouched(&mut cluster).await?;
+        cluster.network()?.heal()?;
+    }
+    running.check_finished_under_the_first(&mut cluster).await
+}
+
+/// The first of which leads.
+async fn cluster_of_three(kind: StoreKind) -> anyhow::Result<Cluster> {
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
+        .jobmanagers(3)
+        .on_hosts_of_their_own()
+        .start()
+        .await?;
+    let leader = cluster.leader().await?;
+    ensure!(leader.index == 0, "{leader:?} leads first");
+    Ok(cluster)
+}

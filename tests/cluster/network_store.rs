@@ -1,0 +1,57 @@
+//! The way between the leader and its store is cut, in either direction or by resets, and nothing else: everybody still hears the
+//! leader, which hears no store. Another one leads in the end, and no task is touched.
+
+use anyhow::ensure;
+use tanist_chaos::{ClusterBuilder, Host, Link, Store, StoreKind};
+
+use crate::support::{PROGRAM, RunningOn};
+
+/// For so long a leader that is heard is left alone when leadership came free.
+const HOLD_OFF: &str = "2 s";
+
+on_networks! {
+    etcd(Etcd) {
+        a_leader_whose_words_to_the_store_are_lost_is_replaced,
+        a_leader_to_which_the_stores_words_are_lost_is_replaced,
+        a_leader_whose_store_refuses_it_is_replaced,
+    }
+    zookeeper(ZooKeeper) {
+        a_leader_whose_words_to_the_store_are_lost_is_replaced,
+        a_leader_to_which_the_stores_words_are_lost_is_replaced,
+        a_leader_whose_store_refuses_it_is_replaced,
+    }
+}
+
+async fn a_leader_whose_words_to_the_store_are_lost_is_replaced(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    check_replaced(kind, Host::JobManager(0), Host::Store, Link::Silent).await
+}
+
+async fn a_leader_to_which_the_stores_words_are_lost_is_replaced(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    check_replaced(kind, Host::Store, Host::JobManager(0), Link::Silent).await
+}
+
+async fn a_leader_whose_store_refuses_it_is_replaced(kind: StoreKind) -> anyhow::Result<()> {
+    check_replaced(kind, Host::JobManager(0), Host::Store, Link::Rejecting).await
+}
+
+async fn check_replaced(kind: StoreKind, from: Host, to: Host, link: Link) -> anyhow::Result<()> {
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
+        .on_hosts_of_their_own()
+        .set("high-availability.detector.hold-off-timeout", HOLD_OFF)
+        .start()
+        .await?;
+    let running = RunningOn::start(&mut cluster, 11).await?;
+    ensure!(running.first.index == 0, "the first one leads first");
+    cluster.network()?.set(from, to, link)?;
+    let second = cluster.successor_of(&running.first).await?;
+    running.check_untouched(&mut cluster).await?;
+    // The one that was cut off comes back, and stands by.
+    cluster.network()?.heal()?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["lease-expired"])])
+        .await
+}

@@ -1,0 +1,78 @@
+//! The store is away for longer than every lease. Its trouble is not the leader's: nobody else leads, and no task notices. Only if
+//! the leader is lost meanwhile does another one lead, as soon as the store is back.
+//!
+//! The embedded store has no server.
+
+use std::time::Duration;
+
+use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
+
+use crate::support::{PROGRAM, RunningOn};
+
+/// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s.
+const OUTAGE: Duration = Duration::from_secs(4);
+/// After the return of the store somebody leads within this time, if the leader was lost.
+const LEADS_AGAIN: Duration = Duration::from_secs(1);
+
+on_stores! {
+    etcd(Etcd) {
+        a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader,
+        a_store_that_is_down_for_longer_than_every_lease_changes_no_leader,
+        a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_back,
+    }
+    zookeeper(ZooKeeper) {
+        a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader,
+        a_store_that_is_down_for_longer_than_every_lease_changes_no_leader,
+        a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_back,
+    }
+}
+
+async fn a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on_its_own(kind).await?;
+    let running = RunningOn::start(&mut cluster, 12).await?;
+    cluster.store().stop_server()?;
+    tokio::time::sleep(OUTAGE).await;
+    running.check_untouched(&mut cluster).await?;
+    cluster.store().cont_server()?;
+    running.check_finished_under_the_first(&mut cluster).await
+}
+
+async fn a_store_that_is_down_for_longer_than_every_lease_changes_no_leader(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on_its_own(kind).await?;
+    let running = RunningOn::start(&mut cluster, 12).await?;
+    cluster.store().kill_server()?;
+    tokio::time::sleep(OUTAGE).await;
+    running.check_untouched(&mut cluster).await?;
+    cluster.store().restart_server().await?;
+    running.check_finished_under_the_first(&mut cluster).await
+}
+
+async fn a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_back(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on_its_own(kind).await?;
+    let running = RunningOn::start(&mut cluster, 14).await?;
+    cluster.store().kill_server()?;
+    cluster.jobmanager(running.first.index).kill();
+    tokio::time::sleep(OUTAGE).await;
+    cluster.store().restart_server().await?;
+    let standby = 1 - running.first.index;
+    cluster
+        .jobmanager(standby)
+        .says("leadership confirmed", LEADS_AGAIN)
+        .await?;
+    let second = cluster.successor_of(&running.first).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .await
+}
+
+async fn cluster_on_its_own(kind: StoreKind) -> anyhow::Result<Cluster> {
+    ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
+        .start()
+        .await
+}

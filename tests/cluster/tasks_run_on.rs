@@ -1,0 +1,95 @@
+//! Leaders come and go, and no task is touched: the attempt that a task is at the start it still is at the end.
+
+use anyhow::ensure;
+use tanist_chaos::StoreKind;
+
+use crate::support::{RunningOn, cluster_on};
+
+on_stores! {
+    embedded(Embedded) {
+        tasks_run_on_when_their_leader_is_killed,
+        tasks_run_on_when_their_leader_is_asked_to_end,
+        tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again,
+        tasks_run_on_when_all_jobmanagers_are_killed_and_started_again,
+    }
+    etcd(Etcd) {
+        tasks_run_on_when_their_leader_is_killed,
+        tasks_run_on_when_their_leader_is_asked_to_end,
+        tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again,
+        tasks_run_on_when_all_jobmanagers_are_killed_and_started_again,
+    }
+    zookeeper(ZooKeeper) {
+        tasks_run_on_when_their_leader_is_killed,
+        tasks_run_on_when_their_leader_is_asked_to_end,
+        tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again,
+        tasks_run_on_when_all_jobmanagers_are_killed_and_started_again,
+    }
+}
+
+/// All processes are on one host, and one that is there hears at once that another one is not.
+const GONE: [&str; 2] = ["process-gone", "lost-by-several"];
+
+async fn tasks_run_on_when_their_leader_is_killed(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.jobmanagers(3).start().await?;
+    let running = RunningOn::start(&mut cluster, 8).await?;
+    let first = cluster.kill_leader().await?;
+    let second = cluster.successor_of(&first).await?;
+    running.check_untouched(&mut cluster).await?;
+    // Once more, so that what was adopted is adopted again.
+    cluster.jobmanager(first.index).start()?;
+    cluster.kill_leader().await?;
+    let third = cluster.successor_of(&second).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &GONE), (third, &GONE)])
+        .await
+}
+
+async fn tasks_run_on_when_their_leader_is_asked_to_end(kind: StoreKind) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let running = RunningOn::start(&mut cluster, 5).await?;
+    let status = cluster.jobmanager(running.first.index).terminate().await?;
+    ensure!(status.success(), "it did not end in order: {status}");
+    let second = cluster.successor_of(&running.first).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["invited"])])
+        .await
+}
+
+async fn tasks_run_on_when_the_only_jobmanager_is_killed_and_started_again(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.jobmanagers(1).start().await?;
+    let running = RunningOn::start(&mut cluster, 6).await?;
+    cluster.kill_leader().await?;
+    // As a supervisor does.
+    cluster.jobmanager(0).start()?;
+    let second = cluster.successor_of(&running.first).await?;
+    // Both are true, and either may be seen first.
+    let seen = ["own-earlier-incarnation", "process-gone"];
+    running
+        .check_finished_under(&mut cluster, &[(second, &seen)])
+        .await
+}
+
+async fn tasks_run_on_when_all_jobmanagers_are_killed_and_started_again(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = cluster_on(kind).await?.start().await?;
+    let running = RunningOn::start(&mut cluster, 8).await?;
+    for index in [1, 0] {
+        cluster.jobmanager(index).kill();
+    }
+    for index in [1, 0] {
+        cluster.jobmanager(index).start()?;
+    }
+    let second = cluster.successor_of(&running.first).await?;
+    // Whoever is quickest: the former leader, or the other one that finds it gone or changed.
+    let seen = [
+        "own-earlier-incarnation",
+        "process-gone",
+        "other-incarnation",
+    ];
+    running
+        .check_finished_under(&mut cluster, &[(second, &seen)])
+        .await
+}
