@@ -1,0 +1,298 @@
+//! One case at a time.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_stands_at_the_number_is_proven_without_a_read() {
+    let (cluster, term, store, mut cache) = followed().await;
+    term.put("f", "1").await;
+    term.put("a", "2").await;
+    follow_to(&mut cache, 7).await;
+    let status = *cache.status.borrow();
+    assert_eq!((status.records, status.lag()), (6, Some(0)));
+    store.reads();
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.proof, Proof::Current);
+    assert_eq!((proven.from_cache, proven.read), (6, 0));
+    assert!(store.reads().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_between_the_last_look_and_the_deposing_is_read() {
+    let (cluster, term, store, mut cache) = followed().await;
+    term.put("b", "2").await;
+    term.put("f", "1").await;
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.proof, Proof::CaughtUp);
+    assert_eq!((proven.from_cache, proven.read), (4, 2));
+    assert_eq!(store.reads(), ["touched", "get"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_ended_right_before_the_deposing_is_not_there_any_more() {
+    let (cluster, term, _, mut cache) = followed().await;
+    let ended = vec![
+        Write::Delete { key: state("c") },
+        put(key(Kind::Results, "c"), "finished"),
+    ];
+    term.commit(ended).await;
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.records.get(&state("c")), None);
+    assert!(proven.records.get(&key(Kind::Results, "c")).is_some());
+    assert_eq!((proven.from_cache, proven.read), (4, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_went_and_came_again_is_the_new_one() {
+    let (cluster, term, _, mut cache) = followed().await;
+    term.delete("a").await;
+    term.put("a", "again").await;
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.records.get(&state("a")), Some(&Bytes::from("again")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_is_younger_than_the_position_is_read_again() {
+    let (cluster, term, store, mut cache) = followed().await;
+    term.put("a", "2").await;
+    // After the ring was read, and before the value is.
+    let delete = vec![Write::Delete { key: state("a") }, put(state("b"), "2")];
+    store.act([Act::Nothing, Act::Commit(term.clone(), delete)]);
+    follow_to(&mut cache, 6).await;
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.proof, Proof::CaughtUp);
+    assert_eq!(proven.records.get(&state("a")), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_while_everything_is_listed_is_not_missed() {
+    let cluster = MemoryCluster::default();
+    let term = Term::begin(&cluster, "first").await;
+    for number in 0..9 {
+        term.put(&format!("job-{number}"), "1").await;
+    }
+    for place in 0..6 {
+        let store = Met::new(&cluster);
+        let mut cache = cache_of(&store, ROOM);
+        let number = term.number().await.number;
+        let writes = vec![
+            put(state(&format!("a-first-{place}")), "x"),
+            put(state("job-4"), format!("{place}")),
+            Write::Delete {
+                key: state(&format!("job-{place}")),
+            },
+        ];
+        store.act(std::iter::repeat_n(Act::Nothing, place));
+        store.act([Act::Commit(term.clone(), writes)]);
+        follow_to(&mut cache, number + 1).await;
+        let at = term.number().await;
+        assert_eq!(at.number, number + 1);
+        let proven = cache
+            .prove(&term.fence.incarnation, at)
+            .await
+            .expect("proven");
+        assert_eq!(proven.proof, Proof::Current);
+        assert_eq!(
+            proven.records,
+            stored(&cluster).await,
+            "written at read {place}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_the_ring_has_left_behind_lists_again() {
+    for behind in [CHANGES_RING, CHANGES_RING + 1] {
+        let (cluster, term, store, mut cache) = followed().await;
+        term.delete("a").await;
+        for _ in 1..behind {
+            term.put("b", "x").await;
+        }
+        let proven = taken_over(&cluster, &mut cache).await;
+        if behind == CHANGES_RING {
+            assert_eq!(proven.proof, Proof::CaughtUp);
+            assert!(!store.reads().contains(&"list"));
+        } else {
+            assert_eq!(proven.proof, Proof::Listed);
+            assert_eq!((proven.from_cache, proven.read), (0, 4));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_that_is_passed_while_it_is_read_is_noticed() {
+    let (cluster, term, store, mut cache) = followed().await;
+    term.delete("a").await;
+    // The watch told of one transaction; by the time its entry is read, that is another one's.
+    let mut status = cache.status.subscribe();
+    let many = (0..CHANGES_RING).map(|number| {
+        let writes = vec![put(state("b"), number.to_string())];
+        (term.clone(), writes)
+    });
+    let many: Vec<_> = many.collect();
+    tokio::select! {
+        never = cache.follow() => match never {},
+        () = async {
+            for (term, writes) in many {
+                term.commit(writes).await;
+            }
+            let end = term.number().await;
+            status.wait_for(|it| it.change == Some(end)).await.expect("it lives");
+        } => {}
+    }
+    drop(store);
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.records.get(&state("a")), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_tells_nothing_costs_time_and_no_record() {
+    let (cluster, term, store, mut cache) = followed().await;
+    store.faults().watch_lag(Duration::from_secs(3600));
+    term.put("a", "2").await;
+    term.delete("b").await;
+    let following = tokio::time::timeout(Duration::from_secs(60), cache.follow()).await;
+    assert!(following.is_err());
+    assert_eq!(cache.status.borrow().change.map(|it| it.number), Some(5));
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!((proven.proof, proven.read), (Proof::CaughtUp, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_beyond_the_bound_are_known_by_name_and_read_at_the_takeover() {
+    let cluster = MemoryCluster::default();
+    let term = Term::begin(&cluster, "first").await;
+    let store = Met::new(&cluster);
+    let mut cache = cache_of(&store, 3000);
+    for number in 1..=8 {
+        term.put(&format!("job-{number}"), &"x".repeat(500)).await;
+        follow_to(&mut cache, number).await;
+    }
+    let status = *cache.status.borrow();
+    assert_eq!((status.records, status.named_only), (8, 4));
+    // Room for some of the others.
+    term.delete("job-1").await;
+    term.delete("job-2").await;
+    follow_to(&mut cache, 10).await;
+    let status = *cache.status.borrow();
+    assert_eq!((status.records, status.named_only), (6, 2));
+    assert!(status.bytes <= 3000, "{status:?}");
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.proof, Proof::Current);
+    assert_eq!((proven.from_cache, proven.read), (4, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_incarnation_at_the_same_number_is_read_anew() {
+    let (cluster, term, _, mut cache) = followed().await;
+    cluster.wipe();
+    let other = Term::begin(&cluster, "other").await;
+    assert_eq!(other.fence.epoch, term.fence.epoch);
+    for _ in 0..5 {
+        other.put("z", "1").await;
+    }
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!(proven.proof, Proof::Listed);
+    assert_eq!(proven.records.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_went_back_is_listed_again_by_whoever_follows() {
+    let (cluster, _, _, mut cache) = followed().await;
+    cluster.wipe();
+    let other = Term::begin(&cluster, "other").await;
+    other.put("z", "1").await;
+    follow_to(&mut cache, 1).await;
+    assert_eq!(cache.status.borrow().records, 1);
+    let proven = taken_over(&cluster, &mut cache).await;
+    assert_eq!((proven.from_cache, proven.read), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_store_is_nothing_to_stand_on() {
+    let cluster = MemoryCluster::default();
+    let store = Met::new(&cluster);
+    let mut cache = cache_of(&store, ROOM);
+    let following = tokio::time::timeout(Duration::from_secs(1), cache.follow()).await;
+    assert!(following.is_err());
+    assert_eq!(cache.status.borrow().lag(), None);
+    // The first leader, with nothing to recover.
+    let term = Term::begin(&cluster, "first").await;
+    let at = term.number().await;
+    let proven = cache
+        .prove(&term.fence.incarnation, at)
+        .await
+        .expect("proven");
+    assert!(proven.records.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proof_gives_the_records_away_and_leaves_nothing() {
+    let (cluster, term, store, mut cache) = followed().await;
+    taken_over(&cluster, &mut cache).await;
+    let status = *cache.status.borrow();
+    assert_eq!((status.change, status.records, status.bytes), (None, 0, 0));
+    drop(term);
+    store.reads();
+    // After the term it starts anew.
+    follow_to(&mut cache, 5).await;
+    assert_eq!(store.reads().first(), Some(&"guard"));
+    assert_eq!(cache.status.borrow().records, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_that_moved_on_proves_nothing() {
+    let (cluster, _, _, mut cache) = followed().await;
+    let deposed = Term::begin(&cluster, "deposed").await;
+    let at = deposed.number().await;
+    let younger = Term::begin(&cluster, "younger").await;
+    younger.put("a", "2").await;
+    follow_to(&mut cache, 6).await;
+    let proven = cache.prove(&deposed.fence.incarnation, at).await;
+    assert!(proven.is_err(), "{proven:?}");
+    let at = younger.number().await;
+    let proven = cache
+        .prove(&younger.fence.incarnation, at)
+        .await
+        .expect("proven");
+    assert_eq!(proven.records, stored(&cluster).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proof_that_fails_at_any_read_succeeds_when_it_is_tried_again() {
+    for failing in 0..8 {
+        let (cluster, term, store, mut cache) = followed().await;
+        let is_cold = failing % 2 == 0;
+        if is_cold {
+            cache = cache_of(&store, ROOM);
+        }
+        term.put("a", "2").await;
+        store.act(std::iter::repeat_n(Act::Nothing, failing / 2));
+        store.act([Act::Fail]);
+        let successor = Term::begin(&cluster, "successor").await;
+        let at = successor.number().await;
+        let incarnation = &successor.fence.incarnation;
+        let mut proven = cache.prove(incarnation, at).await;
+        if proven.is_err() {
+            proven = cache.prove(incarnation, at).await;
+        }
+        assert_eq!(proven.expect("proven").records, stored(&cluster).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_is_interrupted_at_any_moment_stays_right() {
+    for stop_after in 0..40 {
+        let (cluster, term, store, mut cache) = followed().await;
+        if stop_after % 2 == 0 {
+            cache = cache_of(&store, ROOM);
+        }
+        store.faults().delay(Duration::from_millis(10));
+        term.put("a", "2").await;
+        term.delete("b").await;
+        let bound = Duration::from_millis(3 * stop_after);
+        let _ = tokio::time::timeout(bound, cache.follow()).await;
+        term.put("c", "2").await;
+        taken_over(&cluster, &mut cache).await;
+    }
+}
