@@ -227,6 +227,7 @@ impl JobMasterActor {
 
     /// Gives an event to the core and starts its effects. The answer to an offer is returned.
     pub(super) fn hear(&mut self, event: Event) -> Result<pb::OfferSlotsResponse, Refusal> {
+        self.forgive_standstill();
         let effects = self.core.handle(self.clock.now_ms(), event)?;
         let mut answer = pb::OfferSlotsResponse::default();
         self.follow_peers();
@@ -389,7 +390,29 @@ impl JobMasterActor {
             .map_or(self.next_heartbeat, |at| at.min(self.next_heartbeat))
     }
 
+    /// Whoever stood still (a process that was stopped, a host that had no time for it) has heard nobody meanwhile: that is
+    /// not the silence of others. What waits for them waits as much longer, and they are asked at once.
+    fn forgive_standstill(&mut self) {
+        let now = Instant::now();
+        let late = now.saturating_duration_since(self.next_heartbeat);
+        if late < self.options.heartbeat_interval {
+            return;
+        }
+        let job = &self.context.graph.job_id;
+        tracing::warn!(
+            job,
+            ?late,
+            "stood still, TaskManagers get as much more time"
+        );
+        for peer in self.peers.values_mut() {
+            peer.last_heard = (peer.last_heard + late).min(now);
+        }
+        self.core.put_off_deadlines(millis(late));
+        self.next_heartbeat = now;
+    }
+
     fn tick(&mut self) {
+        self.forgive_standstill();
         let now = Instant::now();
         let timeout = self.options.heartbeat_timeout;
         let silent = self

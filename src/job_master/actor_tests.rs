@@ -88,6 +88,30 @@ async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    fixture.report("tm1", 1, task_executor.reports()).await;
+    // As if its process had been stopped: no timer fired in between.
+    tokio::time::advance(Duration::from_secs(90)).await;
+    let asked = tokio::time::Instant::now();
+    while asked.elapsed() < Duration::from_secs(120) {
+        let details = fixture.job_master.describe().await.expect("alive");
+        assert_eq!(details.status(), JobStatus::Running);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!task_executor.was_called("cancel"));
+    // Whoever is silent afterwards is lost as always.
+    *lock(&task_executor.mood) = Mood::Silent;
+    let result = fixture.job_master.ended();
+    let ended = tokio::time::timeout(Duration::from_secs(300), result).await;
+    let result = ended.expect("in time").expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
     let fixture = Fixture::start(options(RestartStrategy::default()));
     fixture.register("tm1", 1).await.expect("admitted");

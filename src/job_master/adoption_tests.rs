@@ -36,6 +36,18 @@ fn a_region_that_runs_whole_goes_on_and_nothing_is_sent_to_it() {
 }
 
 #[test]
+fn a_leader_that_stood_still_while_it_waited_waits_as_much_longer() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 3));
+    job.core.put_off_deadlines(2 * RECONCILE_MS);
+    job.pass(2 * RECONCILE_MS);
+    assert_eq!(job.core.status(), JobStatus::Reconciling);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.assert_adopted(4);
+}
+
+#[test]
 fn a_region_of_which_one_half_was_deployed_is_restarted_without_counting_a_failure() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 1));

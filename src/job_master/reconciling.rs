@@ -82,6 +82,24 @@ impl JobMasterCore {
         Some(since_ms.saturating_add(self.options.reconcile_timeout_ms))
     }
 
+    /// This process stood still for so long: whoever is waited for has as much more time.
+    pub fn put_off_deadlines(&mut self, by_ms: u64) {
+        let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
+        self.reconciliation.since_ms.iter_mut().for_each(later);
+        for region in &mut self.execution.regions {
+            if let RegionPhase::Waiting { since_ms } = &mut region.phase {
+                later(since_ms);
+            }
+        }
+        for task in &mut self.execution.tasks {
+            later(&mut task.execution.canceling_since_ms);
+        }
+        let known = self.task_managers.values_mut();
+        for stray in known.flat_map(|known| known.strays.values_mut()) {
+            later(&mut stray.canceling_since_ms);
+        }
+    }
+
     /// Gives up what is awaited for too long.
     pub(super) fn miss_overdue(&mut self, now_ms: u64) {
         if self

@@ -17,11 +17,13 @@ use super::requests::refusal;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// A graph of a job, by the SHA-256 of its encoded form.
+/// A graph of a job, by the SHA-256 of its encoded form, and who has it: a leader that is gone must not hold up the
+/// deployments of the next one, which has the same graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GraphKey {
     pub(super) job: JobId,
     pub(super) sha256: Vec<u8>,
+    pub(super) endpoints: Vec<String>,
 }
 
 /// A graph that was fetched.
@@ -55,8 +57,11 @@ impl Core {
         if known.is_some_and(|known| known.if_is(reference).is_some()) {
             return Ok(None);
         }
-        let sha256 = reference.sha256.clone();
-        Ok(Some(GraphKey { job, sha256 }))
+        Ok(Some(GraphKey {
+            job,
+            sha256: reference.sha256.clone(),
+            endpoints: reference.endpoints.clone(),
+        }))
     }
 
     /// A graph is there: it is kept as long as its job is.

@@ -153,6 +153,33 @@ async fn a_deployment_held_up_by_its_graph_is_refused_when_a_younger_leader_is_k
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deployment_of_the_next_leader_does_not_wait_for_the_graph_of_a_leader_that_is_gone() {
+    let mut scene = Scene::start().await;
+    let late = scene.deploy(0, 1);
+    scene.asked(1).await;
+    let served = ServedBlobs::new("jm2:2");
+    let encoded = Bytes::from(graph().encode_to_vec());
+    let held = served.hold(encoded).await.expect("held");
+    scene
+        .world
+        .connector
+        .put_blobs("jm2:2", Arc::new(served.clone()));
+    let (_, younger) = scene.world.with_leader("jm2:1", 2).await;
+    younger.registered_job().await;
+    let request = pb::SubmitTasksRequest {
+        graph: None,
+        graph_reference: Some(held.reference()),
+        ..younger.deployment(0, 2, A1)
+    };
+    let answer = younger.task_executor().submit_tasks(request).await;
+    assert_eq!(answer.expect("is registered").refused, []);
+    let started = scene.world.next_started().await;
+    assert_eq!(started.start.deployment.generation, 2);
+    scene.may_answer();
+    late.await.expect("no panic").expect_err("outdated");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_task_cancelled_while_its_graph_is_fetched_never_starts() {
     let mut scene = Scene::start().await;
     let late = scene.deploy(0, 1);
