@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
-use crate::election::{Detection, Leadership, ProcessId};
+use crate::election::{Detection, Epoch, Leadership, ProcessId};
 
 const BOUND: Duration = Duration::from_secs(5);
 
@@ -218,4 +218,17 @@ async fn an_invitation_that_nobody_follows_changes_nothing() {
     network.store.heal(&ProcessId::new("c"));
     sleep(Duration::from_secs(60)).await;
     assert!(a.holds(1) && !b.holds(2) && !c.holds(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
+    let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    network.store.partition(&ProcessId::new("b"));
+    let invited = b.detector.accept(ProcessId::new("a"), Epoch::new(1), BOUND);
+    let answer = tokio::time::timeout(BOUND / 2, invited).await;
+    assert!(answer.is_err(), "the store does not answer it: {answer:?}");
+    sleep(BOUND).await;
+    network.store.heal(&ProcessId::new("b"));
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1) && !b.holds(2));
 }
