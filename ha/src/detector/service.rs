@@ -100,6 +100,7 @@ impl Detector {
             witnesses: Vec::new(),
             hearing: hearing_out,
             twin: None,
+            began: None,
             stop: stop.clone(),
         };
         services.election.runtime().spawn(actor.run());
@@ -179,6 +180,8 @@ struct DetectorActor {
     hearing: watch::Sender<Hearing>,
     /// The living process that was complained about.
     twin: Option<String>,
+    /// The youngest epoch when this start first saw the keys: earlier starts of the process led in none after it.
+    began: Option<Epoch>,
     stop: CancellationToken,
 }
 
@@ -239,6 +242,9 @@ impl DetectorActor {
             .borrow()
             .session()
             .is_some();
+        if let Some(view) = &view {
+            self.began.get_or_insert(view.youngest());
+        }
         let target = view.as_ref().and_then(|view| self.target_in(view, leads));
         let watched = self.core.target().cloned();
         let needs_members = target
@@ -271,6 +277,11 @@ impl DetectorActor {
         let lease = self.services.election.lease();
         let nonce = lease.borrow().nonce().cloned();
         if own && nonce.is_none_or(|nonce| nonce == leader.nonce) {
+            return None;
+        }
+        if own && self.began.is_none_or(|began| leader.epoch > began) {
+            // Taken since this start began: by another living process with the same id, which is not to be deposed for
+            // being an earlier start. The two would go on like that for ever.
             return None;
         }
         let info = view.info.as_ref().filter(|info| info.epoch == leader.epoch);

@@ -232,3 +232,13 @@ async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
     sleep(Duration::from_secs(60)).await;
     assert!(a.holds(1) && !b.holds(2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_that_were_given_one_id_come_to_rest() {
+    let (network, [_first]) = cluster([("a", "x")]).await;
+    // The second takes the first for an earlier start of itself, as it can't be asked; not the other way round, too.
+    let second = network.start("a", "y").await;
+    second.leads(2).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(second.holds(2));
+}
