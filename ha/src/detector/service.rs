@@ -291,8 +291,9 @@ impl DetectorActor {
             .find(|member| member.process == leader.process && !own);
         let of_member = member.and_then(|member| member.addresses.get(PEER));
         let known = info.and_then(|info| info.addresses.get(PEER)).or(of_member);
+        // Before it is confirmed the address may be an earlier start's, and its host would lend weight to a refusal there.
         let host = member
-            .filter(|_| of_member == known)
+            .filter(|_| info.is_some() && of_member == known)
             .and_then(|member| member.host.clone());
         // Before it is confirmed only the members tell: what was known of this leader is not forgotten over that.
         let before = self.core.target().filter(|target| {

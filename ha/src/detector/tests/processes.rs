@@ -242,3 +242,14 @@ async fn two_processes_that_were_given_one_id_come_to_rest() {
     sleep(Duration::from_secs(60)).await;
     assert!(second.holds(2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_address_of_an_earlier_start_accuses_nobody() {
+    let (network, [_a, b]) = cluster([("a", "x"), ("b", "x")]).await;
+    // The members still name the port of `b`'s earlier start.
+    network.cut("a", "b", Cut::Refused);
+    b.election.depose(Epoch::new(1)).await.expect("deposed");
+    b.leads(2).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(b.holds(2));
+}
