@@ -58,6 +58,8 @@ pub struct DetectorServices {
 struct Hearing {
     leader: Option<(ProcessId, Epoch)>,
     connected: bool,
+    /// It has not been heard yet.
+    opening: bool,
     /// How many beats of the stream were heard.
     beats: u64,
     last_heard: Moment,
@@ -124,14 +126,15 @@ impl Detector {
         }
         let clock = self.services.election.clock();
         let since = |last: Moment| clock.now().since(last);
-        if !before.connected {
+        // Who has only begun to listen has lost nothing yet.
+        let is_lost = |now: &Hearing| !now.connected && !now.opening;
+        if is_lost(&before) {
             return Reply::Lost {
                 since: since(before.last_heard),
             };
         }
-        let news = hearing.wait_for(|now| {
-            now.leader != asked_about || !now.connected || now.beats != before.beats
-        });
+        let news = hearing
+            .wait_for(|now| now.leader != asked_about || is_lost(now) || now.beats != before.beats);
         match timeout(question.patience, news).await {
             Ok(Ok(now)) if now.leader == asked_about && now.beats != before.beats => Reply::Hears,
             Ok(Ok(now)) if now.leader == asked_about => Reply::Lost {
@@ -483,12 +486,14 @@ impl DetectorActor {
         let target = self.core.target();
         let leader = target.map(|target| (target.process.clone(), target.epoch));
         let connected = self.core.is_connected();
+        let opening = self.core.is_opening();
         let last_heard = self.core.last_heard().unwrap_or_default();
         let unsure = self.core.is_unsure();
         self.hearing.send_if_modified(|hearing| {
             let before = hearing.clone();
             hearing.leader = leader;
             hearing.connected = connected;
+            hearing.opening = opening;
             hearing.last_heard = last_heard;
             hearing.unsure = unsure;
             before != *hearing

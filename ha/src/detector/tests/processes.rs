@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
+use crate::detector::beat::{Question, Reply};
 use crate::election::{Detection, Epoch, Leadership, ProcessId};
 
 const BOUND: Duration = Duration::from_secs(5);
@@ -231,6 +232,26 @@ async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
     network.store.heal(&ProcessId::new("b"));
     sleep(Duration::from_secs(60)).await;
     assert!(a.holds(1) && !b.holds(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
+    let (network, [_a]) = cluster([("a", "x")]).await;
+    network.cut("c", "a", Cut::Silent);
+    let c = network.start("c", "z").await;
+    let question = Question {
+        leader: ProcessId::new("a"),
+        epoch: Epoch::new(1),
+        address: "a".to_owned(),
+        patience: Duration::from_millis(250),
+    };
+    sleep(Duration::from_millis(20)).await;
+    let mended = async {
+        sleep(Duration::from_millis(100)).await;
+        network.mend();
+    };
+    let (reply, ()) = tokio::join!(c.detector.answer(&question), mended);
+    assert_eq!(reply, Reply::Hears);
 }
 
 #[tokio::test(start_paused = true)]
