@@ -113,6 +113,13 @@ impl DetectorCore {
             .is_some_and(|watched| watched.link == Link::Up)
     }
 
+    /// Whether nothing has come from its address yet.
+    pub fn is_opening(&self) -> bool {
+        self.watched
+            .as_ref()
+            .is_some_and(|watched| watched.link == Link::Opening)
+    }
+
     /// When the watched term was last heard; if never, since when it is watched.
     pub fn last_heard(&self) -> Option<Moment> {
         self.watched.as_ref().map(Watched::last_heard)

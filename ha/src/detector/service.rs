@@ -58,6 +58,8 @@ pub struct DetectorServices {
 struct Hearing {
     leader: Option<(ProcessId, Epoch)>,
     connected: bool,
+    /// It has not been heard yet.
+    opening: bool,
     /// How many beats of the stream were heard.
     beats: u64,
     last_heard: Moment,
@@ -101,6 +103,7 @@ impl Detector {
             witnesses: Vec::new(),
             hearing: hearing_out,
             twin: None,
+            began: None,
             stop: stop.clone(),
         };
         services.election.runtime().spawn(actor.run());
@@ -124,14 +127,15 @@ impl Detector {
         }
         let clock = self.services.election.clock();
         let since = |last: Moment| clock.now().since(last);
-        if !before.connected {
+        // Who has only begun to listen has lost nothing yet.
+        let is_lost = |now: &Hearing| !now.connected && !now.opening;
+        if is_lost(&before) {
             return Reply::Lost {
                 since: since(before.last_heard),
             };
         }
-        let news = hearing.wait_for(|now| {
-            now.leader != asked_about || !now.connected || now.beats != before.beats
-        });
+        let news = hearing
+            .wait_for(|now| now.leader != asked_about || is_lost(now) || now.beats != before.beats);
         match timeout(question.patience, news).await {
             Ok(Ok(now)) if now.leader == asked_about && now.beats != before.beats => Reply::Hears,
             Ok(Ok(now)) if now.leader == asked_about => Reply::Lost {
@@ -182,6 +186,8 @@ struct DetectorActor {
     hearing: watch::Sender<Hearing>,
     /// The living process that was complained about.
     twin: Option<String>,
+    /// The youngest epoch when this start first saw the keys: earlier starts of the process led in none after it.
+    began: Option<Epoch>,
     stop: CancellationToken,
 }
 
@@ -242,6 +248,9 @@ impl DetectorActor {
             .borrow()
             .session()
             .is_some();
+        if let Some(view) = &view {
+            self.began.get_or_insert(view.youngest());
+        }
         let target = view.as_ref().and_then(|view| self.target_in(view, leads));
         let watched = self.core.target().cloned();
         let youngest = view.as_ref().map_or(Epoch::ZERO, ElectionView::youngest);
@@ -274,6 +283,11 @@ impl DetectorActor {
         if own && nonce.is_none_or(|nonce| nonce == leader.nonce) {
             return None;
         }
+        if own && self.began.is_none_or(|began| leader.epoch > began) {
+            // Taken since this start began: by another living process with the same id, which is not to be deposed for
+            // being an earlier start. The two would go on like that for ever.
+            return None;
+        }
         let info = view.info.as_ref().filter(|info| info.epoch == leader.epoch);
         let member = self
             .members
@@ -281,8 +295,9 @@ impl DetectorActor {
             .find(|member| member.process == leader.process && !own);
         let of_member = member.and_then(|member| member.addresses.get(PEER));
         let known = info.and_then(|info| info.addresses.get(PEER)).or(of_member);
+        // Before it is confirmed the address may be an earlier start's, and its host would lend weight to a refusal there.
         let host = member
-            .filter(|_| of_member == known)
+            .filter(|_| info.is_some() && of_member == known)
             .and_then(|member| member.host.clone());
         // Before it is confirmed only the members tell: what was known of this leader is not forgotten over that.
         let before = self.core.target().filter(|target| {
@@ -473,12 +488,14 @@ impl DetectorActor {
         let target = self.core.target();
         let leader = target.map(|target| (target.process.clone(), target.epoch));
         let connected = self.core.is_connected();
+        let opening = self.core.is_opening();
         let last_heard = self.core.last_heard().unwrap_or_default();
         let unsure = self.core.is_unsure();
         self.hearing.send_if_modified(|hearing| {
             let before = hearing.clone();
             hearing.leader = leader;
             hearing.connected = connected;
+            hearing.opening = opening;
             hearing.last_heard = last_heard;
             hearing.unsure = unsure;
             before != *hearing

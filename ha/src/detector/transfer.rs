@@ -12,7 +12,8 @@ use tracing::{info, warn};
 use super::beat::{Beat, Stance};
 use super::service::{Detector, PEER};
 use crate::election::{
-    Detection, Epoch, Evidence, Former, LeaderSession, Leadership, Member, ProcessId,
+    Detection, Epoch, Evidence, Former, LeaderElection, LeaderSession, Leadership, Member,
+    ProcessId,
 };
 
 /// Why the term goes on.
@@ -150,13 +151,25 @@ impl Detector {
             last_beat: Some(now),
             detected: now,
         };
-        match timeout(bound, election.depose_because(epoch, evidence)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => {
-                election.spare(epoch).await;
-                Err(format!("the store did not grant it within {bound:?}"))
-            }
+        // Whoever invited may give up waiting, which drops this call: the wish has to end with its bound all the same.
+        let wish = depose_within(election.clone(), epoch, evidence, bound);
+        let granted = election.runtime().spawn(wish).await;
+        granted.unwrap_or_else(|failure| Err(failure.to_string()))
+    }
+}
+
+async fn depose_within(
+    election: LeaderElection,
+    epoch: Epoch,
+    evidence: Evidence,
+    bound: Duration,
+) -> Result<(), String> {
+    match timeout(bound, election.depose_because(epoch, evidence)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => {
+            election.spare(epoch).await;
+            Err(format!("the store did not grant it within {bound:?}"))
         }
     }
 }

@@ -14,7 +14,8 @@
 //! - A term is over only when the store says that `epoch` moved on or refuses to attach it, when a higher epoch was heard
 //!   of, or by resigning. Never because of a clock, a lost session or an unreachable store.
 //! - An ambiguous answer decides nothing: the same request is sent again, or the keys are read until they name this
-//!   session (its request was applied) or a moved epoch (it never will be).
+//!   session (its request was applied) or a moved epoch (it never will be). Only a request to depose that nobody wants any
+//!   more is not sent again.
 //! - Views are compared by epoch: one of an older epoch than this process knows says nothing.
 
 use crate::clock::Moment;
@@ -190,8 +191,15 @@ impl ElectionCore {
             Phase::Standby if self.view.is_none() => self.read(effects),
             Phase::Standby => self.consider_taking(now, effects),
             Phase::Taking(taking) if !taking.in_flight && !self.reading => {
-                taking.in_flight = true;
-                effects.push(taking.request());
+                let deposed = taking.deposed_other(&self.process);
+                if deposed.is_some() && deposed != self.depose {
+                    // Nobody wants that any more, so it is not sent again. If a copy of it is applied all the same, the
+                    // keys name this session, which then takes the term up.
+                    self.phase = Phase::Standby;
+                } else {
+                    taking.in_flight = true;
+                    effects.push(taking.request());
+                }
             }
             Phase::Suspended {
                 attaching: false, ..
@@ -588,6 +596,13 @@ impl ElectionCore {
 }
 
 impl Taking {
+    /// The living term of another process that this ends.
+    fn deposed_other(&self, own: &ProcessId) -> Option<Epoch> {
+        let leader = self.seen.leader.as_ref();
+        let other = leader.filter(|leader| leader.process != *own);
+        other.map(|leader| leader.epoch)
+    }
+
     fn request(&self) -> Effect {
         Effect::Advance {
             seen: self.seen.clone(),

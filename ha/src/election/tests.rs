@@ -334,6 +334,27 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
     assert!(refuses(&effects), "{effects:?}");
 }
 
+/// `b` leads in epoch 1.
+fn led_by_another() -> ElectionView {
+    let epoch = Epoch::new(1);
+    let incarnation = ClusterIncarnation::new("fresh");
+    ElectionView {
+        epoch: Some((EpochRecord { epoch, incarnation }, EpochToken(1))),
+        leader: Some(LeaderKey {
+            epoch,
+            process: ProcessId::new("b"),
+            nonce: Nonce::new("other"),
+        }),
+        info: None,
+    }
+}
+
+fn advances(effects: &[Effect]) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Advance { .. }))
+}
+
 #[test]
 fn a_wish_to_depose_outlives_an_attempt_that_failed() {
     let now = Clock::Boottime.now();
@@ -343,27 +364,7 @@ fn a_wish_to_depose_outlives_an_attempt_that_failed() {
         Timing::default(),
     );
     core.handle(now, session(now));
-    let epoch = Epoch::new(1);
-    let led = ElectionView {
-        epoch: Some((
-            EpochRecord {
-                epoch,
-                incarnation: ClusterIncarnation::new("fresh"),
-            },
-            EpochToken(1),
-        )),
-        leader: Some(LeaderKey {
-            epoch,
-            process: ProcessId::new("b"),
-            nonce: Nonce::new("other"),
-        }),
-        info: None,
-    };
-    let advances = |effects: &[Effect]| {
-        effects
-            .iter()
-            .any(|effect| matches!(effect, Effect::Advance { .. }))
-    };
+    let (epoch, led) = (Epoch::new(1), led_by_another());
     assert!(!advances(&core.handle(now, Event::View(led.clone()))));
     assert!(advances(&core.handle(now, Event::Depose(epoch))));
     let busy = Error::Unavailable {
@@ -375,6 +376,42 @@ fn a_wish_to_depose_outlives_an_attempt_that_failed() {
     core.handle(later, Event::Wake);
     let effects = core.handle(later, Event::ReadReply(Ok(led)));
     assert!(advances(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_is_spared() {
+    let now = Clock::Boottime.now();
+    let fresh = ClusterIncarnation::new("fresh");
+    let mut core = ElectionCore::new(ProcessId::new("a"), fresh, Timing::default());
+    core.handle(now, session(now));
+    let (epoch, led) = (Epoch::new(1), led_by_another());
+    core.handle(now, Event::View(led.clone()));
+    let effects = core.handle(now, Event::Depose(epoch));
+    let sent = effects.iter().find_map(|effect| match effect {
+        Effect::Advance { next, leader, .. } => Some((next.clone(), leader.clone())),
+        _ => None,
+    });
+    let (next, leader) = sent.expect("it deposes");
+    core.handle(now, Event::Spare(epoch));
+    let lost = Error::NoAnswer {
+        store: "the store",
+        reason: "lost".to_owned(),
+    };
+    core.handle(now, Event::AdvanceReply(Err(lost)));
+    let later = now.after(Timing::default().retry_interval);
+    let effects = core.handle(later, Event::ReadReply(Ok(led.clone())));
+    assert!(!advances(&effects), "{effects:?}");
+    assert!(!advances(&core.handle(later, Event::Wake)));
+    assert!(!advances(&core.handle(later, Event::View(led))));
+
+    // A copy of it was applied after all: whoever holds the key leads.
+    let applied = ElectionView {
+        epoch: Some((next.clone(), EpochToken(2))),
+        leader: Some(leader),
+        info: None,
+    };
+    core.handle(later, Event::View(applied));
+    assert_eq!(core.term().map(|term| term.epoch), Some(next.epoch));
 }
 
 #[test]

@@ -277,7 +277,9 @@ impl CoordinationStore for ZooKeeperStore {
             .map(|name| Key::new(kind, name.clone()).to_string())
             .collect();
         let paths: Vec<_> = keys.iter().map(|key| session.path(key)).collect();
-        let nodes = self.read_all(&session, &paths).await?;
+        let nodes = self.read_all(&session, &paths);
+        // The session may be another one than that of the page before, on a server that is further behind.
+        let (_, nodes) = try_join(session.barrier(), nodes).await?;
         self.remember(keys.into_iter().zip(nodes.iter().map(Option::is_some)));
 
         let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);

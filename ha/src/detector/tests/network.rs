@@ -163,6 +163,11 @@ impl Network {
         });
     }
 
+    /// Everything is reached again.
+    pub fn mend(&self) {
+        self.change(|state| state.cuts.clear());
+    }
+
     /// `from` does not reach `to` any more.
     pub fn cut(&self, from: &str, to: &str, cut: Cut) {
         self.change(|state| {

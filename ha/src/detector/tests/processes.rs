@@ -6,7 +6,8 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
-use crate::election::{Detection, Leadership, ProcessId};
+use crate::detector::beat::{Question, Reply};
+use crate::election::{Detection, Epoch, Leadership, ProcessId};
 
 const BOUND: Duration = Duration::from_secs(5);
 
@@ -218,4 +219,58 @@ async fn an_invitation_that_nobody_follows_changes_nothing() {
     network.store.heal(&ProcessId::new("c"));
     sleep(Duration::from_secs(60)).await;
     assert!(a.holds(1) && !b.holds(2) && !c.holds(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
+    let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
+    network.store.partition(&ProcessId::new("b"));
+    let invited = b.detector.accept(ProcessId::new("a"), Epoch::new(1), BOUND);
+    let answer = tokio::time::timeout(BOUND / 2, invited).await;
+    assert!(answer.is_err(), "the store does not answer it: {answer:?}");
+    sleep(BOUND).await;
+    network.store.heal(&ProcessId::new("b"));
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1) && !b.holds(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_has_just_begun_to_listen_has_lost_nobody() {
+    let (network, [_a]) = cluster([("a", "x")]).await;
+    network.cut("c", "a", Cut::Silent);
+    let c = network.start("c", "z").await;
+    let question = Question {
+        leader: ProcessId::new("a"),
+        epoch: Epoch::new(1),
+        address: "a".to_owned(),
+        patience: Duration::from_millis(250),
+    };
+    sleep(Duration::from_millis(20)).await;
+    let mended = async {
+        sleep(Duration::from_millis(100)).await;
+        network.mend();
+    };
+    let (reply, ()) = tokio::join!(c.detector.answer(&question), mended);
+    assert_eq!(reply, Reply::Hears);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_that_were_given_one_id_come_to_rest() {
+    let (network, [_first]) = cluster([("a", "x")]).await;
+    // The second takes the first for an earlier start of itself, as it can't be asked; not the other way round, too.
+    let second = network.start("a", "y").await;
+    second.leads(2).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(second.holds(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_of_an_earlier_start_accuses_nobody() {
+    let (network, [_a, b]) = cluster([("a", "x"), ("b", "x")]).await;
+    // The members still name the port of `b`'s earlier start.
+    network.cut("a", "b", Cut::Refused);
+    b.election.depose(Epoch::new(1)).await.expect("deposed");
+    b.leads(2).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(b.holds(2));
 }
