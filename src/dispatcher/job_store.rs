@@ -148,8 +148,9 @@ impl JobStore {
         state: &pb::JobState,
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
-        let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
+        // The graph last: what was uploaded for it would be left if anything failed before the commit.
         let state = self.prepare(job, StateRecord(state.clone())).await?;
+        let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
         self.write_parts(job, &graph.parts).await?;
         if !graph.parts.is_empty() {
             failpoint("submit.parts-written").await;

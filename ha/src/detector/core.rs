@@ -178,7 +178,8 @@ impl DetectorCore {
             && watched.target.process == target.process
         {
             if watched.target.address == target.address {
-                watched.target.is_confirmed |= target.is_confirmed;
+                watched.host = watched.host.take().or_else(|| target.host.clone());
+                watched.target = target;
                 return;
             }
             // Learnt late, or a better address of the same leader.
@@ -239,8 +240,8 @@ impl DetectorCore {
         }
         effects.push(Effect::Vouch(watched.target.epoch, None));
         let heard = watched.heard.as_ref().map(|heard| &heard.incarnation);
-        if watched.is_unproven() && !is_own {
-            // The address may be of an earlier start, and another one's since.
+        if heard.is_none() && !is_own && !same_process {
+            // A stranger where this term was never heard: an address that several share, or one of an earlier start.
         } else if same_process && heard.is_none_or(|heard| *heard == beat.incarnation) {
             // It has given up this term, or does not know yet that it has taken it, or it is a new start that will find
             // the key of its earlier one itself.

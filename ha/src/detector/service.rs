@@ -261,6 +261,10 @@ impl DetectorActor {
             self.read_members();
         }
         if watched != target {
+            if watched.map(|before| before.epoch) != target.as_ref().map(|next| next.epoch) {
+                // Whom another leader named: some may have gone with it, and would count as hearing this one.
+                self.witnesses.clear();
+            }
             self.feed(Event::Watch(target));
         }
     }

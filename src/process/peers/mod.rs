@@ -100,7 +100,11 @@ pub(super) fn start(
         }
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(reports::report_witnesses(current, handle.reports.clone()));
+    tasks.spawn(reports::report_witnesses(
+        current,
+        leaders.clone(),
+        handle.reports.clone(),
+    ));
     tasks.spawn(budget::count_false_alarms(store, leaders, false_alarms_out));
     (handle, Upkeep { _tasks: tasks })
 }

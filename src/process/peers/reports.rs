@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Phase, Progress};
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
@@ -55,7 +57,11 @@ impl Reports {
 }
 
 /// Keeps the list of TaskManagers to ask current while this process leads.
-pub(super) async fn report_witnesses(current: Arc<CurrentTerm>, reports: Arc<Reports>) {
+pub(super) async fn report_witnesses(
+    current: Arc<CurrentTerm>,
+    leaders: watch::Receiver<LeaderView>,
+    reports: Arc<Reports>,
+) {
     loop {
         let none = reports.witnesses.borrow().is_empty();
         let pause = if none {
@@ -72,7 +78,7 @@ pub(super) async fn report_witnesses(current: Arc<CurrentTerm>, reports: Arc<Rep
         };
         let request = pb::ListTaskManagersRequest::default();
         if let Ok(listed) = dispatcher.list_task_managers(request).await {
-            let addresses = addresses_of(listed.task_managers);
+            let addresses = witnesses_of(listed.task_managers, &leader_host(&leaders));
             reports.witnesses.send_if_modified(|before| {
                 let news = *before != addresses;
                 if news {
@@ -84,13 +90,47 @@ pub(super) async fn report_witnesses(current: Arc<CurrentTerm>, reports: Arc<Rep
     }
 }
 
-fn addresses_of(task_managers: Vec<pb::TaskManagerInfo>) -> Vec<String> {
+/// The host by which this process, while it leads, is reached.
+fn leader_host(leaders: &watch::Receiver<LeaderView>) -> String {
+    let leader = leaders.borrow().leader.clone();
+    let address = leader.and_then(|leader| leader.addresses.get(PEER).cloned());
+    address.map_or_else(String::new, |address| host_of(&address).to_owned())
+}
+
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+/// Where those are asked who know whether this leader lives: on other hosts first, as its own may be lost together with it.
+fn witnesses_of(task_managers: Vec<pb::TaskManagerInfo>, own_host: &str) -> Vec<String> {
     let locations = task_managers.into_iter().filter_map(|info| info.location);
     let mut addresses: Vec<String> = locations
         .map(|location| location.rpc_address)
         .filter(|address| !address.is_empty())
         .collect();
-    addresses.sort();
+    let is_here = |address: &String| host_of(address) == own_host;
+    addresses.sort_by_cached_key(|address| (is_here(address), address.clone()));
     addresses.truncate(MOST_WITNESSES);
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_on_other_hosts_are_asked_first() {
+        let at = |address: &str| pb::TaskManagerInfo {
+            location: Some(pb::TaskManagerLocation {
+                rpc_address: address.to_owned(),
+                ..pb::TaskManagerLocation::default()
+            }),
+            ..pb::TaskManagerInfo::default()
+        };
+        let here = (0..2 * MOST_WITNESSES).map(|port| at(&format!("a:{port}")));
+        let listed = here.chain([at("b:1"), at("c:1"), at("")]).collect();
+        let witnesses = witnesses_of(listed, "a");
+        assert_eq!(witnesses[..2], ["b:1", "c:1"]);
+        assert_eq!(witnesses.len(), MOST_WITNESSES);
+    }
 }
