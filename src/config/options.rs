@@ -57,6 +57,8 @@ pub struct HaOptions {
     pub detector: DetectorOptions,
     /// How long handing over may take.
     pub transfer_timeout: Duration,
+    /// How long nothing may move in a leader; above a lease, and above the deadline of a call.
+    pub stall_timeout: Duration,
     /// The largest compressed record that is kept in the store itself.
     pub inline_threshold: MemorySize,
     /// How much of the jobs' records a standby keeps in memory.

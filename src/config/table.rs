@@ -112,6 +112,8 @@ options! {
             "How long a standby leaves leadership that came free to a leader that it still hears: its store was in trouble.";
         TRANSFER_TIMEOUT: Duration = "high-availability.transfer-timeout", Value("5 s"),
             "How long a leader that is asked to end, or to hand over, waits for a standby to take over.";
+        STALL_TIMEOUT: Duration = "recovery.stall-timeout", Value("60 s"),
+            "How long nothing may move in a leader (its recovery, its runtime, its Dispatcher or ResourceManager) before it resigns and says why.";
         HA_INLINE_THRESHOLD: MemorySize = "high-availability.inline-threshold", Value("64 kb"),
             "The largest record, compressed, that is kept in the store itself. Larger ones become blobs.";
         HA_STANDBY_CACHE_MAX_SIZE: MemorySize = "high-availability.standby-cache.max-size", Value("256 mb"),

@@ -309,6 +309,33 @@ fn related_options_must_fit_and_the_message_says_what_to_write() {
         ),
         (&[("rpc.ask.timeout", "0")], "longer than zero"),
         (
+            &[("resourcemanager.job.timeout", "50 s")],
+            "write `resourcemanager.job.timeout: 100 s` or more",
+        ),
+        (
+            &[("recovery.stall-timeout", "10 s")],
+            "write `recovery.stall-timeout: 20 s` or more",
+        ),
+        (
+            &[
+                zookeeper,
+                quorum,
+                ("high-availability.zookeeper.client.session-timeout", "60 s"),
+            ],
+            "write `recovery.stall-timeout: 2 min` or more",
+        ),
+        (
+            &[
+                ("heartbeat.interval", "500 ms"),
+                ("heartbeat.timeout", "1 s"),
+            ],
+            "before TaskManagers count as lost",
+        ),
+        (
+            &[("high-availability.detector.hold-off-timeout", "5 min")],
+            "tasks must outlast the wait",
+        ),
+        (
             &[("jobmanager.rpc.address", "0.0.0.0")],
             "write this host's name",
         ),

@@ -338,6 +338,9 @@ impl DispatcherActor {
                     Ok(pb::Ack {})
                 });
             }
+            Command::Turn { reply } => {
+                let _ = reply.send(Ok(()));
+            }
             Command::Stop { reply } => {
                 let _ = reply.send(());
             }
@@ -359,6 +362,7 @@ impl DispatcherActor {
             | Command::Overview { .. }
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }
+            | Command::Turn { .. }
             | Command::Stop { .. } => false,
         }
     }

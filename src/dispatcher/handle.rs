@@ -55,6 +55,9 @@ pub(super) enum Command {
         resource_id: ResourceId,
         reply: Reply<pb::Ack>,
     },
+    Turn {
+        reply: Reply<()>,
+    },
     Stop {
         reply: oneshot::Sender<()>,
     },
@@ -83,6 +86,7 @@ impl Command {
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
             Command::Consistent(command) => command.refuse(error),
             Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
+            Command::Turn { reply } => drop(reply.send(Err(error))),
             Command::Stop { reply } => drop(reply.send(())),
         }
     }
@@ -131,6 +135,11 @@ impl DispatcherHandle {
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
     pub async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.ask(|reply| Command::JobMaster { job, reply }).await
+    }
+
+    /// Completes when the Dispatcher has had a turn.
+    pub async fn turn(&self) -> GatewayResult<()> {
+        self.ask(|reply| Command::Turn { reply }).await
     }
 
     /// Completes when the Dispatcher has ended. A term whose Dispatcher has ended while it still leads must give up.

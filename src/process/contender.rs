@@ -152,6 +152,10 @@ impl Contender {
         // Ends with this set.
         let mut tasks = JoinSet::new();
         tasks.spawn(telling);
+        if let Some(peers) = &peers {
+            let (reports, status) = (peers.reports.clone(), self.cache.subscribe());
+            tasks.spawn(standby::report(reports, status));
+        }
         let mut cache = standby::cache(&of.options, opened.store.clone(), self.cache.clone());
         let terms = TermServices {
             rpc_address: of.addresses["rpc"].clone(),

@@ -10,6 +10,7 @@ use tanist_proto::v1 as pb;
 
 use super::adoptions::Adoptions;
 use super::dial::Awaiting;
+use super::peers::Reports;
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -34,6 +35,8 @@ pub(super) struct LauncherServices {
     pub adoptions: Adoptions,
     pub awaiting: Awaiting,
     pub blobs: ServedBlobs,
+    /// Hears of each recovered job that goes on.
+    pub reports: Option<Arc<Reports>>,
 }
 
 /// Starts JobMasters within one term.
@@ -79,6 +82,9 @@ impl JobMasterLauncher for Launcher {
         let job_id = context.graph.job_id.clone();
         let job_master = JobMaster::start(services.options.clone(), context);
         if recovered {
+            if let Some(reports) = &services.reports {
+                reports.one_more();
+            }
             services.adoptions.started(&job_master);
             services.awaiting.started(&job_id, &job_master);
         }

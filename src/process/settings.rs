@@ -47,6 +47,7 @@ pub(super) fn peers(options: &ClusterOptions, listener: std::net::TcpListener) -
             ask_timeout: detector.ask_timeout,
         },
         transfer_timeout: options.ha.transfer_timeout,
+        stall_timeout: options.ha.stall_timeout,
     }
 }
 

@@ -15,6 +15,7 @@ use tanist_ha::{Error, Result};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use super::peers::Reports;
 use crate::config::ClusterOptions;
 use crate::dispatcher::JobStore;
 
@@ -53,6 +54,19 @@ pub(super) async fn prove(
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// Tells in the beats how far the cache is: an invitation goes to the process that is most current. Zero while it stands
+/// nowhere.
+pub(super) async fn report(reports: Arc<Reports>, mut status: watch::Receiver<CacheStatus>) {
+    loop {
+        let change = status.borrow_and_update().change;
+        reports.cached_change(change.map_or(0, |change| change.number));
+        reports.moved();
+        if status.changed().await.is_err() {
+            return;
         }
     }
 }

@@ -20,6 +20,7 @@ use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -29,7 +30,10 @@ use super::ha::HaServices;
 use super::history::{self, HistoryRecord, Phases, Recovery};
 use super::launcher::{Launcher, LauncherServices};
 use super::peers::takeover::TakeoverRecord;
-use super::peers::{PeersHandle, look_for_the_deposed, record_key};
+use super::peers::{
+    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
+    look_for_the_deposed, record_key,
+};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -77,7 +81,58 @@ pub(super) async fn lead(
     if let Some(reports) = reports {
         reports.standby();
     }
+    if reports.and_then(|reports| reports.gave_up()) == Some(session.epoch()) {
+        return Err(Error::Misconfigured(
+            format!("nothing moved for {:?}", services.options.ha.stall_timeout).into(),
+        ));
+    }
     if session.is_over() { Ok(()) } else { ended }
+}
+
+/// What a term begins with.
+struct Begun {
+    pipeline: CommitPipeline,
+    store: Arc<JobStore>,
+    recovered: RecoveredJobs,
+    recovery: Recovery,
+    phases: Phases,
+}
+
+/// Proves and decodes the records. May be dropped at any point: nothing has been written.
+async fn begin(
+    services: &TermServices,
+    session: &LeaderSession,
+    cache: &mut WarmCache,
+    started: tokio::time::Instant,
+) -> Result<Begun> {
+    let reports = services.peers.as_ref().map(|peers| &*peers.reports);
+    let mut phases = Phases::default();
+    let pipeline = CommitPipeline::start(services.ha.store.clone(), session.clone()).await?;
+    phases.pipeline_ms = millis(started);
+    if let Some(reports) = reports {
+        reports.moved();
+    }
+    // Nothing has been committed since: what is proven here is what the term begins with.
+    let proven = standby::prove(cache, &pipeline, session).await?;
+    phases.cache_proven_ms = Some(millis(started));
+    let recovery = Recovery::from(&proven);
+    let records = RecordStore::new(
+        services.ha.store.clone(),
+        services.ha.blobs.clone(),
+        settings::inline_threshold(&services.options),
+    )
+    .with_max_split(settings::max_graph_size(&services.options));
+    let decoded = records.decoded();
+    let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
+    let recovered = recover(&store, &proven.records, session, decoded, reports).await?;
+    phases.recovered_ms = millis(started);
+    Ok(Begun {
+        pipeline,
+        store,
+        recovered,
+        recovery,
+        phases,
+    })
 }
 
 async fn lead_on(
@@ -86,27 +141,24 @@ async fn lead_on(
     cache: &mut WarmCache,
 ) -> Result<()> {
     let started = tokio::time::Instant::now();
-    let mut phases = Phases::default();
-    let pipeline = CommitPipeline::start(services.ha.store.clone(), session.clone()).await?;
-    phases.pipeline_ms = millis(started);
-    // Nothing has been committed since: what is proven here is what the term begins with.
-    let proven = standby::prove(cache, &pipeline, session).await?;
-    phases.cache_proven_ms = Some(millis(started));
-    let recovery = Recovery::from(&proven);
-
-    let records = RecordStore::new(
-        services.ha.store.clone(),
-        services.ha.blobs.clone(),
-        settings::inline_threshold(&services.options),
-    )
-    .with_max_split(settings::max_graph_size(&services.options));
-    let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
-    let recovered = recover(&store, &proven.records, session).await?;
-    drop(proven);
+    let begun = tokio::select! {
+        begun = begin(services, session, cache, started) => begun?,
+        () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+    };
+    let Begun {
+        pipeline,
+        store,
+        recovered,
+        recovery,
+        mut phases,
+    } = begun;
     let jobs = recovered.jobs.len();
-    phases.recovered_ms = millis(started);
     failpoint("term.recovered").await;
 
+    let reports = services.peers.as_ref().map(|peers| &*peers.reports);
+    if let Some(reports) = reports {
+        reports.recovering(0, jobs as u64);
+    }
     let placements = Placements::of(&recovered);
     let awaiting = Awaiting::default();
     let term = start_components(
@@ -163,12 +215,29 @@ async fn lead_on(
                 session,
                 Some(record_key(record.epoch)),
             );
+            let resources = term.resource_manager.handle();
+            let hand_over = HandOverOptions {
+                interval: services.options.heartbeat.interval,
+                timeout: services.options.heartbeat.timeout,
+            };
             // Nobody waits for this, and nobody is held up by it.
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(services, &pipeline, &term.adoptions, session, started) => match never {},
                 () = looking => Ok(()),
+                never = keep_pulse(
+                    reports,
+                    &term.components.dispatcher,
+                    &resources,
+                    services.options.ha.stall_timeout,
+                ) => match never {},
+                never = hand_over_when_cut_off(
+                    services.peers.as_ref(),
+                    &resources,
+                    session,
+                    hand_over,
+                ) => match never {},
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
                 )),
@@ -269,6 +338,7 @@ fn start_components(
         awaiting,
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
+        reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
     });
     let pipeline = store.pipeline().clone();
     let context = DispatcherContext {
@@ -333,16 +403,46 @@ async fn recover(
     store: &JobStore,
     records: &Records,
     session: &LeaderSession,
+    decoded: watch::Receiver<u64>,
+    reports: Option<&Reports>,
 ) -> Result<RecoveredJobs> {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let mut best = 0;
     loop {
-        match store.recover(records).await {
+        let following = follow_decoding(decoded.clone(), records.len() as u64, &mut best, reports);
+        let tried = tokio::select! {
+            tried = store.recover(records) => tried,
+            never = following => match never {},
+        };
+        match tried {
             Ok(recovered) => return Ok(recovered),
             Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// Reports how many records are decoded. One more try that comes no further than the last one is no progress.
+async fn follow_decoding(
+    mut decoded: watch::Receiver<u64>,
+    total: u64,
+    best: &mut u64,
+    reports: Option<&Reports>,
+) -> Infallible {
+    let before = *decoded.borrow_and_update();
+    loop {
+        let done = *decoded.borrow_and_update() - before;
+        if done > *best || *best == 0 {
+            *best = done;
+            if let Some(reports) = reports {
+                reports.recovering(done, total);
+            }
+        }
+        if decoded.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

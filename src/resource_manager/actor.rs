@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Connection, Core, Effect};
+use super::core::{Connection, Contact, Core, Effect};
 use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::{Options, ResourceManagerServices};
 use crate::gateway::registration::Answer;
@@ -44,6 +44,7 @@ pub(super) enum Message {
     DisconnectJobMaster(JobId, Departure, Reply<()>),
     Drain(ResourceId, Reply<()>),
     Overview(Reply<ResourceOverview>),
+    Contacts(Reply<Vec<Contact>>),
 }
 
 /// What came of a call.
@@ -154,6 +155,7 @@ impl Actor {
                 let task_managers = self.core.overview(now, wall_clock_ms());
                 answer_to(reply, Ok(ResourceOverview { task_managers }));
             }
+            Message::Contacts(reply) => answer_to(reply, Ok(self.core.contacts(now))),
         }
     }
 

@@ -45,6 +45,17 @@ pub struct Connection {
     pub address: String,
 }
 
+/// How a TaskExecutor is heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contact {
+    /// Where it is.
+    pub address: String,
+    /// Since its last answer to a heartbeat.
+    pub silent_for: Duration,
+    /// So many calls in a row did not reach it.
+    pub refused: u32,
+}
+
 /// Something to do. What comes of heartbeats and slot requests is told to the core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
@@ -289,6 +300,16 @@ impl Core {
             }
         };
         self.workers.iter().map(info).collect()
+    }
+
+    /// How each registered TaskExecutor is heard.
+    pub fn contacts(&self, now: Instant) -> Vec<Contact> {
+        let contact = |worker: &Worker| Contact {
+            address: worker.location.rpc_address.clone(),
+            silent_for: now.saturating_duration_since(worker.last_heartbeat),
+            refused: worker.unreachable,
+        };
+        self.workers.values().map(contact).collect()
     }
 
     fn beat(&mut self, now: Instant) {

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Shortage;
 use super::actor::{Message, Reply};
+use super::core::Contact;
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceManagerGateway,
     ResourceOverview, ResourceRequirements, ResourceRequirementsGateway,
@@ -32,6 +33,11 @@ impl ResourceManagerHandle {
     /// Follows which jobs lack slots.
     pub fn shortages(&self) -> watch::Receiver<BTreeMap<JobId, Shortage>> {
         self.shortages.clone()
+    }
+
+    /// How each registered TaskExecutor is heard.
+    pub async fn contacts(&self) -> GatewayResult<Vec<Contact>> {
+        self.ask(Message::Contacts).await
     }
 
     async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {

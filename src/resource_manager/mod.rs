@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use self::core::Term;
+pub use self::core::{Contact, Term};
 pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
 use crate::gateway::Connector;

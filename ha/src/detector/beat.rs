@@ -48,6 +48,17 @@ pub struct Progress {
     pub total: u64,
 }
 
+/// How long ago the parts of a leading process last had a turn; nothing: unknown, or not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Turns {
+    /// Its main runtime.
+    pub runtime: Option<Duration>,
+    /// The term's Dispatcher.
+    pub dispatcher: Option<Duration>,
+    /// The term's ResourceManager.
+    pub resource_manager: Option<Duration>,
+}
+
 /// One sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
@@ -61,6 +72,10 @@ pub struct Beat {
     pub host: Option<HostIdentity>,
     /// What it is busy with.
     pub progress: Progress,
+    /// How long its parts have stood still.
+    pub turns: Turns,
+    /// The last term that it gave up because nothing in it moved.
+    pub gave_up: Option<Epoch>,
     /// The change number up to which its copy of the records goes; zero: it keeps none.
     pub cached_change: u64,
     /// Of a leader: addresses of some processes beside the contending ones that can be asked about it.
@@ -89,6 +104,15 @@ pub struct Question {
     pub address: String,
     /// How long the other one may try to hear it before it answers.
     pub patience: Duration,
+}
+
+/// Why a leader invites a standby to depose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Invitation {
+    /// Somebody asked it to, or it is about to end.
+    Asked,
+    /// It misses most TaskManagers, and the invited one reaches them.
+    HandOver,
 }
 
 /// What others say.

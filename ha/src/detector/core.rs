@@ -233,6 +233,10 @@ impl DetectorCore {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
             return;
         }
+        if same_process && beat.gave_up == Some(watched.target.epoch) {
+            let evidence = watched.evidence(now, Detection::Stalled);
+            effects.push(Effect::Explain(watched.target.epoch, evidence));
+        }
         let leads = beat.stance.epoch() == Some(watched.target.epoch);
         if same_process && leads {
             self.on_sign_of_the_term(now, beat, effects);
@@ -418,19 +422,7 @@ impl DetectorCore {
         if waits || std::mem::replace(&mut watched.deposing, true) {
             return;
         }
-        let evidence = Evidence {
-            detection,
-            former: Former {
-                process: Some(watched.target.process.clone()),
-                incarnation: watched
-                    .heard
-                    .as_ref()
-                    .map(|heard| heard.incarnation.clone()),
-                address: watched.target.address.clone(),
-            },
-            last_beat: watched.heard.as_ref().map(|heard| heard.last),
-            detected: now,
-        };
+        let evidence = watched.evidence(now, detection);
         effects.push(Effect::Depose(watched.target.epoch, evidence));
     }
 }
@@ -439,6 +431,20 @@ impl Watched {
     /// Whether nothing ties the address to this term yet.
     fn is_unproven(&self) -> bool {
         self.heard.is_none() && !self.target.is_confirmed
+    }
+
+    fn evidence(&self, now: Moment, detection: Detection) -> Evidence {
+        let heard = self.heard.as_ref();
+        Evidence {
+            detection,
+            former: Former {
+                process: Some(self.target.process.clone()),
+                incarnation: heard.map(|heard| heard.incarnation.clone()),
+                address: self.target.address.clone(),
+            },
+            last_beat: heard.map(|heard| heard.last),
+            detected: now,
+        }
     }
 
     fn last_heard(&self) -> Moment {

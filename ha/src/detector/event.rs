@@ -98,6 +98,8 @@ pub enum Effect {
     },
     /// Depose the leader of that epoch.
     Depose(Epoch, Evidence),
+    /// The leader says why it gives the term of that epoch up: if it ends, this is why.
+    Explain(Epoch, Evidence),
     /// Don't any more.
     Spare(Epoch),
     /// The term is heard to live, which counts until then; or no more.

@@ -6,11 +6,12 @@
 //! - [`beat`]: what processes tell and ask each other; [`peers`]: the trait by which they do.
 //! - [`core`]: the decisions, pure, with [`silence`] and [`inquiry`] as its parts; [`event`]: what goes in and comes out.
 //! - [`service`]: the actor that runs the core beside an election: [`Detector`].
-//! - [`transfer`]: deposition by invitation.
+//! - [`transfer`]: deposition by invitation; `hand_over`: inviting whoever hears the TaskManagers that the leader misses.
 
 pub mod beat;
 pub mod core;
 pub mod event;
+mod hand_over;
 pub mod inquiry;
 pub mod peers;
 pub mod service;
@@ -19,7 +20,7 @@ pub mod silence;
 mod tests;
 pub mod transfer;
 
-pub use beat::{Beat, Break, Phase, Progress, Question, Reply, Stance};
+pub use beat::{Beat, Break, Invitation, Phase, Progress, Question, Reply, Stance, Turns};
 pub use event::DetectorOptions;
 pub use peers::{BeatStream, Peers};
 pub use service::{Detector, DetectorServices, Identity};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-use super::beat::{Beat, Break, Question, Reply};
+use super::beat::{Beat, Break, Invitation, Question, Reply};
 use crate::election::{Epoch, ProcessId};
 
 /// Beats as they come in. Its end is the end of the connection.
@@ -24,6 +24,14 @@ pub trait Peers: Send + Sync + fmt::Debug + 'static {
     /// Asks the process at `address`.
     async fn ask(&self, address: &str, question: &Question) -> Result<Reply, Break>;
 
+    /// How many of those at the addresses `of` answer the process at `address` when it asks them `question`.
+    async fn count_reached(
+        &self,
+        address: &str,
+        question: &Question,
+        of: &[String],
+    ) -> Result<usize, Break>;
+
     /// Invites the process at `address` to depose `leader` in `epoch`; it gives up after `bound`. Returns when it leads.
     /// The error says why not.
     async fn invite(
@@ -31,6 +39,7 @@ pub trait Peers: Send + Sync + fmt::Debug + 'static {
         address: &str,
         leader: &ProcessId,
         epoch: Epoch,
+        invitation: Invitation,
         bound: Duration,
     ) -> Result<(), String>;
 }

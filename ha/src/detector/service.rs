@@ -396,6 +396,7 @@ impl DetectorActor {
                     }
                 });
             }
+            Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),
             Effect::Vouch(epoch, until) => election.vouch(epoch, until),
             Effect::Twin(beat) => {
                 if self.twin.as_ref() != Some(&beat.incarnation) {

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
-use super::beat::{Beat, Stance};
+use super::beat::{Beat, Invitation, Stance};
 use super::service::{Detector, PEER};
 use crate::election::{
     Detection, Epoch, Evidence, Former, LeaderElection, LeaderSession, Leadership, Member,
@@ -36,6 +36,14 @@ pub enum TransferError {
     Failed(String),
 }
 
+/// A process that stands by and answers.
+#[derive(Debug)]
+pub(super) struct Standby {
+    pub(super) beat: Beat,
+    pub(super) member: Member,
+    pub(super) address: String,
+}
+
 impl Detector {
     /// Hands this process's term over to a standby: the one named, else the one whose copy of the records is most current,
     /// else the next. Returns the epoch of the successor. On an error the term goes on, unless it ended otherwise.
@@ -54,9 +62,13 @@ impl Detector {
         };
         let standbys = self.standbys(deadline).await?;
         let wanted = |member: &Member| to.is_none_or(|to| *to == member.process);
-        for (member, address) in standbys.into_iter().filter(|(member, _)| wanted(member)) {
+        for standby in standbys.into_iter().filter(|found| wanted(&found.member)) {
+            let Standby {
+                member, address, ..
+            } = standby;
             info!(epoch = %session.epoch(), to = %member.process, "inviting a standby to take over");
-            match self.invite(&session, &address, deadline).await {
+            let invited = self.invite(&session, &address, Invitation::Asked, deadline);
+            match invited.await {
                 Ok(()) => return Ok(session.epoch().next()),
                 Err(reason) => {
                     warn!(to = %member.process, reason, "the invitation led to nothing");
@@ -70,10 +82,11 @@ impl Detector {
         Err(refusal)
     }
 
-    async fn invite(
+    pub(super) async fn invite(
         &self,
         session: &LeaderSession,
         address: &str,
+        invitation: Invitation,
         deadline: Instant,
     ) -> Result<(), String> {
         let bound = deadline.saturating_duration_since(Instant::now());
@@ -81,7 +94,7 @@ impl Detector {
         let invited = self
             .services
             .peers
-            .invite(address, own, session.epoch(), bound);
+            .invite(address, own, session.epoch(), invitation, bound);
         tokio::select! {
             () = session.over() => Ok(()),
             answer = timeout(bound, invited) => match answer {
@@ -96,7 +109,7 @@ impl Detector {
     }
 
     /// Those that stand by and answer, the most current first.
-    async fn standbys(&self, deadline: Instant) -> Result<Vec<(Member, String)>, TransferError> {
+    pub(super) async fn standbys(&self, deadline: Instant) -> Result<Vec<Standby>, TransferError> {
         let members = timeout_at(deadline, self.services.election.members())
             .await
             .map_err(|_| TransferError::NoMembers("the store gives no answer".to_owned()))?
@@ -110,19 +123,19 @@ impl Detector {
                 let probed = timeout(bound, self.services.peers.probe(&address)).await;
                 let beat = probed.ok().and_then(Result::ok)?;
                 let stands_by = beat.process == member.process && beat.stance == Stance::Standby;
-                stands_by.then_some((beat, member, address))
+                stands_by.then_some(Standby {
+                    beat,
+                    member,
+                    address,
+                })
             })
         });
-        let mut found: Vec<(Beat, Member, String)> =
-            join_all(probes).await.into_iter().flatten().collect();
-        found.sort_by(|(a, ..), (b, ..)| {
+        let mut found: Vec<Standby> = join_all(probes).await.into_iter().flatten().collect();
+        found.sort_by(|Standby { beat: a, .. }, Standby { beat: b, .. }| {
             let current = b.cached_change.cmp(&a.cached_change);
             current.then_with(|| a.process.cmp(&b.process))
         });
-        Ok(found
-            .into_iter()
-            .map(|(_, member, address)| (member, address))
-            .collect())
+        Ok(found)
     }
 
     /// Takes an invitation to depose `leader` in `epoch`. Returns when that term is over; after `bound` it is not tried
@@ -131,6 +144,7 @@ impl Detector {
         &self,
         leader: ProcessId,
         epoch: Epoch,
+        invitation: Invitation,
         bound: Duration,
     ) -> Result<(), String> {
         let election = &self.services.election;
@@ -143,7 +157,10 @@ impl Detector {
         }
         let now = election.clock().now();
         let evidence = Evidence {
-            detection: Detection::Invited,
+            detection: match invitation {
+                Invitation::Asked => Detection::Invited,
+                Invitation::HandOver => Detection::HandedOver,
+            },
             former: Former {
                 process: Some(leader),
                 ..Former::default()

@@ -58,6 +58,10 @@ enum Command {
         evidence: Option<Evidence>,
         reply: oneshot::Sender<Result<Epoch>>,
     },
+    Explain {
+        epoch: Epoch,
+        evidence: Evidence,
+    },
     Spare(Epoch),
     Vouched {
         epoch: Epoch,
@@ -231,6 +235,12 @@ impl LeaderElection {
         let _ = self.commands.send(Command::Spare(epoch)).await;
     }
 
+    /// If the term of `epoch` ends without anybody deposing it, this is why. What was said first counts.
+    pub fn explain(&self, epoch: Epoch, evidence: Evidence) {
+        // A full mailbox loses little: each beat says it again, and only the record of the next term tells it.
+        let _ = self.commands.try_send(Command::Explain { epoch, evidence });
+    }
+
     /// The term of `epoch` is heard to live, which counts until then; `None`: it is not heard any more. Holds this process
     /// off from taking leadership that came free by trouble of the store ([`Timing::suspended_holdoff`]).
     pub fn vouch(&self, epoch: Epoch, until: Option<Moment>) {
@@ -396,6 +406,12 @@ impl ElectionActor {
                 self.evidence = evidence.map(|evidence| (epoch, evidence));
                 self.deposing.push((epoch, reply));
                 Event::Depose(epoch)
+            }
+            Command::Explain { epoch, evidence } => {
+                if self.evidence.as_ref().is_none_or(|(of, _)| *of != epoch) {
+                    self.evidence = Some((epoch, evidence));
+                }
+                Event::Wake
             }
             Command::Spare(epoch) => {
                 info!(%epoch, "the leader is heard again and is not deposed");

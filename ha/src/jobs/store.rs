@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use tokio::sync::watch;
 
 use crate::blob::BlobStore;
 use crate::election::Epoch;
@@ -83,6 +84,8 @@ pub struct RecordStore {
     blobs: Option<Arc<BlobStore>>,
     threshold: usize,
     max_split: usize,
+    /// Counts records that were decoded for a recovery.
+    decoded: watch::Sender<u64>,
 }
 
 impl RecordStore {
@@ -99,7 +102,14 @@ impl RecordStore {
             blobs,
             threshold,
             max_split: DEFAULT_MAX_SPLIT,
+            decoded: watch::Sender::new(0),
         }
+    }
+
+    /// Counts the records that [`RecordStore::decode`] has made ready, by this store and its clones, again those that
+    /// it made ready again.
+    pub fn decoded(&self) -> watch::Receiver<u64> {
+        self.decoded.subscribe()
     }
 
     /// The same, splitting records up to `bytes` (compressed) and refusing larger ones.
@@ -260,9 +270,16 @@ impl RecordStore {
         let batches: Vec<Vec<(Name, Bytes)>> =
             items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
         let decoded = stream::iter(batches).map(|batch| {
+            let decoded = self.decoded.clone();
             off_control(move || {
                 let decode = |(name, value)| decode_inline::<T>(name, &value);
-                Ok(batch.into_iter().map(decode).collect::<Vec<_>>())
+                let all = batch.into_iter().map(decode).collect::<Vec<_>>();
+                let ready = |found: &Result<Found<T>>| {
+                    !matches!(found, Ok(Found::Blob(_) | Found::Parts(_)))
+                };
+                let ready = all.iter().filter(|(_, found)| ready(found)).count();
+                decoded.send_modify(|count| *count += ready as u64);
+                Ok(all)
             })
         });
         let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
@@ -285,6 +302,7 @@ impl RecordStore {
         });
         let mut fetched = stream::iter(fetches).buffer_unordered(FETCHES_IN_FLIGHT);
         while let Some(stored) = fetched.try_next().await? {
+            self.decoded.send_modify(|count| *count += 1);
             all.push(stored);
         }
         Ok(all)

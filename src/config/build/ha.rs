@@ -65,17 +65,43 @@ impl Builder<'_> {
         let cluster_id = values.get(&HA_CLUSTER_ID);
         let detector = self.detector(&backend);
         let transfer_timeout = self.positive(&TRANSFER_TIMEOUT);
+        let stall_timeout = self.stall_timeout(&backend);
         HaOptions {
             cluster_id,
             backend,
             storage,
             detector,
             transfer_timeout,
+            stall_timeout,
             inline_threshold,
             standby_cache_max_size: values.get(&HA_STANDBY_CACHE_MAX_SIZE),
             max_graph_size,
             blob_orphan_grace,
         }
+    }
+
+    fn stall_timeout(&mut self, backend: &BackendOptions) -> Duration {
+        let stall_timeout = self.positive(&STALL_TIMEOUT);
+        let ask_timeout = self.values.get(&RPC_ASK_TIMEOUT);
+        let keys = [STALL_TIMEOUT.name, RPC_ASK_TIMEOUT.name];
+        self.require(stall_timeout > ask_timeout, &keys, || {
+            let least = show_duration(ask_timeout.saturating_mul(2));
+            format!(
+                "one slow answer must not count as standing still: write `{}: {least}` or more",
+                keys[0]
+            )
+        });
+        if let Some((key, lease)) = lease_of(backend) {
+            let keys = [STALL_TIMEOUT.name, key.name];
+            self.require(stall_timeout > lease, &keys, || {
+                let least = show_duration(lease.saturating_mul(2));
+                format!(
+                    "a store in trouble must show before: write `{}: {least}` or more",
+                    keys[0]
+                )
+            });
+        }
+        stall_timeout
     }
 
     fn detector(&mut self, backend: &BackendOptions) -> DetectorOptions {
@@ -98,13 +124,18 @@ impl Builder<'_> {
                 keys[0]
             )
         });
-        let lease = match backend {
-            BackendOptions::Etcd(etcd) => Some((&ETCD_LEASE_TTL, etcd.lease_ttl)),
-            BackendOptions::Zookeeper(zookeeper) => {
-                Some((&ZK_SESSION_TIMEOUT, zookeeper.session_timeout))
-            }
-            BackendOptions::Embedded(_) => None,
-        };
+        let lease = lease_of(backend);
+        let lost = self.values.get(&HEARTBEAT_TIMEOUT);
+        let keys = [
+            DETECTOR_SILENCE_TIMEOUT.name,
+            DETECTOR_ASK_TIMEOUT.name,
+            HEARTBEAT_TIMEOUT.name,
+        ];
+        let fits = silence_timeout.saturating_add(ask_timeout) < lost;
+        self.require(fits, &keys, || {
+            "a silent leader must be found out before TaskManagers count as lost: their sum must be below the last one"
+                .to_owned()
+        });
         if let Some((key, lease)) = lease {
             let keys = [DETECTOR_SILENCE_TIMEOUT.name, key.name];
             self.require(silence_timeout < lease, &keys, || {
@@ -113,11 +144,18 @@ impl Builder<'_> {
         }
         let least = Duration::from_secs(10);
         let derived = lease.map_or(least, |(_, lease)| lease.max(least));
+        let hold_off_timeout = self.values.find(&DETECTOR_HOLD_OFF).unwrap_or(derived);
+        let keys = [DETECTOR_HOLD_OFF.name, TM_FAILOVER_TIMEOUT.name];
+        let failover = self.values.get(&TM_FAILOVER_TIMEOUT);
+        self.require(hold_off_timeout < failover, &keys, || {
+            "tasks must outlast the wait for their leader: the first must be below the second"
+                .to_owned()
+        });
         DetectorOptions {
             beat_interval,
             silence_timeout,
             ask_timeout,
-            hold_off_timeout: self.values.find(&DETECTOR_HOLD_OFF).unwrap_or(derived),
+            hold_off_timeout,
         }
     }
 
@@ -226,5 +264,16 @@ impl Builder<'_> {
             session_timeout,
             connection_timeout,
         }
+    }
+}
+
+/// The option that bounds how long the store believes in a dead process, and its value.
+fn lease_of(backend: &BackendOptions) -> Option<(&'static Key<Duration>, Duration)> {
+    match backend {
+        BackendOptions::Etcd(etcd) => Some((&ETCD_LEASE_TTL, etcd.lease_ttl)),
+        BackendOptions::Zookeeper(zookeeper) => {
+            Some((&ZK_SESSION_TIMEOUT, zookeeper.session_timeout))
+        }
+        BackendOptions::Embedded(_) => None,
     }
 }

@@ -337,8 +337,18 @@ impl Builder<'_> {
     }
 
     fn resources(&mut self) -> ResourceOptions {
+        let job_timeout = self.positive(&RM_JOB_TIMEOUT);
+        let lost = self.values.get(&HEARTBEAT_TIMEOUT);
+        let keys = [RM_JOB_TIMEOUT.name, HEARTBEAT_TIMEOUT.name];
+        self.require(job_timeout > lost, &keys, || {
+            let twice = show_duration(lost.saturating_mul(2));
+            format!(
+                "a job keeps its slots longer than anybody counts as lost: write `{}: {twice}` or more",
+                keys[0]
+            )
+        });
         ResourceOptions {
-            job_timeout: self.positive(&RM_JOB_TIMEOUT),
+            job_timeout,
             slot_request_timeout: self.positive(&SLOT_REQUEST_TIMEOUT),
             slot_idle_timeout: self.positive(&SLOT_IDLE_TIMEOUT),
         }

@@ -5,11 +5,14 @@
 //! them through [`Reports`].
 
 mod budget;
+mod hand_over;
+mod pulse;
 mod reports;
 mod server;
 pub(super) mod takeover;
 #[cfg(test)]
 mod tests;
+mod watchdog;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +31,8 @@ use tonic::Code;
 use tracing::{info, warn};
 
 pub(super) use budget::{look_for_the_deposed, record_key};
+pub(super) use hand_over::{HandOverOptions, hand_over_when_cut_off};
+pub(super) use pulse::keep_pulse;
 pub use reports::Reports;
 
 use super::view::CurrentTerm;
@@ -42,6 +47,8 @@ pub(super) struct PeersSetup {
     pub cluster_id: String,
     pub options: DetectorOptions,
     pub transfer_timeout: Duration,
+    /// How long nothing may move in a leader.
+    pub stall_timeout: Duration,
 }
 
 /// A process's part among its peers. Cheap to clone.
@@ -105,6 +112,18 @@ pub(super) fn start(
         leaders.clone(),
         handle.reports.clone(),
     ));
+    tasks.spawn(pulse::pulse_of_the_runtime(
+        handle.reports.clone(),
+        pulse::interval_for(setup.stall_timeout),
+    ));
+    let watchdog = watchdog::Watchdog {
+        election: election.detached(),
+        reports: handle.reports.clone(),
+        stall_timeout: setup.stall_timeout,
+        // So long the others have to hear why.
+        notice: setup.options.beat_interval * 3,
+    };
+    tasks.spawn_on(watchdog.run(), election.runtime());
     tasks.spawn(budget::count_false_alarms(store, leaders, false_alarms_out));
     (handle, Upkeep { _tasks: tasks })
 }

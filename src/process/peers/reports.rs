@@ -2,13 +2,16 @@
 //! election's.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Phase, Progress};
+use tanist_ha::detector::{Phase, Progress, Turns};
+use tanist_ha::election::Epoch;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::gateway::Components as _;
 use crate::process::view::CurrentTerm;
@@ -25,6 +28,27 @@ pub struct Reports {
     pub(super) progress: watch::Sender<Progress>,
     pub(super) witnesses: watch::Sender<Vec<String>>,
     pub(super) cached_change: watch::Sender<u64>,
+    /// Counts what moved in a recovery beside its progress.
+    pub(super) steps: watch::Sender<u64>,
+    /// When each part last had a turn; nothing while it is not there.
+    pub(super) runtime: watch::Sender<Option<Instant>>,
+    pub(super) dispatcher: watch::Sender<Option<Instant>>,
+    pub(super) resource_manager: watch::Sender<Option<Instant>>,
+    /// Written by the watchdog: the term that it gave up.
+    pub(super) gave_up: watch::Sender<Option<Epoch>>,
+    /// Written by the watchdog: the main runtime stands still.
+    pub(super) stands_still: AtomicBool,
+}
+
+/// What shows that it moves by having turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The runtime that everything but the election runs on.
+    Runtime,
+    /// The term's Dispatcher.
+    Dispatcher,
+    /// The term's ResourceManager.
+    ResourceManager,
 }
 
 impl Reports {
@@ -48,6 +72,42 @@ impl Reports {
     /// The process stands by.
     pub fn standby(&self) {
         self.progress.send_replace(Progress::default());
+        self.dispatcher.send_replace(None);
+        self.resource_manager.send_replace(None);
+    }
+
+    /// A recovery got on, in a way that its progress does not count.
+    pub fn moved(&self) {
+        self.steps.send_modify(|steps| *steps += 1);
+    }
+
+    /// One more of those that are counted is done.
+    pub fn one_more(&self) {
+        self.progress.send_modify(|progress| progress.done += 1);
+    }
+
+    /// A part of the process has a turn.
+    pub fn turn_of(&self, part: Part) {
+        let turn = match part {
+            Part::Runtime => &self.runtime,
+            Part::Dispatcher => &self.dispatcher,
+            Part::ResourceManager => &self.resource_manager,
+        };
+        turn.send_replace(Some(Instant::now()));
+    }
+
+    /// The term that was given up because nothing in it moved.
+    pub fn gave_up(&self) -> Option<Epoch> {
+        *self.gave_up.borrow()
+    }
+
+    pub(super) fn turns(&self) -> Turns {
+        let age = |turn: &watch::Sender<Option<Instant>>| turn.borrow().map(|at| at.elapsed());
+        Turns {
+            runtime: age(&self.runtime),
+            dispatcher: age(&self.dispatcher),
+            resource_manager: age(&self.resource_manager),
+        }
     }
 
     /// The standby's copy of the records goes up to this change.

@@ -4,11 +4,12 @@ use std::io;
 use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{Stream, stream};
-use tanist_ha::detector::{Beat, Identity, Stance, TransferError};
+use tanist_ha::detector::{Beat, Identity, Invitation, Stance, TransferError};
 use tanist_ha::election::{Epoch, Leadership, ProcessId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -66,6 +67,8 @@ impl PeersServer {
             stance,
             host: self.identity.host.clone(),
             progress: *reports.progress.borrow(),
+            turns: reports.turns(),
+            gave_up: *reports.gave_up.borrow(),
             cached_change: *reports.cached_change.borrow(),
             witnesses: witnesses.unwrap_or_default(),
         };
@@ -87,6 +90,8 @@ impl PeersServer {
 /// One stream of beats.
 struct Beats {
     server: PeersServer,
+    /// Said at once: it may be the last thing that is heard.
+    gave_up: watch::Receiver<Option<Epoch>>,
     ticks: Interval,
 }
 
@@ -95,8 +100,10 @@ impl Beats {
         tokio::select! {
             _ = self.ticks.tick() => {}
             changed = self.server.leadership.changed() => changed.ok()?,
+            changed = self.gave_up.changed() => changed.ok()?,
         }
         self.server.leadership.borrow_and_update();
+        self.gave_up.borrow_and_update();
         Some((Ok(self.server.beat()), self))
     }
 }
@@ -112,7 +119,13 @@ impl pb::peers_server::Peers for PeersServer {
         let mut ticks = interval(self.beat_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let server = self.clone();
-        let beats = stream::unfold(Beats { server, ticks }, Beats::next);
+        let gave_up = server.handle.reports.gave_up.subscribe();
+        let beats = Beats {
+            server,
+            gave_up,
+            ticks,
+        };
+        let beats = stream::unfold(beats, Beats::next);
         Ok(Response::new(Box::pin(beats)))
     }
 
@@ -129,14 +142,35 @@ impl pb::peers_server::Peers for PeersServer {
         if self.handle.closing.is_cancelled() {
             return Err(Status::failed_precondition("it is about to end itself"));
         }
+        if self.handle.reports.stands_still.load(Ordering::Relaxed) {
+            return Err(Status::failed_precondition("nothing moves in it"));
+        }
         let bound = Duration::from_millis(request.bound_ms).min(LONGEST_INVITATION);
+        let invitation = match request.hand_over {
+            true => Invitation::HandOver,
+            false => Invitation::Asked,
+        };
         let leader = ProcessId::new(request.leader);
         self.handle
             .detector
-            .accept(leader, Epoch::new(request.epoch), bound)
+            .accept(leader, Epoch::new(request.epoch), invitation, bound)
             .await
             .map_err(Status::failed_precondition)?;
         Ok(Response::new(pb::InviteToDeposeResponse {}))
+    }
+
+    async fn count_reached(
+        &self,
+        request: Request<pb::CountReachedRequest>,
+    ) -> Result<Response<pb::CountReachedResponse>, Status> {
+        let request = request.into_inner();
+        self.check_cluster(&request.cluster_id)?;
+        let question = question_of(request.question.unwrap_or_default());
+        let detector = &self.handle.detector;
+        let reached = detector.count_reached(&question, &request.addresses).await;
+        Ok(Response::new(pb::CountReachedResponse {
+            reached: u32::try_from(reached).unwrap_or(u32::MAX),
+        }))
     }
 
     async fn transfer_leadership(

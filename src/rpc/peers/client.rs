@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
-use tanist_ha::detector::{Beat, BeatStream, Break, Peers, Question, Reply};
+use tanist_ha::detector::{Beat, BeatStream, Break, Invitation, Peers, Question, Reply};
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_proto::v1 as pb;
 use tonic::Status;
@@ -107,11 +107,32 @@ impl Peers for TonicPeers {
         Ok(reply_of(answer.into_inner()))
     }
 
+    async fn count_reached(
+        &self,
+        address: &str,
+        question: &Question,
+        of: &[String],
+    ) -> Result<usize, Break> {
+        let mut client = PeersClient::new(connect(address).await?);
+        let request = pb::CountReachedRequest {
+            cluster_id: self.cluster_id.clone(),
+            question: Some(question_message(&self.cluster_id, question)),
+            addresses: of.to_vec(),
+        };
+        let answer = client.count_reached(request).await;
+        let answer = answer.map_err(|status| break_of(&status))?.into_inner();
+        // Nobody reaches more than there are.
+        Ok(usize::try_from(answer.reached)
+            .unwrap_or(usize::MAX)
+            .min(of.len()))
+    }
+
     async fn invite(
         &self,
         address: &str,
         leader: &ProcessId,
         epoch: Epoch,
+        invitation: Invitation,
         bound: Duration,
     ) -> Result<(), String> {
         let channel = connect(address)
@@ -122,6 +143,7 @@ impl Peers for TonicPeers {
             leader: leader.to_string(),
             epoch: epoch.get(),
             bound_ms: millis(bound),
+            hand_over: invitation == Invitation::HandOver,
         };
         let answer = PeersClient::new(channel).invite_to_depose(request).await;
         answer

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tanist_ha::detector::{Beat, Phase, Progress, Question, Reply, Stance};
+use tanist_ha::detector::{Beat, Phase, Progress, Question, Reply, Stance, Turns};
 use tanist_ha::election::{Epoch, HostIdentity, ProcessId};
 use tanist_proto::v1 as pb;
 
@@ -35,6 +35,10 @@ pub fn beat_message(cluster_id: &str, beat: Beat) -> pb::Beat {
         total: beat.progress.total,
         cached_change: beat.cached_change,
         witnesses: beat.witnesses,
+        gave_up_epoch: beat.gave_up.unwrap_or_default().get(),
+        runtime_turn_age_ms: beat.turns.runtime.map(millis),
+        dispatcher_turn_age_ms: beat.turns.dispatcher.map(millis),
+        resource_manager_turn_age_ms: beat.turns.resource_manager.map(millis),
     }
 }
 
@@ -70,6 +74,14 @@ pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
             done: message.done,
             total: message.total,
         },
+        turns: Turns {
+            runtime: message.runtime_turn_age_ms.map(Duration::from_millis),
+            dispatcher: message.dispatcher_turn_age_ms.map(Duration::from_millis),
+            resource_manager: message
+                .resource_manager_turn_age_ms
+                .map(Duration::from_millis),
+        },
+        gave_up: Some(Epoch::new(message.gave_up_epoch)).filter(|epoch| *epoch != Epoch::ZERO),
         cached_change: message.cached_change,
         witnesses: message.witnesses,
     }
@@ -135,6 +147,12 @@ mod tests {
                 done: 3,
                 total: 9,
             },
+            turns: Turns {
+                runtime: Some(Duration::from_millis(3)),
+                dispatcher: Some(Duration::ZERO),
+                resource_manager: None,
+            },
+            gave_up: Some(Epoch::new(6)),
             cached_change: 12,
             witnesses: vec!["tm:1".to_owned()],
         }

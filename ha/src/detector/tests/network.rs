@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::detector::beat::{Beat, Break, Progress, Question, Reply, Stance};
+use crate::detector::beat::{Beat, Break, Invitation, Progress, Question, Reply, Stance, Turns};
 use crate::detector::core::DetectorOptions;
 use crate::detector::peers::{BeatStream, Peers};
 use crate::detector::service::{Detector, DetectorServices, Identity, PEER};
@@ -35,6 +35,8 @@ struct State {
     dead: BTreeSet<String>,
     frozen: BTreeSet<String>,
     cuts: BTreeMap<(String, String), Cut>,
+    cached: BTreeMap<String, u64>,
+    gave_up: BTreeMap<String, Epoch>,
 }
 
 /// What answers at an address: a JobManager, or a mere witness.
@@ -143,6 +145,20 @@ impl Network {
         witnesses.push(name.to_owned());
     }
 
+    /// How far its copy of the records goes, as it says.
+    pub fn caches(&self, name: &str, change: u64) {
+        self.change(|state| {
+            state.cached.insert(name.to_owned(), change);
+        });
+    }
+
+    /// It says that it gives its term up because nothing moves.
+    pub fn gives_up(&self, name: &str, epoch: Epoch) {
+        self.change(|state| {
+            state.gave_up.insert(name.to_owned(), epoch);
+        });
+    }
+
     /// Its connections end and its port refuses.
     pub fn kill(&self, name: &str) {
         self.change(|state| {
@@ -209,13 +225,20 @@ impl Network {
             .witnesses
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         Some(Beat {
             process: node.identity.process.clone(),
             incarnation: node.identity.incarnation.clone(),
             stance,
             host: node.identity.host.clone(),
             progress: Progress::default(),
-            cached_change: 0,
+            turns: Turns::default(),
+            gave_up: state.gave_up.get(node.identity.process.as_str()).copied(),
+            cached_change: state
+                .cached
+                .get(node.identity.process.as_str())
+                .copied()
+                .unwrap_or(0),
             witnesses: witnesses.clone(),
         })
     }
@@ -281,17 +304,31 @@ impl Peers for From {
         })
     }
 
+    async fn count_reached(
+        &self,
+        address: &str,
+        question: &Question,
+        of: &[String],
+    ) -> Result<usize, Break> {
+        let node = self.network.reach_or_wait(&self.name, address).await?;
+        let (_, detector) = node.jobmanager.ok_or(Break::Ended)?;
+        Ok(detector.count_reached(question, of).await)
+    }
+
     async fn invite(
         &self,
         address: &str,
         leader: &ProcessId,
         epoch: Epoch,
+        invitation: Invitation,
         bound: Duration,
     ) -> Result<(), String> {
         let node = self.network.reach_or_wait(&self.name, address).await;
         let node = node.map_err(|why| format!("{why:?}"))?;
         let (_, detector) = node.jobmanager.ok_or("not a JobManager")?;
-        detector.accept(leader.clone(), epoch, bound).await
+        detector
+            .accept(leader.clone(), epoch, invitation, bound)
+            .await
     }
 }
 

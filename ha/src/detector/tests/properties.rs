@@ -153,6 +153,7 @@ impl Run {
                 }
                 Effect::Connect { .. }
                 | Effect::Disconnect
+                | Effect::Explain(..)
                 | Effect::Vouch(..)
                 | Effect::Twin(_) => {}
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::detector::beat::{Beat, Break, Progress, Reply, Stance};
+use crate::detector::beat::{Beat, Break, Progress, Reply, Stance, Turns};
 use crate::detector::core::{DetectorCore, DetectorOptions, Effect, Event, Target};
 use crate::election::{Detection, Epoch, HostIdentity, ProcessId};
 
@@ -33,6 +33,8 @@ pub(super) fn beat(incarnation: &str, stance: Stance) -> Beat {
         stance,
         host: Some(host("there")),
         progress: Progress::default(),
+        turns: Turns::default(),
+        gave_up: None,
         cached_change: 0,
         witnesses: Vec::new(),
     }

@@ -372,6 +372,8 @@ impl WarmCache {
             for (name, value) in items {
                 self.content.put(Key::new(kind, name), Some(value));
             }
+            // It stands nowhere yet, but it moves.
+            self.report();
         }
         let change = guard.change;
         self.position = Some(Position {

@@ -1,0 +1,120 @@
+//! A leader that misses TaskManagers asks standbys whether they reach them, and invites the one that does.
+//!
+//! Not here: who misses whom, and how often this is tried. Invariants: a leader that reaches the missed itself over a
+//! connection of its own hands nothing over; nobody is invited who does not reach most of them, and clearly more than
+//! the leader; the term goes on until it is deposed.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, info};
+
+use super::beat::{Invitation, Question};
+use super::service::Detector;
+use super::transfer::{Standby, TransferError};
+use crate::election::{Epoch, LeaderSession};
+
+/// Of very many that are missed so many stand for all.
+const MOST_ASKED: usize = 32;
+
+impl Detector {
+    /// Hands this process's term over to a standby that reaches most of `missed` (addresses of TaskManagers), if this
+    /// process reaches clearly fewer of them. Returns the epoch of the successor; `None`: nobody is better off. On an
+    /// error the term goes on, unless it ended otherwise.
+    pub async fn hand_over(
+        &self,
+        missed: &[String],
+        bound: Duration,
+    ) -> Result<Option<Epoch>, TransferError> {
+        let leadership = self.services.election.leadership();
+        let session = leadership.borrow().session().cloned();
+        let session = session.ok_or(TransferError::NotLeading)?;
+        let deadline = Instant::now() + bound;
+        let missed = &missed[..missed.len().min(MOST_ASKED)];
+        let question = self.question_about(&session);
+        let own = self.count_reached(&question, missed).await;
+        if own * 2 > missed.len() {
+            debug!(own, asked = missed.len(), "the missed TaskManagers answer");
+            return Ok(None);
+        }
+        let standbys = self.standbys(deadline).await?;
+        let Some((standby, reached)) = self.best_of(standbys, &question, missed).await else {
+            return Err(TransferError::NobodyStandsBy);
+        };
+        if reached * 2 <= missed.len() || reached <= own * 2 {
+            debug!(own, reached, "no standby reaches the missed TaskManagers");
+            return Ok(None);
+        }
+        let Standby {
+            member, address, ..
+        } = standby;
+        info!(
+            epoch = %session.epoch(), to = %member.process, missed = missed.len(), own, reached,
+            "most TaskManagers are out of reach here, and a standby reaches them: handing over"
+        );
+        let invited = self.invite(&session, &address, Invitation::HandOver, deadline);
+        match invited.await {
+            Ok(()) => Ok(Some(session.epoch().next())),
+            Err(reason) => {
+                let reason = format!("{}: {reason}", member.process);
+                Err(TransferError::Failed(reason))
+            }
+        }
+    }
+
+    /// How many of those at `addresses` answer this process when it asks them `question`.
+    pub async fn count_reached(&self, question: &Question, addresses: &[String]) -> usize {
+        let bound = self.services.options.ask_timeout;
+        let asked = addresses.iter().take(MOST_ASKED).cloned().map(|address| {
+            let (peers, question) = (self.services.peers.clone(), question.clone());
+            async move {
+                let answer = timeout(bound, peers.ask(&address, &question)).await;
+                matches!(answer, Ok(Ok(_)))
+            }
+        });
+        join_all(asked)
+            .await
+            .into_iter()
+            .filter(|reached| *reached)
+            .count()
+    }
+
+    /// Whoever reaches most of them; of equals the most current.
+    async fn best_of(
+        &self,
+        standbys: Vec<Standby>,
+        question: &Question,
+        missed: &[String],
+    ) -> Option<(Standby, usize)> {
+        // It asks them within the bound itself, and then tells.
+        let bound = self.services.options.ask_timeout * 2;
+        let asked = standbys.into_iter().map(|standby| {
+            let peers = self.services.peers.clone();
+            let (question, missed) = (question.clone(), missed.to_vec());
+            async move {
+                let counted = peers.count_reached(&standby.address, &question, &missed);
+                let reached = timeout(bound, counted).await.unwrap_or(Ok(0)).unwrap_or(0);
+                let name = &standby.member.process;
+                debug!(standby = %name, reached, "asked who reaches the missed TaskManagers");
+                (standby, reached)
+            }
+        });
+        // They come with the most current first.
+        join_all(asked)
+            .await
+            .into_iter()
+            .rev()
+            .max_by_key(|(_, reached)| *reached)
+    }
+
+    /// Nothing is to be found out about the leader: any answer will do, at once.
+    fn question_about(&self, session: &LeaderSession) -> Question {
+        Question {
+            leader: self.services.identity.process.clone(),
+            epoch: session.epoch(),
+            address: String::new(),
+            patience: self.services.options.ask_timeout / 2,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! When a leader misses most of its TaskManagers: hands over to a standby that reaches them, before any of them counts as
+//! lost.
+//!
+//! Who reaches whom is asked by the detector. Invariant: in one term, and after a term that came about this way, a standby is
+//! invited no more often than once a minute.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::detector::TransferError;
+use tanist_ha::election::{Detection, Epoch, LeaderSession};
+use tracing::warn;
+
+use super::PeersHandle;
+use crate::resource_manager::{Contact, ResourceManagerHandle};
+
+/// After an invitation, and after a term that began with one.
+const PAUSE: Duration = Duration::from_secs(60);
+const SHORTEST_POLL: Duration = Duration::from_millis(50);
+const LONGEST_POLL: Duration = Duration::from_secs(5);
+
+/// How long a TaskManager is silent before it is missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::process) struct HandOverOptions {
+    /// `heartbeat.interval`.
+    pub interval: Duration,
+    /// `heartbeat.timeout`: then it is lost.
+    pub timeout: Duration,
+}
+
+impl HandOverOptions {
+    /// Half the way to being lost, or more where heartbeats are rare: one that is due says nothing yet.
+    fn silence(self) -> Duration {
+        let between = (self.interval + self.timeout) / 2;
+        (self.timeout / 2).max(between.min(self.interval * 2))
+    }
+
+    fn poll(self) -> Duration {
+        (self.timeout / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
+    }
+}
+
+/// The addresses of those that are missed, if these are most of them.
+fn missed(contacts: Vec<Contact>, silence: Duration) -> Option<Vec<String>> {
+    let all = contacts.len();
+    let is_missed = |contact: &Contact| contact.refused > 0 || contact.silent_for >= silence;
+    let missed: Vec<String> = contacts
+        .into_iter()
+        .filter(is_missed)
+        .map(|contact| contact.address)
+        .collect();
+    (missed.len() * 2 > all).then_some(missed)
+}
+
+/// Looks after the TaskManagers of a term; ends with the term, by being dropped.
+pub(in crate::process) async fn hand_over_when_cut_off(
+    peers: Option<&PeersHandle>,
+    resources: &ResourceManagerHandle,
+    session: &LeaderSession,
+    options: HandOverOptions,
+) -> Infallible {
+    let Some(peers) = peers else {
+        return std::future::pending().await;
+    };
+    let handed_over = |takeover: &tanist_ha::election::Takeover| {
+        takeover.evidence.detection == Detection::HandedOver
+    };
+    if session.takeover().is_some_and(handed_over) {
+        tokio::time::sleep(PAUSE).await;
+    }
+    look_after(options, &Reached { peers, resources }).await
+}
+
+/// The TaskManagers of a term, and what can be done about them.
+#[async_trait]
+trait Reach: Sync {
+    async fn contacts(&self) -> Vec<Contact>;
+    async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError>;
+}
+
+struct Reached<'a> {
+    peers: &'a PeersHandle,
+    resources: &'a ResourceManagerHandle,
+}
+
+#[async_trait]
+impl Reach for Reached<'_> {
+    async fn contacts(&self) -> Vec<Contact> {
+        self.resources.contacts().await.unwrap_or_default()
+    }
+
+    async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError> {
+        let bound = self.peers.transfer_timeout;
+        self.peers.detector.hand_over(&missed, bound).await
+    }
+}
+
+async fn look_after(options: HandOverOptions, reach: &dyn Reach) -> Infallible {
+    loop {
+        tokio::time::sleep(options.poll()).await;
+        let Some(missed) = missed(reach.contacts().await, options.silence()) else {
+            continue;
+        };
+        match reach.hand_over(missed).await {
+            Ok(Some(_)) => tokio::time::sleep(PAUSE).await,
+            Err(error @ TransferError::Failed(_)) => {
+                warn!(%error, "most TaskManagers are out of reach, and handing over failed");
+                tokio::time::sleep(PAUSE).await;
+            }
+            // Nobody is better off, or nobody is there: that may change at any time.
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const OPTIONS: HandOverOptions = HandOverOptions {
+        interval: Duration::from_secs(10),
+        timeout: Duration::from_secs(50),
+    };
+
+    struct Scripted {
+        answer: Result<Option<Epoch>, TransferError>,
+        asked: AtomicU32,
+    }
+
+    #[async_trait]
+    impl Reach for Scripted {
+        async fn contacts(&self) -> Vec<Contact> {
+            vec![contact(30, 0)]
+        }
+
+        async fn hand_over(&self, _: Vec<String>) -> Result<Option<Epoch>, TransferError> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.answer.clone()
+        }
+    }
+
+    fn contact(silent_for: u64, refused: u32) -> Contact {
+        Contact {
+            address: "tm:1".to_owned(),
+            silent_for: Duration::from_secs(silent_for),
+            refused,
+        }
+    }
+
+    #[test]
+    fn a_task_manager_is_missed_well_before_it_is_lost_and_not_before_a_heartbeat_was_due() {
+        assert_eq!(OPTIONS.silence(), Duration::from_secs(25));
+        let rare = HandOverOptions {
+            interval: Duration::from_secs(40),
+            ..OPTIONS
+        };
+        assert_eq!(rare.silence(), Duration::from_secs(45));
+    }
+
+    #[test]
+    fn only_most_of_them_count() {
+        let silence = OPTIONS.silence();
+        let missed = |contacts: &[Contact]| missed(contacts.to_vec(), silence).map(|it| it.len());
+        assert_eq!(missed(&[]), None);
+        assert_eq!(missed(&[contact(24, 0)]), None);
+        assert_eq!(missed(&[contact(25, 0)]), Some(1));
+        assert_eq!(missed(&[contact(25, 0), contact(0, 0)]), None);
+        assert_eq!(
+            missed(&[contact(25, 0), contact(0, 1), contact(0, 0)]),
+            Some(2)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_standby_is_invited_at_most_once_a_minute_and_asked_more_often() {
+        for (answer, expected) in [
+            (Err(TransferError::Failed("no".to_owned())), 10..=10),
+            (Ok(Some(Epoch::new(2))), 10..=10),
+            (Ok(None), 100..=130),
+        ] {
+            let scripted = Scripted {
+                answer: answer.clone(),
+                asked: AtomicU32::new(0),
+            };
+            let looking = look_after(OPTIONS, &scripted);
+            let _ = timeout(Duration::from_secs(600), looking).await;
+            let asked = scripted.asked.load(Ordering::Relaxed);
+            assert!(expected.contains(&asked), "{answer:?}: {asked}");
+        }
+    }
+}

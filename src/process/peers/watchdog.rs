@@ -1,0 +1,311 @@
+//! Ends a term in which nothing moves: a recovery that stands still, a main runtime or an actor without turns.
+//!
+//! It runs on the election's runtime, so that it notices a main runtime that is blocked. The lease of such a process would
+//! live on for ever, and its beats with it: nobody else has reason to depose it. It says so in the beats, so that
+//! the next term's record has it, and resigns. Time in which the watchdog itself did not run counts little: a host that slept
+//! has not stalled.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tanist_ha::clock::Moment;
+use tanist_ha::detector::{Phase, Progress};
+use tanist_ha::election::{Epoch, LeaderElection, Leadership};
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{error, info, warn};
+
+use super::pulse;
+use super::reports::Reports;
+
+/// What stood still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stall {
+    Runtime,
+    Recovery(Progress),
+    Dispatcher,
+    ResourceManager,
+}
+
+/// Since when a value is what it is, in the watchdog's own ticks.
+#[derive(Debug)]
+struct Stillness<T> {
+    last: Option<T>,
+    lasted: Duration,
+}
+
+impl<T: PartialEq> Stillness<T> {
+    fn new() -> Stillness<T> {
+        Stillness {
+            last: None,
+            lasted: Duration::ZERO,
+        }
+    }
+
+    fn see(&mut self, elapsed: Duration, now: Option<T>) -> Duration {
+        if now.is_none() || now != self.last {
+            self.last = now;
+            self.lasted = Duration::ZERO;
+        } else {
+            self.lasted += elapsed;
+        }
+        self.lasted
+    }
+}
+
+/// What the watchdog looks at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seen {
+    /// The term that it leads by the store's word.
+    leads: Option<Epoch>,
+    progress: Progress,
+    steps: u64,
+    runtime: Option<Instant>,
+    dispatcher: Option<Instant>,
+    resource_manager: Option<Instant>,
+}
+
+/// The decisions. Pure.
+#[derive(Debug)]
+struct Core {
+    bound: Duration,
+    interval: Duration,
+    last_tick: Option<Moment>,
+    runtime: Stillness<Instant>,
+    recovery: Stillness<(Epoch, Progress, u64)>,
+    dispatcher: Stillness<(Epoch, Instant)>,
+    resource_manager: Stillness<(Epoch, Instant)>,
+}
+
+impl Core {
+    fn new(bound: Duration, interval: Duration) -> Core {
+        Core {
+            bound,
+            interval,
+            last_tick: None,
+            runtime: Stillness::new(),
+            recovery: Stillness::new(),
+            dispatcher: Stillness::new(),
+            resource_manager: Stillness::new(),
+        }
+    }
+
+    /// What has stood still for too long, of what counts at present.
+    fn tick(&mut self, now: Moment, seen: Seen) -> Option<Stall> {
+        let before = self.last_tick.replace(now);
+        let elapsed = before.map_or(Duration::ZERO, |before| now.since(before));
+        let elapsed = elapsed.min(self.interval * 3 / 2);
+        let in_term = |turn: Option<Instant>| Some((seen.leads?, turn?));
+        let recovers = seen.progress.phase != Phase::Leading;
+        let recovery = seen.leads.filter(|_| recovers);
+        let recovery = recovery.map(|epoch| (epoch, seen.progress, seen.steps));
+        let stalls = [
+            (self.runtime.see(elapsed, seen.runtime), Stall::Runtime),
+            (
+                self.recovery.see(elapsed, recovery),
+                Stall::Recovery(seen.progress),
+            ),
+            (
+                self.dispatcher.see(elapsed, in_term(seen.dispatcher)),
+                Stall::Dispatcher,
+            ),
+            (
+                self.resource_manager
+                    .see(elapsed, in_term(seen.resource_manager)),
+                Stall::ResourceManager,
+            ),
+        ];
+        let stalled = stalls.into_iter().find(|(lasted, _)| *lasted >= self.bound);
+        stalled.map(|(_, stall)| stall)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    pub election: LeaderElection,
+    pub reports: Arc<Reports>,
+    pub stall_timeout: Duration,
+    /// Between saying so and resigning.
+    pub notice: Duration,
+}
+
+impl Watchdog {
+    /// Watches until dropped.
+    pub async fn run(self) {
+        let interval = pulse::interval_for(self.stall_timeout);
+        let clock = self.election.clock();
+        let mut core = Core::new(self.stall_timeout, interval);
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let seen = self.look();
+            let stall = core.tick(clock.now(), seen);
+            let still = stall == Some(Stall::Runtime);
+            let was_still = self.reports.stands_still.swap(still, Ordering::Relaxed);
+            if was_still && !still {
+                info!("the main runtime moves again");
+            }
+            if let (Some(stall), Some(epoch)) = (stall, seen.leads) {
+                self.give_up(stall, epoch).await;
+            }
+        }
+    }
+
+    fn look(&self) -> Seen {
+        let leads = match &*self.election.leadership().borrow() {
+            Leadership::Granted(session) => Some(session.epoch()),
+            // Nothing moves without the store either: that is no fault of this process.
+            Leadership::Suspended(_)
+            | Leadership::Standby
+            | Leadership::Over(_)
+            | Leadership::Refused(_) => None,
+        };
+        let reports = &self.reports;
+        Seen {
+            leads,
+            progress: *reports.progress.borrow(),
+            steps: *reports.steps.borrow(),
+            runtime: *reports.runtime.borrow(),
+            dispatcher: *reports.dispatcher.borrow(),
+            resource_manager: *reports.resource_manager.borrow(),
+        }
+    }
+
+    async fn give_up(&self, stall: Stall, epoch: Epoch) {
+        let stall_timeout = self.stall_timeout;
+        match stall {
+            Stall::Runtime => {
+                error!(%epoch, ?stall_timeout, "the main runtime stands still: resigning");
+            }
+            Stall::Dispatcher => {
+                error!(%epoch, ?stall_timeout, "the Dispatcher stands still: resigning");
+            }
+            Stall::ResourceManager => {
+                error!(%epoch, ?stall_timeout, "the ResourceManager stands still: resigning");
+            }
+            Stall::Recovery(Progress { done, total, .. }) => {
+                warn!(%epoch, ?stall_timeout, done, total, "the recovery stands still: resigning");
+            }
+        }
+        self.reports.gave_up.send_replace(Some(epoch));
+        tokio::time::sleep(self.notice).await;
+        self.election.resign().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: Duration = Duration::from_secs(8);
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    struct Scene {
+        core: Core,
+        start: Instant,
+        second: u64,
+        seen: Seen,
+    }
+
+    impl Scene {
+        async fn recovering() -> Scene {
+            let start = Instant::now();
+            let progress = Progress {
+                phase: Phase::Recovering,
+                done: 1,
+                total: 9,
+            };
+            Scene {
+                core: Core::new(BOUND, INTERVAL),
+                start,
+                second: 0,
+                seen: Seen {
+                    leads: Some(Epoch::new(7)),
+                    progress,
+                    steps: 0,
+                    runtime: Some(start),
+                    dispatcher: None,
+                    resource_manager: None,
+                },
+            }
+        }
+
+        fn turn(&self) -> Option<Instant> {
+            Some(self.start + Duration::from_secs(self.second))
+        }
+
+        /// Some seconds, with `change` before each tick.
+        fn pass(&mut self, seconds: u64, change: impl Fn(&mut Scene)) -> Option<Stall> {
+            let mut last = None;
+            for _ in 0..seconds {
+                self.second += 1;
+                change(self);
+                let now = Moment::default().after(Duration::from_secs(self.second));
+                last = self.core.tick(now, self.seen);
+            }
+            last
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_recovery_that_moves_goes_on_for_as_long_as_it_takes() {
+        let mut scene = Scene::recovering().await;
+        let jobs = scene.pass(100, |scene| {
+            scene.seen.runtime = scene.turn();
+            scene.seen.progress.done += u64::from(scene.second % 7 == 0);
+        });
+        assert_eq!(jobs, None);
+        let steps = scene.pass(100, |scene| {
+            scene.seen.runtime = scene.turn();
+            scene.seen.steps += u64::from(scene.second % 7 == 0);
+        });
+        assert_eq!(steps, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_recovery_that_stands_still_is_given_up_and_a_term_that_has_recovered_is_not() {
+        let mut scene = Scene::recovering().await;
+        let keep_pulse = |scene: &mut Scene| scene.seen.runtime = scene.turn();
+        assert_eq!(scene.pass(8, keep_pulse), None);
+        let stall = Stall::Recovery(scene.seen.progress);
+        assert_eq!(scene.pass(2, keep_pulse), Some(stall));
+        scene.seen.progress.phase = Phase::Leading;
+        assert_eq!(scene.pass(100, keep_pulse), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_term_that_is_suspended_or_new_has_its_time_before_it() {
+        let mut scene = Scene::recovering().await;
+        let keep_pulse = |scene: &mut Scene| scene.seen.runtime = scene.turn();
+        assert_eq!(scene.pass(7, keep_pulse), None);
+        scene.seen.leads = None;
+        assert_eq!(scene.pass(20, keep_pulse), None);
+        scene.seen.leads = Some(Epoch::new(7));
+        assert_eq!(scene.pass(7, keep_pulse), None);
+        scene.seen.leads = Some(Epoch::new(9));
+        assert_eq!(scene.pass(7, keep_pulse), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_main_runtime_or_an_actor_without_turns_is_noticed() {
+        let mut scene = Scene::recovering().await;
+        scene.seen.progress.phase = Phase::Leading;
+        assert_eq!(scene.pass(10, |_| {}), Some(Stall::Runtime));
+        let stuck = |scene: &mut Scene| {
+            scene.seen.runtime = scene.turn();
+            scene.seen.dispatcher = scene.turn();
+            scene.seen.resource_manager = Some(scene.start);
+        };
+        assert_eq!(scene.pass(10, stuck), Some(Stall::ResourceManager));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_watchdog_did_not_run_counts_little() {
+        let mut scene = Scene::recovering().await;
+        assert_eq!(scene.pass(3, |_| {}), None);
+        scene.second += 3600;
+        assert_eq!(scene.pass(1, |_| {}), None);
+    }
+}
