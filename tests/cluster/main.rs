@@ -44,6 +44,7 @@ mod jobmanager_killed;
 mod jobmanager_stopped;
 mod jobmanager_watched;
 mod large_graphs;
+mod network_handover;
 mod network_peers;
 mod network_store;
 mod network_taskmanagers;
