@@ -34,6 +34,9 @@ pub struct Weather {
     pub twins: u32,
     /// Each way takes up to so many milliseconds.
     pub delay_ms: u64,
+    /// So many deployments arrive again later, or after their caller has given up: there are few of them, and it is they
+    /// that must not be obeyed any more.
+    pub late_deployments: u32,
     /// Between JobManagers and TaskManagers nothing gets lost.
     pub spares_task_managers: bool,
 }
@@ -47,6 +50,7 @@ impl Weather {
             silent: 4,
             twins: 30,
             delay_ms: 40,
+            late_deployments: 300,
             spares_task_managers: false,
         }
     }
@@ -69,12 +73,17 @@ impl Weather {
         Duration::from_millis(self.random.random_range(1..=most))
     }
 
-    /// What becomes of a call between these processes.
-    pub(super) fn journey(&mut self, ends: [&str; 2]) -> Journey {
+    /// What becomes of a call of this method between these processes.
+    pub(super) fn journey(&mut self, method: &str, ends: [&str; 2]) -> Journey {
+        let is_deployment = method == "submit_tasks";
+        let (twins, silent) = match is_deployment {
+            true => (self.late_deployments, self.late_deployments / 10),
+            false => (self.twins, self.silent),
+        };
         let most = self.delay_ms;
         let mut way = || Duration::from_millis(self.random.random_range(0..=most));
         let (there, back) = (way(), way());
-        let twin = self.happens(self.twins).then(|| self.late());
+        let twin = self.happens(twins).then(|| self.late());
         let mut journey = Journey {
             there,
             back,
@@ -89,9 +98,10 @@ impl Weather {
             journey.fault = Fault::Unreachable;
         } else if self.happens(self.lost) {
             journey.fault = Fault::LoseReplies;
-        } else if self.happens(self.silent) {
+        } else if self.happens(silent) {
             journey.fault = Fault::Silent;
-            journey.twin = self.random.random_bool(0.5).then(|| self.late());
+            let arrives = is_deployment || self.random.random_bool(0.5);
+            journey.twin = arrives.then(|| self.late());
         }
         journey
     }

@@ -270,7 +270,7 @@ impl Roads for World {
         let Some(weather) = inner.weather.as_mut() else {
             return Journey::default();
         };
-        let journey = weather.journey(ends);
+        let journey = weather.journey(call.method, ends);
         drop(inner);
         if journey.fault != Fault::None {
             for end in ends {
