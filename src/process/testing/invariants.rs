@@ -186,16 +186,23 @@ fn nothing_is_written_after_a_result(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// Epochs, the incarnations of a job and the generations of its regions only grow.
+/// No term writes after a younger one began. The incarnations of a job and the generations of its regions only grow.
 fn epochs_and_generations_grow(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut highest = 0;
     replay(events, |stored, event| {
-        let Event::Committed { epoch, records } = event else {
-            return;
+        let (epoch, records) = match event {
+            Event::Committed { epoch, records } => (epoch, records),
+            Event::Granted { epoch, .. } => {
+                highest = highest.max(*epoch);
+                return;
+            }
+            _ => return,
         };
         if *epoch < highest {
-            broken.push(format!("epoch {epoch} wrote after epoch {highest}"));
+            broken.push(format!(
+                "epoch {epoch} wrote {records:?} after epoch {highest} began"
+            ));
         }
         highest = highest.max(*epoch);
         for record in records {

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Landmark {
     /// The store refused a transaction, since the epoch of its term is over.
     WriteOfDeposedTermRefused,
+    /// Nothing else would have refused it: the younger term had not written yet.
+    WriteRefusedByEpochAlone,
     /// A TaskExecutor refused a message, since it had heard of a younger epoch.
     OldEpochRefused,
     /// A TaskExecutor refused a deployment after the dial or a message of a younger term.
@@ -30,8 +32,9 @@ pub enum Landmark {
 }
 
 impl Landmark {
-    pub const ALL: [Landmark; 10] = [
+    pub const ALL: [Landmark; 11] = [
         Landmark::WriteOfDeposedTermRefused,
+        Landmark::WriteRefusedByEpochAlone,
         Landmark::OldEpochRefused,
         Landmark::DeploymentRefusedByEpoch,
         Landmark::DeploymentRefusedByRegistration,
@@ -44,8 +47,9 @@ impl Landmark {
     ];
 
     /// Those that troubles of JobManagers and of the store lead to.
-    pub const OF_CONTROL_PLANE: [Landmark; 7] = [
+    pub const OF_CONTROL_PLANE: [Landmark; 8] = [
         Landmark::WriteOfDeposedTermRefused,
+        Landmark::WriteRefusedByEpochAlone,
         Landmark::OldEpochRefused,
         Landmark::RunningTaskAdopted,
         Landmark::AmbiguousSubmissionResolved,

@@ -66,6 +66,9 @@ fn note(world: &World, request: &CommitRequest, reply: Option<&CommitReply>) {
         Some(CommitReply::Refused(guard)) => {
             if matches!(guard.verdict(request), Verdict::Fenced(_)) {
                 world.reached.note(Landmark::WriteOfDeposedTermRefused);
+                if guard.change == request.after && guard.leader_present {
+                    world.reached.note(Landmark::WriteRefusedByEpochAlone);
+                }
             }
         }
         None => {}
@@ -113,6 +116,9 @@ impl CoordinationStore for ObservedStore {
         let records: Vec<Record> = request.writes.iter().map(Record::of).collect();
         if !self.world.takes(&self.life, &Step::Committing(&records)) {
             return std::future::pending().await;
+        }
+        if let Some(time) = self.world.held_write() {
+            tokio::time::sleep(time).await;
         }
         self.alive().await;
         let fate = self.world.fate();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tanist_ha::election::ProcessId;
 use tanist_ha::memory::MemoryCluster;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::history::{Event, Record, Stored};
@@ -66,6 +66,8 @@ struct Inner {
     accepted: BTreeMap<String, u64>,
     weather: Option<Weather>,
     strike: Option<Strike>,
+    /// For how long the next transaction is held up, and who is told.
+    held: Option<(Duration, oneshot::Sender<()>)>,
 }
 
 /// See the module.
@@ -201,6 +203,21 @@ impl World {
         let mut inner = self.lock();
         let weather = inner.weather.as_mut();
         weather.map_or(Duration::ZERO, Weather::way_to_store)
+    }
+
+    /// The next transaction is on its way for so long; tells when it was sent.
+    pub fn hold_write(&self, time: Duration) -> oneshot::Receiver<()> {
+        let (sender, sent) = oneshot::channel();
+        self.lock().held = Some((time, sender));
+        sent
+    }
+
+    /// For how long a transaction that is sent is held up.
+    pub fn held_write(&self) -> Option<Duration> {
+        let (time, sent) = self.lock().held.take()?;
+        // Who does not wait any more need not be told.
+        let _ = sent.send(());
+        Some(time)
     }
 
     /// A process does nothing until then: what it sends and what is sent to it waits.

@@ -29,6 +29,7 @@ enum Fault {
     JobManagerStandsStill,
     Suspicion,
     TwoSuspicions,
+    DeposedAtAWrite,
     LateElection,
     CutFromStore,
     StoreFails,
@@ -41,7 +42,7 @@ enum Fault {
 }
 
 /// As often as it is named.
-const OF_CONTROL_PLANE: [Fault; 16] = [
+const OF_CONTROL_PLANE: [Fault; 19] = [
     Fault::KillJobManager,
     Fault::KillJobManager,
     Fault::StopJobManager,
@@ -52,6 +53,9 @@ const OF_CONTROL_PLANE: [Fault; 16] = [
     Fault::JobManagerStandsStill,
     Fault::Suspicion,
     Fault::TwoSuspicions,
+    Fault::DeposedAtAWrite,
+    Fault::DeposedAtAWrite,
+    Fault::DeposedAtAWrite,
     Fault::LateElection,
     Fault::LateElection,
     Fault::CutFromStore,
@@ -72,6 +76,9 @@ const OF_TASK_MANAGERS: [Fault; 6] = [
 /// For how long a JobManager has to be healthy between two times in which it hears nobody, where no work may be lost:
 /// together they must not pass for the silence of TaskManagers.
 const RECOVERY: Duration = Duration::from_secs(60);
+
+/// How long it is waited for a leader to write something.
+const SOON: Duration = Duration::from_secs(3);
 
 /// A run's faults.
 pub struct Schedule {
@@ -176,6 +183,14 @@ impl Schedule {
                 self.suspicion();
                 self.suspicion();
             }
+            Fault::DeposedAtAWrite => {
+                let time = self.time(40);
+                let sent = self.cluster.world.hold_write(time);
+                if matches!(tokio::time::timeout(SOON, sent).await, Ok(Ok(()))) {
+                    self.suspicion();
+                    self.suspicion();
+                }
+            }
             Fault::LateElection => {
                 let name = self.job_manager();
                 if self.random.random_bool(0.5) {
@@ -258,8 +273,16 @@ impl Schedule {
     }
 
     fn suspicion(&mut self) {
-        let by = format!("jm{}", self.random.random_range(1..=JOB_MANAGERS));
-        self.cluster.suspect(&by);
+        let leader = self.cluster.leader_view().leader;
+        let names = (1..=JOB_MANAGERS).map(|number| format!("jm{number}"));
+        let others: Vec<String> = names
+            .filter(|name| self.cluster.runs(name))
+            .filter(|name| leader.as_ref().is_none_or(|it| it.process.as_str() != name))
+            .collect();
+        if !others.is_empty() {
+            let by = &others[self.random.random_range(0..others.len())];
+            self.cluster.suspect(by);
+        }
     }
 
     fn heal_links(&mut self) {
