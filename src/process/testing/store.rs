@@ -13,6 +13,7 @@ use tanist_ha::store::{
 };
 use tanist_ha::{Error, Result};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::history::{Event, Record};
 use super::reached::Landmark;
@@ -46,13 +47,18 @@ impl ObservedStore {
     }
 
     /// A copy of a transaction arrives so much later.
-    fn send_late(&self, request: &CommitRequest, after: Duration) {
+    fn send_late(
+        &self,
+        request: &CommitRequest,
+        after: Duration,
+    ) -> JoinHandle<Result<CommitReply>> {
         let (store, world, request) = (self.late.clone(), self.world.clone(), request.clone());
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
             let reply = store.commit(&request).await;
             note(&world, &request, reply.as_ref().ok());
-        });
+            reply
+        })
     }
 }
 
@@ -118,14 +124,17 @@ impl CoordinationStore for ObservedStore {
             return std::future::pending().await;
         }
         if let Some(time) = self.world.held_write() {
-            tokio::time::sleep(time).await;
+            // It arrives, also if its sender does not wait for it any more.
+            let arrived = self.send_late(request, time).await;
+            self.goes_on().await;
+            return arrived.unwrap_or_else(|_| no_answer("it was held up"));
         }
         self.alive().await;
         let fate = self.world.fate();
         match fate {
-            Fate::HasTwin(after) => self.send_late(request, after),
+            Fate::HasTwin(after) => drop(self.send_late(request, after)),
             Fate::ComesLate(after) => {
-                self.send_late(request, after);
+                drop(self.send_late(request, after));
                 return no_answer("it is late");
             }
             Fate::Passes | Fate::LosesReply => {}

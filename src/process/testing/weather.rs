@@ -50,7 +50,7 @@ impl Weather {
             silent: 4,
             twins: 30,
             delay_ms: 40,
-            late_deployments: 300,
+            late_deployments: 600,
             spares_task_managers: false,
         }
     }

@@ -2,13 +2,14 @@
 //!
 //! Each seed is a run of a whole cluster: its faults ([`faults`]), what clients ask ([`clients`]) and how messages travel.
 //! The invariants are checked over the one order in which everything happened, so whatever was broken for a moment is
-//! found. `TANIST_TEST_SEED` runs one seed, `TANIST_TEST_SEEDS` so many; `TANIST_TEST_ALL=1` runs more.
+//! found. `TANIST_TEST_SEEDS` says how many seeds are run; `TANIST_TEST_ALL=1` runs more. `TANIST_TEST_SEED` runs one seed,
+//! as often as `TANIST_TEST_SEEDS` says: a seed fixes what goes wrong, not the numbers that processes draw themselves, so
+//! a failure may need some runs to come back. It prints the whole history in any case.
 
 mod clients;
 mod faults;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -31,13 +32,13 @@ const LAST: JobId = JobId::from_bits(99);
 
 #[test]
 fn whatever_goes_wrong_every_job_comes_to_its_right_end() {
-    let reached = run_all(150, |seed| Box::pin(everything_goes_wrong(seed)));
+    let reached = run_all(80, |seed| Box::pin(everything_goes_wrong(seed)));
     expect_landmarks(&reached, &Landmark::ALL);
 }
 
 #[test]
 fn whatever_happens_to_job_managers_and_the_store_no_task_notices() {
-    let reached = run_all(100, |seed| Box::pin(the_control_plane_goes_wrong(seed)));
+    let reached = run_all(60, |seed| Box::pin(the_control_plane_goes_wrong(seed)));
     expect_landmarks(&reached, &Landmark::OF_CONTROL_PLANE);
 }
 
@@ -49,13 +50,16 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-fn seeds(count: u64) -> Range<u64> {
+/// The seeds to run, and whether they are all that are expected to be run.
+fn seeds(count: u64) -> (Vec<u64>, bool) {
+    let wanted = number("TANIST_TEST_SEEDS");
     if let Some(seed) = number("TANIST_TEST_SEED") {
-        return seed..seed + 1;
+        let times = wanted.unwrap_or(1);
+        return ((0..times).map(|_| seed).collect(), false);
     }
     let all = std::env::var_os("TANIST_TEST_ALL").is_some_and(|value| value == "1");
-    let count = if all { count * 10 } else { count };
-    0..number("TANIST_TEST_SEEDS").unwrap_or(count)
+    let wanted = wanted.unwrap_or(if all { count * 10 } else { count });
+    ((0..wanted).collect(), wanted >= count)
 }
 
 type Run = std::pin::Pin<Box<dyn Future<Output = Reached>>>;
@@ -63,8 +67,7 @@ type Run = std::pin::Pin<Box<dyn Future<Output = Reached>>>;
 /// Runs all seeds, each in a time of its own; what they reached together, unless one alone was asked for.
 fn run_all(count: u64, run: impl Fn(u64) -> Run) -> Option<Reached> {
     let all = Reached::default();
-    let seeds = seeds(count);
-    let is_whole = seeds.end - seeds.start >= count;
+    let (seeds, is_whole) = seeds(count);
     for seed in seeds {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
