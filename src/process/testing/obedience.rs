@@ -6,8 +6,8 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::history::{AttemptKey, Event, Record};
-use super::invariants::replay;
 use super::reached::{Landmark, Reached};
+use super::world::process_of;
 
 /// All that is broken in a history.
 pub(super) fn broken(events: &[Event]) -> Vec<String> {
@@ -76,16 +76,52 @@ fn epochs_grow_at_each_task_manager(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// A job that has a result is not run again.
+/// A job that has a result is not run again. What a TaskManager that was given up starts late, of a generation from before
+/// it could not be reached, is a stray: it has no effect, and stops when the store is asked.
 fn nothing_starts_after_a_result(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
-    replay(events, |stored, event| {
-        if let Event::Started { attempt, .. } = event
-            && stored.results.contains_key(&attempt.job)
-        {
-            broken.push(format!("{event:?} after the job's result"));
+    // TaskManagers that could not be reached since a job's last generation was written.
+    let mut disturbed: BTreeMap<JobId, BTreeSet<&str>> = BTreeMap::new();
+    let mut generations: BTreeMap<JobId, Vec<u64>> = BTreeMap::new();
+    let mut ended: BTreeSet<JobId> = BTreeSet::new();
+    for event in events {
+        match event {
+            Event::Committed { records, .. } => {
+                for record in records {
+                    match record {
+                        Record::State(job, state) => {
+                            let regions = state.regions.iter();
+                            let now = regions.map(|region| region.generation).collect();
+                            let is_other = generations.get(job) != Some(&now);
+                            if is_other && state.regions.iter().any(|it| !it.placements.is_empty())
+                            {
+                                disturbed.insert(*job, BTreeSet::new());
+                            }
+                            generations.insert(*job, now);
+                        }
+                        Record::Result(job, _) => drop(ended.insert(*job)),
+                        Record::Graph(_) | Record::Deleted(..) | Record::Other => {}
+                    }
+                }
+            }
+            Event::Disturbed(process) => {
+                for unreachable in disturbed.values_mut() {
+                    unreachable.insert(process);
+                }
+            }
+            Event::Started {
+                attempt,
+                task_manager,
+                ..
+            } if ended.contains(&attempt.job) => {
+                let unreachable = disturbed.get(&attempt.job);
+                if !unreachable.is_some_and(|it| it.contains(process_of(task_manager))) {
+                    broken.push(format!("{event:?} after the job's result"));
+                }
+            }
+            _ => {}
         }
-    });
+    }
     broken
 }
 
