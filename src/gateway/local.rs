@@ -53,12 +53,22 @@ pub struct Journey {
     pub fault: Fault,
     /// How long the answer takes.
     pub back: Duration,
+    /// After how long another copy of the message arrives, whatever became of this one. Nobody waits for its answer.
+    pub twin: Option<Duration>,
 }
 
 /// Decides about each call; asked twice: when it is sent, and when its answer arrives.
 pub trait Roads: Send + Sync + fmt::Debug + 'static {
     /// A call is sent.
     fn leave(&self, call: &Call<'_>) -> Journey;
+    /// For how long the message, and then its answer, is held up besides; asked again afterwards, until it is zero.
+    fn hold(&self, _call: &Call<'_>) -> Duration {
+        Duration::ZERO
+    }
+    /// Whether the late copy of a message arrives.
+    fn delivers_late(&self, _call: &Call<'_>) -> bool {
+        true
+    }
     /// It was handled. False: the answer reaches nobody.
     fn arrive(&self, call: &Call<'_>) -> bool;
 }
@@ -190,7 +200,7 @@ impl Connector for LocalConnector {
 }
 
 /// The way to an address.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Way {
     connector: LocalConnector,
     address: String,
@@ -211,10 +221,50 @@ enum Found<G: ?Sized> {
 }
 
 impl Way {
+    fn roads(&self) -> Option<Arc<dyn Roads>> {
+        self.connector.lock().roads.clone()
+    }
+
+    fn named(&self, method: &'static str) -> Call<'_> {
+        Call {
+            from: self.connector.host.as_deref(),
+            to: &self.address,
+            method,
+        }
+    }
+
+    /// A call is sent.
+    fn leave(&self, method: &'static str) -> Journey {
+        let journey = self.roads().map(|roads| roads.leave(&self.named(method)));
+        journey.unwrap_or_default()
+    }
+
+    /// The way of a late copy, once it arrives. Whoever sent it may be gone by then.
+    fn twin(
+        &self,
+        method: &'static str,
+        journey: &Journey,
+    ) -> Option<impl Future<Output = Option<Way>> + Send + 'static> {
+        let late = journey.twin?;
+        let way = Way {
+            connector: LocalConnector {
+                network: self.connector.network.clone(),
+                host: None,
+            },
+            address: self.address.clone(),
+        };
+        Some(async move {
+            pass(late).await;
+            let arrives = |roads: Arc<dyn Roads>| roads.delivers_late(&way.named(method));
+            way.roads().is_none_or(arrives).then_some(way)
+        })
+    }
+
     async fn call<G: ?Sized, T, L, F>(
         &self,
         what: &str,
         method: &'static str,
+        journey: Journey,
         find: impl FnOnce(&Host) -> GatewayResult<Found<G>>,
         look_up: impl FnOnce(Arc<dyn Components>) -> L,
         ask: impl FnOnce(Arc<G>) -> F,
@@ -224,15 +274,10 @@ impl Way {
         F: Future<Output = GatewayResult<T>>,
     {
         let target = format!("{what} at {}", self.address);
-        let call = Call {
-            from: self.connector.host.as_deref(),
-            to: &self.address,
-            method,
-        };
-        let roads = self.connector.lock().roads.clone();
-        let journey = roads.as_ref().map(|roads| roads.leave(&call));
-        let journey = journey.unwrap_or_default();
+        let call = self.named(method);
+        let roads = self.roads();
         pass(journey.there).await;
+        held_up(roads.as_ref(), &call).await;
         let (fault, found) = match self.connector.lock().hosts.get(&self.address) {
             Some(host) => (host.fault, find(host)),
             None => (Fault::Unreachable, Err(GatewayError::gone(&target))),
@@ -253,6 +298,7 @@ impl Way {
             Fault::Silent => std::future::pending().await,
         };
         pass(journey.back).await;
+        held_up(roads.as_ref(), &call).await;
         if roads.is_some_and(|roads| !roads.arrive(&call)) {
             return std::future::pending().await;
         }
@@ -293,13 +339,37 @@ async fn pass(time: Duration) {
     }
 }
 
+async fn held_up(roads: Option<&Arc<dyn Roads>>, call: &Call<'_>) {
+    let Some(roads) = roads else { return };
+    loop {
+        let time = roads.hold(call);
+        if time.is_zero() {
+            return;
+        }
+        pass(time).await;
+    }
+}
+
 macro_rules! forward_all {
     ($trait:ident, $what:literal, $find:expr, $look_up:expr; $($method:ident($request:ident) -> $answer:ident;)*) => {
         #[async_trait]
         impl $trait for Way {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
-                let ask = |gateway: Arc<dyn $trait>| async move { gateway.$method(request).await };
-                self.call($what, stringify!($method), $find, $look_up, ask).await
+                let method = stringify!($method);
+                let call = move |way: Way, journey: Journey, request: pb::$request| async move {
+                    let ask = |gateway: Arc<dyn $trait>| async move { gateway.$method(request).await };
+                    way.call($what, method, journey, $find, $look_up, ask).await
+                };
+                let journey = self.leave(method);
+                if let Some(twin) = self.twin(method, &journey) {
+                    let copy = request.clone();
+                    tokio::spawn(async move {
+                        if let Some(way) = twin.await {
+                            drop(call(way, Journey::default(), copy).await);
+                        }
+                    });
+                }
+                call(self.clone(), journey, request).await
             })*
         }
     };
@@ -368,7 +438,9 @@ impl BlobGateway for Way {
         };
         let look_up = |_| none("blob server");
         let ask = |gateway: Arc<dyn BlobGateway>| async move { gateway.fetch(request).await };
-        self.call("blob server", "fetch", find, look_up, ask).await
+        let journey = self.leave("fetch");
+        self.call("blob server", "fetch", journey, find, look_up, ask)
+            .await
     }
 }
 
@@ -377,15 +449,27 @@ macro_rules! forward_to_job {
         #[async_trait]
         impl JobMasterGateway for WayToJob {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
-                let find = |host: &Host| match (host.job_masters.get(&self.job), &host.components) {
-                    (Some(gateway), _) => Ok(Found::Gateway(gateway.clone())),
-                    (None, Some(components)) => Ok(Found::Components(components.clone())),
-                    (None, None) => Err(GatewayError::NotFound(format!("no such job: {}", self.job))),
+                let (job, method) = (self.job, stringify!($method));
+                let call = move |way: Way, journey: Journey, request: pb::$request| async move {
+                    let find = |host: &Host| match (host.job_masters.get(&job), &host.components) {
+                        (Some(gateway), _) => Ok(Found::Gateway(gateway.clone())),
+                        (None, Some(components)) => Ok(Found::Components(components.clone())),
+                        (None, None) => Err(GatewayError::NotFound(format!("no such job: {job}"))),
+                    };
+                    let look_up = |components: Arc<dyn Components>| async move { components.job_master(job).await };
+                    let ask = |gateway: Arc<dyn JobMasterGateway>| async move { gateway.$method(request).await };
+                    way.call("JobMaster", method, journey, find, look_up, ask).await
                 };
-                let job = self.job;
-                let look_up = |components: Arc<dyn Components>| async move { components.job_master(job).await };
-                let ask = |gateway: Arc<dyn JobMasterGateway>| async move { gateway.$method(request).await };
-                self.way.call("JobMaster", stringify!($method), find, look_up, ask).await
+                let journey = self.way.leave(method);
+                if let Some(twin) = self.way.twin(method, &journey) {
+                    let copy = request.clone();
+                    tokio::spawn(async move {
+                        if let Some(way) = twin.await {
+                            drop(call(way, Journey::default(), copy).await);
+                        }
+                    });
+                }
+                call((*self.way).clone(), journey, request).await
             })*
         }
     };

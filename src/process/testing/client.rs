@@ -1,6 +1,7 @@
 //! A client that follows the leader and repeats what is not definite, as the command line's does.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tanist_ha::retrieval::LeaderView;
@@ -9,6 +10,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
 use super::history::Event;
+use super::reached::Landmark;
 use super::world::World;
 use crate::gateway::{Connector, DispatcherGateway, GatewayError, GatewayResult, LocalConnector};
 
@@ -35,12 +37,23 @@ impl Client {
             submission_token: token.to_owned(),
             ..pb::SubmitJobRequest::default()
         };
+        let job: JobId = graph.job_id.parse().expect("a job id");
+        let world = self.world.clone();
+        // Whether it was applied before it was asked for the last time.
+        let (was_asked, was_there) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let answer = self
             .repeat("submit", |dispatcher| {
                 let request = request.clone();
+                let (was_asked, was_there) = (was_asked.clone(), was_there.clone());
+                let is_there = was_asked.swap(true, Ordering::Relaxed) && world.stored().has(job);
+                was_there.store(is_there, Ordering::Relaxed);
                 async move { dispatcher.submit_job(request).await }
             })
             .await?;
+        if was_there.load(Ordering::Relaxed) {
+            let reached = &self.world.reached;
+            reached.note(Landmark::AmbiguousSubmissionResolved);
+        }
         let job = answer.job_id.parse().expect("a job id");
         self.world.note(Event::Acknowledged(job));
         Ok(answer)

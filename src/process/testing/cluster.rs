@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
+use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, Leadership, ProcessId};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
@@ -19,8 +19,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use super::history::{AttemptKey, Stored};
+use super::election::StoppableElection;
+use super::executor::ObservedExecutor;
+pub use super::graphs::{graph, graph_of_regions};
+use super::history::{AttemptKey, Event, Stored};
 use super::invariants;
+use super::sinks::{recorded_sinks, sinks_of};
 use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
@@ -28,7 +32,6 @@ use crate::config::{ClusterOptions, Configuration, LoadOptions};
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector as _, LocalConnector};
-use crate::job::{CompileOptions, JobBuilder};
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::job_records::StoredJobRecords;
@@ -41,11 +44,13 @@ use crate::telemetry::ExitCode;
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
-struct JobManagerLife {
-    life: String,
+pub(super) struct JobManagerLife {
+    pub(super) life: String,
     stop: CancellationToken,
     run: JoinHandle<ExitCode>,
-    driver: Arc<MemoryElection>,
+    pub(super) driver: Arc<MemoryElection>,
+    /// It does not keep the election running.
+    pub(super) election: LeaderElection,
 }
 
 #[derive(Debug)]
@@ -65,7 +70,7 @@ pub struct TestCluster {
     connector: LocalConnector,
     sinks: Sinks,
     lives: u32,
-    job_managers: BTreeMap<String, JobManagerLife>,
+    pub(super) job_managers: BTreeMap<String, JobManagerLife>,
     task_managers: BTreeMap<String, TaskManagerLife>,
     _observer: MemoryElection,
 }
@@ -98,7 +103,7 @@ impl TestCluster {
             leaders: retrieval::follow(ElectionDriver::observed(&observer)),
             world: world.clone(),
         };
-        let sinks = super::invariants::recorded_sinks(&world);
+        let sinks = recorded_sinks(&world);
         let mut cluster = TestCluster {
             world,
             memory,
@@ -150,7 +155,7 @@ impl TestCluster {
             store: "memory",
             addresses: BTreeMap::from([("rpc".to_owned(), address.clone())]),
             connector: Arc::new(self.connector.from_host(&life)),
-            sinks: invariants::sinks_of(&self.sinks, &self.world, &life),
+            sinks: sinks_of(&self.sinks, &self.world, &life),
             peers: None,
             blobs: blobs.clone(),
         });
@@ -164,10 +169,19 @@ impl TestCluster {
             timing: Timing::default(),
             clock,
         };
+        let stoppable = StoppableElection::new(driver.clone(), self.world.clone(), process.clone());
+        let election = LeaderElection::start(Arc::new(stoppable), election);
+        let watched = election.detached();
+        tokio::spawn(note_grants(
+            election.leadership(),
+            self.world.clone(),
+            life.clone(),
+        ));
         let opened = HaServices {
-            election: LeaderElection::start(driver.clone(), election),
+            election,
             store: Arc::new(ObservedStore {
                 inner: self.memory.store_of(process),
+                late: Arc::new(self.memory.store()),
                 world: self.world.clone(),
                 life: life.clone(),
             }),
@@ -181,6 +195,7 @@ impl TestCluster {
             stop,
             run,
             driver,
+            election: watched,
         };
         assert!(
             self.job_managers
@@ -283,8 +298,13 @@ impl TestCluster {
             launcher,
             first_registration,
         });
+        let observed = ObservedExecutor {
+            inner: Arc::new(executor.handle()),
+            world: self.world.clone(),
+            life: life.clone(),
+        };
         self.connector
-            .put_task_executor(&format!("{name}:1"), Arc::new(executor.handle()));
+            .put_task_executor(&format!("{name}:1"), Arc::new(observed));
         let running = TaskManagerLife {
             life,
             executor,
@@ -458,38 +478,21 @@ impl TestCluster {
     }
 }
 
+async fn note_grants(mut told: watch::Receiver<Leadership>, world: World, life: String) {
+    loop {
+        if let Leadership::Granted(session) = &*told.borrow_and_update() {
+            let epoch = session.epoch().get();
+            let life = life.clone();
+            world.note(Event::Granted { life, epoch });
+        }
+        if told.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 impl fmt::Display for TestCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#?}", self.world.events())
     }
-}
-
-/// Two vertices, each of so many subtasks, in one region: four tasks in two slots at parallelism 2.
-pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
-    let options = CompileOptions {
-        job_id: job,
-        ..CompileOptions::default()
-    };
-    let stream = JobBuilder::new("stream")
-        .parallelism(parallelism)
-        .datagen("numbers", Some(10), None, 1, 10)
-        .key_by("by-key", ["key"])
-        .count("counts")
-        .discard("out");
-    stream.build().compile(&options).expect("a valid job")
-}
-
-/// Two vertices that have nothing to do with each other: a region each, which share slots.
-pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
-    let options = CompileOptions {
-        job_id: job,
-        ..CompileOptions::default()
-    };
-    let stream = JobBuilder::new("regions")
-        .parallelism(parallelism)
-        .datagen("numbers", Some(10), None, 1, 10)
-        .discard("out")
-        .datagen("others", Some(10), None, 1, 10)
-        .discard("there");
-    stream.build().compile(&options).expect("a valid job")
 }

@@ -46,9 +46,18 @@ pub enum Event {
     /// It ended, in whatever way.
     Ended(AttemptKey),
     /// What sinks wrote was made visible.
-    SinksCommitted(Vec<String>),
+    SinksCommitted(Vec<pb::Committable>),
     /// What a job left was removed.
     Cleaned(JobId),
+    /// A life of a JobManager was told that it leads.
+    Granted { life: String, epoch: u64 },
+    /// A TaskManager accepted a leader's message, of another epoch than the last one. Before that message came it had accepted
+    /// one of epoch `before`.
+    Accepted {
+        task_manager: String,
+        epoch: u64,
+        before: u64,
+    },
     /// A TaskManager could not be reached, or an answer of it or to it was lost.
     Disturbed(String),
 }

@@ -1,17 +1,12 @@
 //! What must hold of every history, as predicates written once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use async_trait::async_trait;
-use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::history::{AttemptKey, Event, Record, Stored};
-use super::world::{Step, World, process_of};
-use crate::dispatcher::SinkCleaner;
-use crate::job_master::{CommitError, SinkCommitter};
-use crate::process::sinks::Sinks;
+use super::world::process_of;
+use super::{obedience, outputs};
 
 /// All that is broken in a history.
 pub fn broken(events: &[Event]) -> Vec<String> {
@@ -22,14 +17,14 @@ pub fn broken(events: &[Event]) -> Vec<String> {
         generations_overlap_only_behind_a_cut(events),
         nothing_is_written_after_a_result(events),
         epochs_and_generations_grow(events),
-        sinks_are_committed_as_recorded(events),
-        ends_are_as_decided(events),
+        outputs::broken(events),
+        obedience::broken(events),
     ]
     .concat()
 }
 
 /// Runs through a history with what was stored before each event.
-fn replay(events: &[Event], mut look: impl FnMut(&Stored, &Event)) {
+pub(super) fn replay(events: &[Event], mut look: impl FnMut(&Stored, &Event)) {
     let mut stored = Stored::default();
     for event in events {
         look(&stored, event);
@@ -191,16 +186,23 @@ fn nothing_is_written_after_a_result(events: &[Event]) -> Vec<String> {
     broken
 }
 
-/// Epochs, the incarnations of a job and the generations of its regions only grow.
+/// No term writes after a younger one began. The incarnations of a job and the generations of its regions only grow.
 fn epochs_and_generations_grow(events: &[Event]) -> Vec<String> {
     let mut broken = Vec::new();
     let mut highest = 0;
     replay(events, |stored, event| {
-        let Event::Committed { epoch, records } = event else {
-            return;
+        let (epoch, records) = match event {
+            Event::Committed { epoch, records } => (epoch, records),
+            Event::Granted { epoch, .. } => {
+                highest = highest.max(*epoch);
+                return;
+            }
+            _ => return,
         };
         if *epoch < highest {
-            broken.push(format!("epoch {epoch} wrote after epoch {highest}"));
+            broken.push(format!(
+                "epoch {epoch} wrote {records:?} after epoch {highest} began"
+            ));
         }
         highest = highest.max(*epoch);
         for record in records {
@@ -227,154 +229,4 @@ fn epochs_and_generations_grow(events: &[Event]) -> Vec<String> {
         }
     });
     broken
-}
-
-/// Sinks are committed only when the record says that all tasks finished and that no cancel was wanted before; what was
-/// recorded, and always the same.
-fn sinks_are_committed_as_recorded(events: &[Event]) -> Vec<String> {
-    let mut broken = Vec::new();
-    replay(events, |stored, event| {
-        let Event::SinksCommitted(paths) = event else {
-            return;
-        };
-        let recorded = |state: &&pb::JobState| {
-            let ends = state.terminal.iter();
-            let recorded = ends.flat_map(|end| end.committables.iter());
-            let recorded: BTreeSet<&str> = recorded
-                .map(|committable| committable.final_path.as_str())
-                .collect();
-            recorded == paths.iter().map(String::as_str).collect()
-        };
-        match stored.states.values().find(recorded) {
-            None => broken.push(format!("{paths:?} were committed and are recorded nowhere")),
-            Some(state) => {
-                let is_finished =
-                    |end: &pb::TerminalExecution| end.state() == pb::ExecutionState::Finished;
-                if state.wanted() == pb::WantedStatus::Canceled
-                    || !state.terminal.iter().all(is_finished)
-                {
-                    broken.push(format!("{paths:?} were committed of {state:?}"));
-                }
-            }
-        }
-    });
-    broken
-}
-
-/// A job whose cancel was acknowledged ends as canceled; one that finished has committed its sinks.
-fn ends_are_as_decided(events: &[Event]) -> Vec<String> {
-    let mut broken = Vec::new();
-    let mut canceled: BTreeSet<JobId> = BTreeSet::new();
-    let mut committed: BTreeSet<String> = BTreeSet::new();
-    replay(events, |stored, event| match event {
-        Event::CancelAcknowledged(job) => {
-            canceled.insert(*job);
-            if let Some(result) = stored.results.get(job)
-                && result.status() != pb::JobStatus::Canceled
-            {
-                broken.push(format!(
-                    "cancel of {job} was acknowledged, its result is {result:?}"
-                ));
-            }
-        }
-        Event::SinksCommitted(paths) => committed.extend(paths.iter().cloned()),
-        Event::Committed { records, .. } => {
-            for record in records {
-                let Record::Result(job, result) = record else {
-                    continue;
-                };
-                if canceled.contains(job) && result.status() != pb::JobStatus::Canceled {
-                    broken.push(format!("job {job} was to be canceled and is {result:?}"));
-                }
-                let of_job = |path: &String| path.contains(&job.to_string());
-                let has_effect = committed.iter().any(of_job);
-                let is_finished = result.status() == pb::JobStatus::Finished;
-                if has_effect != is_finished {
-                    broken.push(format!(
-                        "job {job} ended as {:?}, its sinks were committed: {has_effect}",
-                        result.status()
-                    ));
-                }
-            }
-        }
-        _ => {}
-    });
-    broken
-}
-
-/// Sinks that write down what is committed and cleaned.
-#[derive(Debug, Clone)]
-struct RecordedSinks {
-    world: World,
-}
-
-pub fn recorded_sinks(world: &World) -> Sinks {
-    let recorded = Arc::new(RecordedSinks {
-        world: world.clone(),
-    });
-    Sinks {
-        committer: recorded.clone(),
-        cleaner: recorded,
-    }
-}
-
-#[async_trait]
-impl SinkCommitter for RecordedSinks {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
-        let paths = committables.iter().map(|it| it.final_path.clone());
-        self.world.note(Event::SinksCommitted(paths.collect()));
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl SinkCleaner for RecordedSinks {
-    async fn clean(&self, _directory: &str, job: JobId) -> Result<(), String> {
-        self.world.note(Event::Cleaned(job));
-        Ok(())
-    }
-}
-
-/// The sinks as one life of a JobManager uses them: each use may be its last step.
-#[derive(Debug)]
-struct MortalSinks {
-    sinks: Sinks,
-    world: World,
-    life: String,
-}
-
-pub fn sinks_of(sinks: &Sinks, world: &World, life: &str) -> Sinks {
-    let mortal = Arc::new(MortalSinks {
-        sinks: sinks.clone(),
-        world: world.clone(),
-        life: life.to_owned(),
-    });
-    Sinks {
-        committer: mortal.clone(),
-        cleaner: mortal,
-    }
-}
-
-#[async_trait]
-impl SinkCommitter for MortalSinks {
-    async fn commit(&self, committables: &[pb::Committable]) -> Result<(), CommitError> {
-        if !self.world.takes(&self.life, &Step::CommittingSinks) {
-            return std::future::pending().await;
-        }
-        let committed = self.sinks.committer.commit(committables).await;
-        if !self.world.takes(&self.life, &Step::CommittedSinks) {
-            return std::future::pending().await;
-        }
-        committed
-    }
-}
-
-#[async_trait]
-impl SinkCleaner for MortalSinks {
-    async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
-        if self.world.is_dead(&self.life) {
-            return std::future::pending().await;
-        }
-        self.sinks.cleaner.clean(directory, job).await
-    }
 }

@@ -6,8 +6,17 @@
 
 pub(super) mod client;
 pub(super) mod cluster;
+mod election;
+mod executor;
+pub(super) mod faults;
+pub(super) mod graphs;
 pub(super) mod history;
 pub(super) mod invariants;
+pub(super) mod obedience;
+mod outputs;
+pub(super) mod reached;
+mod sinks;
 pub(super) mod store;
 pub(super) mod tasks;
+pub(super) mod weather;
 pub(super) mod world;

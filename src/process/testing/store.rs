@@ -1,32 +1,91 @@
 //! The memory store as one life of a JobManager uses it: transactions are written down, and each may be its last step.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use tanist_ha::keys::{Key, Kind};
 use tanist_ha::memory::MemoryStore;
 use tanist_ha::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
+    Verdict,
 };
 use tanist_ha::{Error, Result};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::history::{Event, Record};
-use super::world::{Step, World};
+use super::reached::Landmark;
+use super::weather::Fate;
+use super::world::{Step, World, process_of};
 
 #[derive(Debug)]
 pub struct ObservedStore {
     pub inner: MemoryStore,
+    /// By which what was sent arrives late, whatever became of its sender.
+    pub late: Arc<MemoryStore>,
     pub world: World,
     pub life: String,
 }
 
 impl ObservedStore {
-    /// Returns only to the living.
+    /// Returns only to the living, and not before they go on.
     async fn alive(&self) {
+        let way = self.world.way_to_store();
+        if !way.is_zero() {
+            tokio::time::sleep(way).await;
+        }
+        self.goes_on().await;
+    }
+
+    async fn goes_on(&self) {
+        self.world.goes_on(process_of(&self.life)).await;
         if self.world.is_dead(&self.life) {
             std::future::pending().await
         }
     }
+
+    /// A copy of a transaction arrives so much later.
+    fn send_late(
+        &self,
+        request: &CommitRequest,
+        after: Duration,
+    ) -> JoinHandle<Result<CommitReply>> {
+        let (store, world, request) = (self.late.clone(), self.world.clone(), request.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let reply = store.commit(&request).await;
+            note(&world, &request, reply.as_ref().ok());
+            reply
+        })
+    }
+}
+
+/// Writes down what the store did.
+fn note(world: &World, request: &CommitRequest, reply: Option<&CommitReply>) {
+    match reply {
+        Some(CommitReply::Applied) => world.note(Event::Committed {
+            epoch: request.fence.epoch.get(),
+            records: request.writes.iter().map(Record::of).collect(),
+        }),
+        Some(CommitReply::Refused(guard)) => {
+            if matches!(guard.verdict(request), Verdict::Fenced(_)) {
+                world.reached.note(Landmark::WriteOfDeposedTermRefused);
+                if guard.change == request.after && guard.leader_present {
+                    world.reached.note(Landmark::WriteRefusedByEpochAlone);
+                }
+            }
+        }
+        None => {}
+    }
+}
+
+fn no_answer<T>(reason: &str) -> Result<T> {
+    Err(Error::NoAnswer {
+        store: "the memory store",
+        reason: reason.to_owned(),
+    })
 }
 
 #[async_trait]
@@ -64,24 +123,31 @@ impl CoordinationStore for ObservedStore {
         if !self.world.takes(&self.life, &Step::Committing(&records)) {
             return std::future::pending().await;
         }
-        let reply = self.inner.commit(request).await;
-        if !matches!(reply, Ok(CommitReply::Applied)) {
-            self.alive().await;
-            return reply;
+        if let Some(time) = self.world.held_write() {
+            // It arrives, also if its sender does not wait for it any more.
+            let arrived = self.send_late(request, time).await;
+            self.goes_on().await;
+            return arrived.unwrap_or_else(|_| no_answer("it was held up"));
         }
-        self.world.note(Event::Committed {
-            epoch: request.fence.epoch.get(),
-            records: records.clone(),
-        });
-        if !self.world.takes(&self.life, &Step::Committed(&records)) {
+        self.alive().await;
+        let fate = self.world.fate();
+        match fate {
+            Fate::HasTwin(after) => drop(self.send_late(request, after)),
+            Fate::ComesLate(after) => {
+                drop(self.send_late(request, after));
+                return no_answer("it is late");
+            }
+            Fate::Passes | Fate::LosesReply => {}
+        }
+        let reply = self.inner.commit(request).await;
+        note(&self.world, request, reply.as_ref().ok());
+        let is_applied = matches!(reply, Ok(CommitReply::Applied));
+        if is_applied && !self.world.takes(&self.life, &Step::Committed(&records)) {
             return std::future::pending().await;
         }
-        if self.world.loses_reply() {
-            let reason = "it was lost".to_owned();
-            return Err(Error::NoAnswer {
-                store: "the memory store",
-                reason,
-            });
+        self.goes_on().await;
+        if is_applied && fate == Fate::LosesReply {
+            return no_answer("it was lost");
         }
         reply
     }

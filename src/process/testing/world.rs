@@ -4,19 +4,20 @@
 //! A process that is struck does nothing any more from that moment on, although its tasks still exist for a while: what it
 //! sends arrives nowhere, and no answer reaches it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use tanist_ha::election::ProcessId;
 use tanist_ha::memory::MemoryCluster;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use super::history::{Event, Record, Stored};
+use super::reached::Reached;
 use super::tasks::Tasks;
+use super::weather::{Fate, Weather};
 use crate::gateway::local::{Call, Fault, Journey, Roads};
 
 /// A step of a JobManager.
@@ -53,37 +54,20 @@ impl Step<'_> {
 
 type Strike = Box<dyn FnMut(&Step<'_>) -> bool + Send>;
 
-/// How calls and transactions go wrong by chance.
-#[derive(Debug)]
-pub struct Weather {
-    random: StdRng,
-    /// Of a thousand calls, so many are refused.
-    pub unreachable: u32,
-    /// Of a thousand calls and transactions, so many lose their answer.
-    pub lost: u32,
-    /// Each way takes up to so many milliseconds.
-    pub delay_ms: u64,
-}
-
-impl Weather {
-    pub fn of_seed(seed: u64) -> Weather {
-        Weather {
-            random: StdRng::seed_from_u64(seed),
-            unreachable: 20,
-            lost: 30,
-            delay_ms: 40,
-        }
-    }
-}
-
 #[derive(Default)]
 struct Inner {
     events: Vec<Event>,
     stored: Stored,
     dead: BTreeSet<String>,
     cut: BTreeSet<String>,
+    /// Processes that stand still, and until when.
+    stopped: BTreeMap<String, Instant>,
+    /// The highest epoch of which each life of a TaskManager has accepted a message.
+    accepted: BTreeMap<String, u64>,
     weather: Option<Weather>,
     strike: Option<Strike>,
+    /// For how long the next transaction is held up, and who is told.
+    held: Option<(Duration, oneshot::Sender<()>)>,
 }
 
 /// See the module.
@@ -92,6 +76,10 @@ pub struct World {
     inner: Arc<Mutex<Inner>>,
     pub memory: MemoryCluster,
     pub tasks: Tasks,
+    /// What was seen to happen, to be counted.
+    pub reached: Reached,
+    /// Processes whose clock stands still: they believe in their lease until they hear otherwise.
+    pub stubborn: Arc<watch::Sender<BTreeSet<String>>>,
     /// The life that was struck last.
     struck: Arc<watch::Sender<Option<String>>>,
 }
@@ -117,6 +105,8 @@ impl World {
             inner: Arc::default(),
             memory,
             tasks: Tasks::default(),
+            reached: Reached::default(),
+            stubborn: Arc::default(),
             struck: Arc::new(watch::Sender::new(None)),
         }
     }
@@ -174,6 +164,7 @@ impl World {
     /// Nothing that this life sends arrives from now on.
     pub fn kill(&self, life: &str) {
         self.lock().dead.insert(life.to_owned());
+        self.ends(process_of(life));
         if is_job_manager(life) {
             self.memory.partition(&ProcessId::new(process_of(life)));
         }
@@ -197,11 +188,84 @@ impl World {
         self.lock().weather = weather;
     }
 
-    /// Whether the store's answer to a transaction is lost.
-    pub fn loses_reply(&self) -> bool {
+    /// What becomes of a transaction on its way.
+    pub fn fate(&self) -> Fate {
+        let mut inner = self.lock();
+        inner
+            .weather
+            .as_mut()
+            .map(Weather::fate)
+            .unwrap_or_default()
+    }
+
+    /// How long a request to the store takes.
+    pub fn way_to_store(&self) -> Duration {
         let mut inner = self.lock();
         let weather = inner.weather.as_mut();
-        weather.is_some_and(|weather| weather.random.random_range(0..1000) < weather.lost)
+        weather.map_or(Duration::ZERO, Weather::way_to_store)
+    }
+
+    /// The next transaction is on its way for so long; tells when it was sent.
+    pub fn hold_write(&self, time: Duration) -> oneshot::Receiver<()> {
+        let (sender, sent) = oneshot::channel();
+        self.lock().held = Some((time, sender));
+        sent
+    }
+
+    /// For how long a transaction that is sent is held up.
+    pub fn held_write(&self) -> Option<Duration> {
+        let (time, sent) = self.lock().held.take()?;
+        // Who does not wait any more need not be told.
+        let _ = sent.send(());
+        Some(time)
+    }
+
+    /// A process does nothing until then: what it sends and what is sent to it waits.
+    pub fn stop(&self, process: &str, until: Instant) {
+        self.lock().stopped.insert(process.to_owned(), until);
+    }
+
+    /// Whether a process stands, or stood, still until that moment, and lives.
+    pub fn stood_until(&self, process: &str, until: Instant) -> bool {
+        self.lock().stopped.get(process) == Some(&until)
+    }
+
+    /// A process ends: the next one of that name goes, and its clock does.
+    fn ends(&self, process: &str) {
+        self.lock().stopped.remove(process);
+        self.stubborn
+            .send_if_modified(|stubborn| stubborn.remove(process));
+    }
+
+    /// Whatever stands still goes on, and all clocks do.
+    pub fn all_go_on(&self) {
+        self.lock().stopped.clear();
+        self.stubborn.send_modify(BTreeSet::clear);
+    }
+
+    /// For how long a process still stands still.
+    fn stopped_for(&self, process: &str) -> Duration {
+        let now = Instant::now();
+        let until = self.lock().stopped.get(process).copied();
+        until.map_or(Duration::ZERO, |until| until.duration_since(now))
+    }
+
+    /// Waits until a process does not stand still.
+    pub async fn goes_on(&self, process: &str) {
+        loop {
+            let time = self.stopped_for(process);
+            if time.is_zero() {
+                return;
+            }
+            tokio::time::sleep(time).await;
+        }
+    }
+
+    /// The highest epoch of which this life of a TaskManager has accepted a message, raised by `epoch`: what it was.
+    pub fn accepts(&self, life: &str, epoch: u64) -> u64 {
+        let mut inner = self.lock();
+        let highest = inner.accepted.entry(life.to_owned()).or_default();
+        std::mem::replace(highest, epoch.max(*highest))
     }
 }
 
@@ -223,23 +287,23 @@ impl Roads for World {
         let Some(weather) = inner.weather.as_mut() else {
             return Journey::default();
         };
-        let mut way = || Duration::from_millis(weather.random.random_range(0..=weather.delay_ms));
-        let (there, back) = (way(), way());
-        let chance = weather.random.random_range(0..1000);
-        let fault = if chance < weather.unreachable {
-            Fault::Unreachable
-        } else if chance < weather.unreachable + weather.lost {
-            Fault::LoseReplies
-        } else {
-            Fault::None
-        };
+        let journey = weather.journey(call.method, ends);
         drop(inner);
-        if fault != Fault::None {
+        if journey.fault != Fault::None {
             for end in ends {
                 self.note(Event::Disturbed(end.to_owned()));
             }
         }
-        Journey { there, fault, back }
+        journey
+    }
+
+    fn hold(&self, call: &Call<'_>) -> Duration {
+        let from = self.stopped_for(process_of(call.from.unwrap_or_default()));
+        from.max(self.stopped_for(process_of(call.to)))
+    }
+
+    fn delivers_late(&self, call: &Call<'_>) -> bool {
+        !self.lock().cut.contains(process_of(call.to))
     }
 
     fn arrive(&self, call: &Call<'_>) -> bool {

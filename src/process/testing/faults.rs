@@ -1,0 +1,171 @@
+//! What a test does to processes and to the store besides killing, stopping and cutting off.
+
+use std::time::Duration;
+
+use tanist_ha::election::{Detection, Evidence, Former, ProcessId};
+use tanist_ha::keys::Kind;
+use tanist_ha::store::CoordinationStore as _;
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::cluster::TestCluster;
+use super::reached::Landmark;
+use super::world::process_of;
+use crate::gateway::Connector as _;
+
+/// Longer than any lease of these tests.
+const LEASE: Duration = Duration::from_secs(5);
+
+impl TestCluster {
+    /// A process stands still for a while and then goes on: what it sent and what was sent to it meanwhile arrives then. With
+    /// `believing` its clock stands still, too: it goes on believing in its lease until it is told otherwise.
+    pub fn stand_still(&self, name: &str, time: Duration, believing: bool) {
+        let until = Instant::now() + time;
+        let process = ProcessId::new(name);
+        self.world.stop(name, until);
+        if believing {
+            self.world.stubborn.send_modify(|stubborn| {
+                stubborn.insert(name.to_owned());
+            });
+        }
+        self.memory.partition(&process);
+        let (world, memory) = (self.world.clone(), self.memory.clone());
+        let (name, is_manager) = (name.to_owned(), self.job_managers.contains_key(name));
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until).await;
+            if world.stood_until(&name, until) {
+                memory.heal(&process);
+                if is_manager && time > LEASE {
+                    world.reached.note(Landmark::WentOnPastItsLease);
+                }
+            }
+        });
+    }
+
+    /// A JobManager suspects whoever leads.
+    pub fn suspect(&self, by: &str) {
+        let Some(leader) = self.leader_view().leader else {
+            return;
+        };
+        let Some(suspicious) = self.job_managers.get(by) else {
+            return;
+        };
+        let suspected = leader.process.as_str().to_owned();
+        let lives = self.job_managers.get(&suspected);
+        let (Some(lives), true) = (lives, suspected != by) else {
+            return;
+        };
+        let (world, life) = (self.world.clone(), lives.life.clone());
+        let election = suspicious.election.clone();
+        let evidence = Evidence {
+            detection: Detection::SilentConfirmed,
+            former: Former {
+                process: Some(leader.process.clone()),
+                incarnation: None,
+                address: None,
+            },
+            last_beat: None,
+            detected: election.clock().now(),
+        };
+        tokio::spawn(async move {
+            let deposing = election.depose_because(leader.epoch, evidence);
+            let deposed = tokio::time::timeout(LEASE, deposing).await;
+            let is_over = matches!(deposed, Ok(Ok(epoch)) if epoch > leader.epoch);
+            if is_over && !world.is_dead(&life) {
+                world.reached.note(Landmark::DeposedAlive);
+            }
+        });
+    }
+
+    /// The next guarded write of a JobManager's election is given up by it and arrives so much later.
+    pub fn delay_election(&self, name: &str, time: Duration) {
+        if let Some(running) = self.job_managers.get(name) {
+            let mut held = running.driver.faults().hold_next();
+            tokio::spawn(async move {
+                held.reached().await;
+                tokio::time::sleep(time).await;
+                held.release();
+            });
+        }
+    }
+
+    /// The answers to the next guarded writes of a JobManager's election are lost.
+    pub fn lose_answers_of_election(&self, name: &str, answers: usize) {
+        if let Some(running) = self.job_managers.get(name) {
+            running.driver.faults().lose_replies(answers);
+        }
+    }
+
+    /// The store serves nobody for a while.
+    pub fn store_fails(&self, time: Duration) {
+        self.memory.unavailable(true);
+        let memory = self.memory.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            memory.unavailable(false);
+        });
+    }
+
+    /// Removes what is left of a JobManager that was struck; gives its name.
+    pub async fn bury_struck(&mut self) -> Option<String> {
+        let is_struck = |(_, running): &(&String, &super::cluster::JobManagerLife)| {
+            self.world.is_dead(&running.life)
+        };
+        let struck = self.job_managers.iter().find(is_struck);
+        let name = process_of(&struck?.1.life).to_owned();
+        self.kill_job_manager(&name).await;
+        self.world.reached.note(Landmark::StruckAtAStep);
+        Some(name)
+    }
+
+    /// Waits until no slot of so many is held, by what the leader says.
+    pub async fn until_slots_are_free(&self, slots: u32) {
+        let start = Instant::now();
+        loop {
+            let listed = self.list_task_managers().await;
+            let free: u32 = listed.iter().map(|it| it.free_slots).sum();
+            if free == slots {
+                return;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(600),
+                "{free} of {slots} slots are free: {listed:#?}"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn list_task_managers(&self) -> Vec<pb::TaskManagerInfo> {
+        let Some(leader) = self.leader_view().leader else {
+            return Vec::new();
+        };
+        let dispatcher = self.connector().dispatcher(&leader.addresses["rpc"]);
+        let asked = dispatcher.list_task_managers(pb::ListTaskManagersRequest::default());
+        let answer = tokio::time::timeout(Duration::from_secs(1), asked).await;
+        answer.map_or_else(
+            |_| Vec::new(),
+            |answer| answer.map(|it| it.task_managers).unwrap_or_default(),
+        )
+    }
+
+    /// What of jobs the store still holds besides results.
+    pub async fn left_in_store(&self) -> Vec<String> {
+        let store = self.memory.store();
+        let mut left = Vec::new();
+        for kind in [
+            Kind::Graphs,
+            Kind::States,
+            Kind::Parts,
+            Kind::Checkpoints,
+            Kind::Doomed,
+        ] {
+            let page = store.list(kind, None, 1000).await.expect("it answers");
+            left.extend(
+                page.items
+                    .iter()
+                    .map(|(name, _)| format!("{kind:?}/{name:?}")),
+            );
+        }
+        left
+    }
+}

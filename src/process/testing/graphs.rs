@@ -1,0 +1,36 @@
+//! The jobs of these tests.
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use crate::job::{CompileOptions, JobBuilder};
+
+/// Two vertices, each of so many subtasks, in one region: four tasks in two slots at parallelism 2.
+pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let stream = JobBuilder::new("stream")
+        .parallelism(parallelism)
+        .datagen("numbers", Some(10), None, 1, 10)
+        .key_by("by-key", ["key"])
+        .count("counts")
+        .discard("out");
+    stream.build().compile(&options).expect("a valid job")
+}
+
+/// Two vertices that have nothing to do with each other: a region each, which share slots.
+pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let stream = JobBuilder::new("regions")
+        .parallelism(parallelism)
+        .datagen("numbers", Some(10), None, 1, 10)
+        .discard("out")
+        .datagen("others", Some(10), None, 1, 10)
+        .discard("there");
+    stream.build().compile(&options).expect("a valid job")
+}

@@ -1,0 +1,95 @@
+//! What a property has to come by, counted: a run in which none of it happens proves nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Something that has to happen in some run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Landmark {
+    /// The store refused a transaction, since the epoch of its term is over.
+    WriteOfDeposedTermRefused,
+    /// Nothing else would have refused it: the younger term had not written yet.
+    WriteRefusedByEpochAlone,
+    /// A TaskExecutor refused a message, since it had heard of a younger epoch.
+    OldEpochRefused,
+    /// A TaskExecutor refused a deployment after the dial or a message of a younger term.
+    DeploymentRefusedByEpoch,
+    /// A TaskExecutor refused a deployment of its own leader's, since it had registered anew.
+    DeploymentRefusedByRegistration,
+    /// A task that one term started ended in another one's record.
+    RunningTaskAdopted,
+    /// A leader restarted a region that it could not adopt.
+    RegionRestartedByReconciliation,
+    /// A submission that was applied without its client being told was acknowledged when it was repeated.
+    AmbiguousSubmissionResolved,
+    /// A JobManager was deposed while it lived.
+    DeposedAlive,
+    /// A JobManager went on after it had stood still past its lease.
+    WentOnPastItsLease,
+    /// A JobManager died before a step that it was about to take.
+    StruckAtAStep,
+}
+
+impl Landmark {
+    pub const ALL: [Landmark; 11] = [
+        Landmark::WriteOfDeposedTermRefused,
+        Landmark::WriteRefusedByEpochAlone,
+        Landmark::OldEpochRefused,
+        Landmark::DeploymentRefusedByEpoch,
+        Landmark::DeploymentRefusedByRegistration,
+        Landmark::RunningTaskAdopted,
+        Landmark::RegionRestartedByReconciliation,
+        Landmark::AmbiguousSubmissionResolved,
+        Landmark::DeposedAlive,
+        Landmark::WentOnPastItsLease,
+        Landmark::StruckAtAStep,
+    ];
+
+    /// Those that troubles of JobManagers and of the store lead to.
+    pub const OF_CONTROL_PLANE: [Landmark; 8] = [
+        Landmark::WriteOfDeposedTermRefused,
+        Landmark::WriteRefusedByEpochAlone,
+        Landmark::OldEpochRefused,
+        Landmark::RunningTaskAdopted,
+        Landmark::AmbiguousSubmissionResolved,
+        Landmark::DeposedAlive,
+        Landmark::WentOnPastItsLease,
+        Landmark::StruckAtAStep,
+    ];
+}
+
+/// How often each was reached. Clones share the counts.
+#[derive(Clone, Default)]
+pub struct Reached {
+    counts: Arc<Mutex<BTreeMap<Landmark, u64>>>,
+}
+
+impl fmt::Debug for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.counts()).finish()
+    }
+}
+
+impl Reached {
+    pub fn note(&self, landmark: Landmark) {
+        self.add(landmark, 1);
+    }
+
+    pub fn add(&self, landmark: Landmark, times: u64) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(landmark).or_default() += times;
+    }
+
+    /// Adds what another run reached.
+    pub fn add_all(&self, other: &Reached) {
+        for (landmark, times) in other.counts() {
+            self.add(landmark, times);
+        }
+    }
+
+    pub fn counts(&self) -> BTreeMap<Landmark, u64> {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.clone()
+    }
+}

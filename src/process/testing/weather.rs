@@ -1,0 +1,125 @@
+//! The weather: how calls and transactions go wrong by chance, all of it from one seed.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+use crate::gateway::local::{Fault, Journey};
+
+/// What becomes of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fate {
+    #[default]
+    Passes,
+    /// It is applied, its answer is lost.
+    LosesReply,
+    /// It is answered, and a copy of it arrives later.
+    HasTwin(Duration),
+    /// It is given up before it arrives, so much later.
+    ComesLate(Duration),
+}
+
+/// How calls and transactions go wrong by chance. Each number is of a thousand.
+#[derive(Debug)]
+pub struct Weather {
+    random: StdRng,
+    /// So many calls are refused.
+    pub unreachable: u32,
+    /// So many calls and transactions lose their answer.
+    pub lost: u32,
+    /// So many calls never arrive, or arrive after their caller has given up.
+    pub silent: u32,
+    /// So many calls and transactions arrive again later.
+    pub twins: u32,
+    /// Each way takes up to so many milliseconds.
+    pub delay_ms: u64,
+    /// So many deployments arrive again later, or after their caller has given up: there are few of them, and it is they
+    /// that must not be obeyed any more.
+    pub late_deployments: u32,
+    /// Between JobManagers and TaskManagers nothing gets lost.
+    pub spares_task_managers: bool,
+}
+
+impl Weather {
+    pub fn of_seed(seed: u64) -> Weather {
+        Weather {
+            random: StdRng::seed_from_u64(seed),
+            unreachable: 20,
+            lost: 30,
+            silent: 4,
+            twins: 30,
+            delay_ms: 40,
+            late_deployments: 600,
+            spares_task_managers: false,
+        }
+    }
+
+    /// The same, but nothing between JobManagers and TaskManagers gets lost.
+    pub fn sparing_task_managers(seed: u64) -> Weather {
+        Weather {
+            spares_task_managers: true,
+            ..Weather::of_seed(seed)
+        }
+    }
+
+    fn happens(&mut self, of_a_thousand: u32) -> bool {
+        self.random.random_range(0..1000) < of_a_thousand
+    }
+
+    /// From a millisecond to about two minutes, each power of two as likely as the next.
+    fn late(&mut self) -> Duration {
+        let most = 1_u64 << self.random.random_range(0..=17_u32);
+        Duration::from_millis(self.random.random_range(1..=most))
+    }
+
+    /// What becomes of a call of this method between these processes.
+    pub(super) fn journey(&mut self, method: &str, ends: [&str; 2]) -> Journey {
+        let is_deployment = method == "submit_tasks";
+        let (twins, silent) = match is_deployment {
+            true => (self.late_deployments, self.late_deployments / 10),
+            false => (self.twins, self.silent),
+        };
+        let most = self.delay_ms;
+        let mut way = || Duration::from_millis(self.random.random_range(0..=most));
+        let (there, back) = (way(), way());
+        let twin = self.happens(twins).then(|| self.late());
+        let mut journey = Journey {
+            there,
+            back,
+            twin,
+            fault: Fault::None,
+        };
+        let is_spared = ends.iter().any(|end| end.starts_with("tm"));
+        if self.spares_task_managers && is_spared {
+            return journey;
+        }
+        if self.happens(self.unreachable) {
+            journey.fault = Fault::Unreachable;
+        } else if self.happens(self.lost) {
+            journey.fault = Fault::LoseReplies;
+        } else if self.happens(silent) {
+            journey.fault = Fault::Silent;
+            let arrives = is_deployment || self.random.random_bool(0.5);
+            journey.twin = arrives.then(|| self.late());
+        }
+        journey
+    }
+
+    pub(super) fn fate(&mut self) -> Fate {
+        if self.happens(self.lost) {
+            Fate::LosesReply
+        } else if self.happens(self.twins) {
+            Fate::HasTwin(self.late())
+        } else if self.happens(self.twins) {
+            Fate::ComesLate(self.late())
+        } else {
+            Fate::Passes
+        }
+    }
+
+    /// How long a request to the store takes.
+    pub(super) fn way_to_store(&mut self) -> Duration {
+        Duration::from_millis(self.random.random_range(0..=self.delay_ms / 4))
+    }
+}

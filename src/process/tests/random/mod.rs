@@ -1,0 +1,229 @@
+//! Faults at random: much goes wrong for a while, then nothing any more, and every job comes to its right end.
+//!
+//! Each seed is a run of a whole cluster: its faults ([`faults`]), what clients ask ([`clients`]) and how messages travel.
+//! The invariants are checked over the one order in which everything happened, so whatever was broken for a moment is
+//! found. `TANIST_TEST_SEEDS` says how many seeds are run; `TANIST_TEST_ALL=1` runs more. `TANIST_TEST_SEED` runs one seed,
+//! as often as `TANIST_TEST_SEEDS` says: a seed fixes what goes wrong, not the numbers that processes draw themselves, so
+//! a failure may need some runs to come back. It prints the whole history in any case.
+
+mod clients;
+mod faults;
+
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use tanist_proto::id::JobId;
+use tanist_proto::v1::JobStatus;
+
+use self::clients::Wish;
+use self::faults::{Schedule, Trouble};
+use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::process::testing::obedience::{interrupted, note_takeovers};
+use crate::process::testing::reached::{Landmark, Reached};
+use crate::process::testing::weather::Weather;
+
+const JOB_MANAGERS: u32 = 3;
+const TASK_MANAGERS: u32 = 3;
+const SLOTS: u32 = 2;
+
+/// What comes after a run, to see that every slot is free.
+const LAST: JobId = JobId::from_bits(99);
+
+#[test]
+fn whatever_goes_wrong_every_job_comes_to_its_right_end() {
+    run_all(80, &Landmark::ALL, |seed| {
+        Box::pin(everything_goes_wrong(seed))
+    });
+}
+
+#[test]
+fn whatever_happens_to_job_managers_and_the_store_no_task_notices() {
+    run_all(60, &Landmark::OF_CONTROL_PLANE, |seed| {
+        Box::pin(the_control_plane_goes_wrong(seed))
+    });
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is no number: {text}")),
+    )
+}
+
+/// The seeds to run, and whether they are all that are expected to be run.
+fn seeds(count: u64) -> (Vec<u64>, bool) {
+    let wanted = number("TANIST_TEST_SEEDS");
+    if let Some(seed) = number("TANIST_TEST_SEED") {
+        let times = wanted.unwrap_or(1);
+        return ((0..times).map(|_| seed).collect(), false);
+    }
+    let all = std::env::var_os("TANIST_TEST_ALL").is_some_and(|value| value == "1");
+    let wanted = wanted.unwrap_or(if all { count * 10 } else { count });
+    ((0..wanted).collect(), wanted >= count)
+}
+
+type Run = std::pin::Pin<Box<dyn Future<Output = Reached>>>;
+
+/// Runs all seeds, each in a time of its own. Together they come by all landmarks: some are rare, so more seeds are run
+/// until they do, up to a bound.
+fn run_all(count: u64, landmarks: &[Landmark], run: impl Fn(u64) -> Run) {
+    let reached = Reached::default();
+    let (seeds, is_whole) = seeds(count);
+    let more = seeds.len() as u64..count * 10;
+    for seed in seeds {
+        reached.add_all(&run_one(seed, &run));
+    }
+    for seed in more {
+        if !is_whole || missing(&reached, landmarks).is_empty() {
+            break;
+        }
+        reached.add_all(&run_one(seed, &run));
+    }
+    println!("{reached:?}");
+    let missing = missing(&reached, landmarks);
+    assert!(
+        !is_whole || missing.is_empty(),
+        "no run came by {missing:?}: {reached:?}"
+    );
+}
+
+fn run_one(seed: u64, run: impl Fn(u64) -> Run) -> Reached {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    let guard = SayOnPanic(seed);
+    let reached = runtime.block_on(run(seed));
+    drop(guard);
+    reached
+}
+
+fn missing(reached: &Reached, landmarks: &[Landmark]) -> Vec<Landmark> {
+    let counts = reached.counts();
+    let missing = landmarks.iter().filter(|it| !counts.contains_key(*it));
+    missing.copied().collect()
+}
+
+struct SayOnPanic(u64);
+
+impl Drop for SayOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with TANIST_TEST_SEED={}", self.0);
+        }
+    }
+}
+
+fn jobs(bits: std::ops::RangeInclusive<u128>) -> Vec<JobId> {
+    bits.map(JobId::from_bits).collect()
+}
+
+async fn everything_goes_wrong(seed: u64) -> Reached {
+    let mut random = StdRng::seed_from_u64(seed);
+    let cluster = TestCluster::start(JOB_MANAGERS, TASK_MANAGERS, SLOTS).await;
+    let weather = Weather::of_seed(random.random());
+    cluster.world.set_weather(Some(weather));
+    let jobs = jobs(1..=5);
+    let mut asking = Vec::new();
+    for (number, job) in jobs.iter().copied().enumerate() {
+        // The last two run for ever and are canceled.
+        let wish = if number < 3 {
+            Wish::Finish
+        } else {
+            Wish::Cancel
+        };
+        let graph = match number % 2 {
+            0 => graph(job, 2),
+            _ => graph_of_regions(job, 2),
+        };
+        asking.push(clients::ask(&cluster, &mut random, graph, wish));
+    }
+    let mut schedule = Schedule::new(random, cluster, Trouble::Everything);
+    schedule.run(40).await;
+    let mut cluster = schedule.heal().await;
+    clients::answered(asking).await;
+    come_to_their_ends(&mut cluster, &jobs[..3], &jobs[3..]).await;
+    cluster.world.reached.clone()
+}
+
+async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
+    let mut random = StdRng::seed_from_u64(seed);
+    let cluster = TestCluster::start(JOB_MANAGERS, TASK_MANAGERS, SLOTS).await;
+    let survivors = jobs(1..=2);
+    for (job, graph) in survivors.iter().zip([graph, graph_of_regions]) {
+        let graph = graph(*job, 2);
+        cluster
+            .client
+            .submit(&graph, "token")
+            .await
+            .expect("accepted");
+    }
+    for job in &survivors {
+        cluster.until_running(*job, 4).await;
+    }
+    let since = cluster.world.events().len();
+    let weather = Weather::sparing_task_managers(random.random());
+    cluster.world.set_weather(Some(weather));
+    let others = jobs(3..=5);
+    let mut asking = Vec::new();
+    for (job, wish) in others
+        .iter()
+        .zip([Wish::Finish, Wish::Finish, Wish::Cancel])
+    {
+        asking.push(clients::ask(&cluster, &mut random, graph(*job, 1), wish));
+    }
+    let mut schedule = Schedule::new(random, cluster, Trouble::ControlPlane);
+    schedule.run(40).await;
+    let mut cluster = schedule.heal().await;
+    clients::answered(asking).await;
+    for job in &survivors {
+        cluster.until_running(*job, 4).await;
+    }
+    let surviving: BTreeSet<JobId> = survivors.iter().copied().collect();
+    let events = cluster.world.events();
+    let broken = interrupted(&events[since..], &surviving);
+    assert!(broken.is_empty(), "{broken:#?}\n{events:#?}");
+    for job in &survivors {
+        cluster.world.finish_tasks(*job);
+    }
+    let finishing = [&survivors[..], &others[..2]].concat();
+    come_to_their_ends(&mut cluster, &finishing, &others[2..]).await;
+    cluster.world.reached.clone()
+}
+
+/// Nothing goes wrong any more: all jobs end as they should, and nothing is left of them.
+async fn come_to_their_ends(cluster: &mut TestCluster, finish: &[JobId], cancel: &[JobId]) {
+    // What is broken already is told as such, not by what never comes.
+    cluster.check();
+    for job in finish {
+        let status = cluster.until_clean(*job).await;
+        assert_eq!(status, JobStatus::Finished, "job {job}");
+    }
+    for job in cancel {
+        let status = cluster.until_clean(*job).await;
+        assert_eq!(status, JobStatus::Canceled, "job {job}");
+    }
+    let all = [finish, cancel].concat();
+    cluster
+        .until("nothing runs any more", || {
+            all.iter()
+                .all(|job| cluster.world.tasks.of(*job).is_empty())
+        })
+        .await;
+    cluster.until_slots_are_free(TASK_MANAGERS * SLOTS).await;
+    // All of them can really be had.
+    let graph = graph(LAST, TASK_MANAGERS * SLOTS);
+    let accepted = cluster.client.submit(&graph, "last").await;
+    accepted.expect("accepted");
+    let tasks = (TASK_MANAGERS * SLOTS * 2) as usize;
+    cluster.until_running(LAST, tasks).await;
+    cluster.world.finish_tasks(LAST);
+    assert_eq!(cluster.until_clean(LAST).await, JobStatus::Finished);
+    cluster.until_slots_are_free(TASK_MANAGERS * SLOTS).await;
+    assert_eq!(cluster.left_in_store().await, Vec::<String>::new());
+    cluster.check();
+    note_takeovers(&cluster.world.events(), &cluster.world.reached);
+}
