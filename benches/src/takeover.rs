@@ -199,6 +199,8 @@ async fn of_jobs(
             start_again(&mut cluster, leader.index).await?;
         }
     }
+    // Before the directory of their store goes.
+    simulated.kill().await;
     cluster.discard();
     Ok(figures.all())
 }
@@ -250,7 +252,7 @@ async fn of_task_executors(
     let mut registered = named("all registered");
     let builder = options.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(2).taskmanagers(0).start().await?;
-    let _simulated = simulate(&cluster, count, 2).await?;
+    let simulated = simulate(&cluster, count, 2).await?;
     let http = Http::default();
     let leader = cluster.leader().await?;
     until_registered(&http, &leader.rest, count).await?;
@@ -266,6 +268,7 @@ async fn of_task_executors(
         registered.push(milliseconds(start.elapsed()));
         start_again(&mut cluster, leader.index).await?;
     }
+    simulated.kill().await;
     cluster.discard();
     Ok(vec![confirmed, registered])
 }
@@ -277,8 +280,10 @@ async fn simulate(
     slots: usize,
 ) -> anyhow::Result<SimulatedTaskManagers> {
     let settings = cluster.settings();
-    let mut load = LoadOptions::default();
-    load.overrides = settings.into_iter().filter(|word| word != "-D").collect();
+    let load = LoadOptions {
+        overrides: settings.into_iter().filter(|word| word != "-D").collect(),
+        ..LoadOptions::default()
+    };
     let load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
     let configuration = Configuration::load(load)?;
     Ok(SimulatedTaskManagers::start(&configuration, count).await?)

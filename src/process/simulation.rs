@@ -85,6 +85,11 @@ impl SimulatedTaskManagers {
         self.tasks.clone()
     }
 
+    /// Ends them without a word, as dropping does, and waits until they are gone.
+    pub async fn kill(mut self) {
+        self.running.shutdown().await;
+    }
+
     /// Ends them in order: each stops its tasks and says goodbye.
     pub async fn stop(mut self) {
         self.stop.cancel();
@@ -195,7 +200,6 @@ mod tests {
 
     use super::*;
     use crate::config::LoadOptions;
-    use crate::gateway::DispatcherGateway as _;
     use crate::job::{CompileOptions, JobBuilder};
     use crate::process::JobManager;
 
