@@ -26,6 +26,19 @@ steps:
   - name: out
     discard: {}
 ";
+/// Two vertices at parallelism 1: two tasks, which share a slot.
+pub const PAIR: &str = "version: 1
+name: pair
+steps:
+  - name: numbers
+    datagen: { rate: 1 }
+  - name: by-key
+    key-by: { columns: [key] }
+  - name: counts
+    count: { emit: updates }
+  - name: out
+    discard: {}
+";
 /// Counts records by key as fast as it can; two vertices.
 pub const KEYED_COUNT: &str = "version: 1
 name: keyed-count

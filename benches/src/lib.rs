@@ -4,6 +4,7 @@
 //! is thrown away after its figure. Not here: judging a figure. Whoever compares two runs looks at minima and medians and
 //! at what else the machine did, which stands next to each figure.
 
+pub mod adopted;
 pub mod failover;
 pub mod host;
 pub mod http;
@@ -16,6 +17,7 @@ pub mod samples;
 pub mod startup;
 pub mod stream;
 pub mod submission;
+pub mod takeover;
 pub mod text;
 pub mod throughput;
 pub mod watch;
@@ -38,6 +40,8 @@ pub enum Benchmark {
     Memory,
     /// The leader's end to the job running again.
     Failover,
+    /// The leader's end with very many jobs and TaskExecutors.
+    Takeover,
     /// Submissions acknowledged a second.
     Submission,
     /// A start with many persisted jobs.
@@ -50,10 +54,11 @@ pub enum Benchmark {
 
 impl Benchmark {
     /// All, in the order in which they are made and shown.
-    pub const ALL: [Benchmark; 7] = [
+    pub const ALL: [Benchmark; 8] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
+        Benchmark::Takeover,
         Benchmark::Submission,
         Benchmark::Recovery,
         Benchmark::Wordcount,
@@ -72,6 +77,7 @@ impl Benchmark {
             Benchmark::Startup => "Start-up",
             Benchmark::Memory => "Memory",
             Benchmark::Failover => "Failover",
+            Benchmark::Takeover => "Takeover",
             Benchmark::Submission => "Submission",
             Benchmark::Recovery => "Recovery",
             Benchmark::Wordcount => "Word count",
@@ -85,6 +91,7 @@ impl Benchmark {
             Benchmark::Startup => startup::METHOD,
             Benchmark::Memory => memory::METHOD,
             Benchmark::Failover => failover::METHOD,
+            Benchmark::Takeover => takeover::METHOD,
             Benchmark::Submission => submission::METHOD,
             Benchmark::Recovery => recovery::METHOD,
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
@@ -168,6 +175,7 @@ async fn measure(
         Benchmark::Startup => Box::pin(startup::measure(store, options)).await,
         Benchmark::Memory => Box::pin(memory::measure(store, options)).await,
         Benchmark::Failover => Box::pin(failover::measure(store, options)).await,
+        Benchmark::Takeover => Box::pin(takeover::measure(store, options)).await,
         Benchmark::Submission => Box::pin(submission::measure(store, options)).await,
         Benchmark::Recovery => Box::pin(recovery::measure(store, options)).await,
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,

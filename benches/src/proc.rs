@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `USER_HZ`, in which `/proc` counts, is 100 on every architecture that Linux shows to programs this way.
 const MILLISECONDS_A_TICK: u64 = 10;
@@ -17,6 +18,26 @@ pub struct Memory {
     pub anonymous: u64,
     /// Threads.
     pub threads: u64,
+}
+
+/// Lets this process, and those that it starts from now on, open as many files as the system grants; an error if these are
+/// fewer than wanted.
+pub fn allow_open_files(wanted: u64) -> anyhow::Result<()> {
+    let granted = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: granted.maximum,
+            ..granted
+        },
+    )?;
+    // None: no limit.
+    match granted.maximum {
+        Some(maximum) if maximum < wanted => {
+            bail!("{wanted} open files are needed, {maximum} are granted (`ulimit -Hn`)")
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The memory of a process.

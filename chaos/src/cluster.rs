@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use tanist_ha::election::ElectionDriver;
+use tanist_ha::election::{ElectionDriver, Member};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
@@ -292,6 +292,11 @@ impl Cluster {
             anyhow::Ok(body)
         })
         .await
+    }
+
+    /// The JobManagers that the store lists, with what they say of themselves.
+    pub async fn members(&self) -> anyhow::Result<Vec<Member>> {
+        Ok(self.observer().await?.members().await?)
     }
 
     /// What `history/` says of a term, once it was written.

@@ -14,6 +14,8 @@ mod listen;
 pub mod peers;
 mod settings;
 pub mod shutdown;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod sinks;
 mod standby;
 mod taskmanager;

@@ -192,7 +192,10 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
 }
 
 /// What the store says of the leader, once the store can be reached. A leader that dials before that is followed all the same.
-fn follow_store(options: Arc<ClusterOptions>, process: ProcessId) -> watch::Receiver<LeaderView> {
+pub(super) fn follow_store(
+    options: Arc<ClusterOptions>,
+    process: ProcessId,
+) -> watch::Receiver<LeaderView> {
     let (known, leaders) = watch::channel(LeaderView::default());
     tokio::spawn(async move {
         let following = async {

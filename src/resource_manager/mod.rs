@@ -29,6 +29,7 @@ mod report;
 mod slot_manager;
 #[cfg(test)]
 mod slot_manager_tests;
+mod slots;
 #[cfg(test)]
 mod tests;
 

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
+use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
 
 /// Who holds a slot.
@@ -29,6 +30,13 @@ pub struct SlotHolder {
 /// Counts the changes of the view, to tell reports from before a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Turn(u64);
+
+impl Turn {
+    #[cfg(test)]
+    pub fn of(number: u64) -> Turn {
+        Turn(number)
+    }
+}
 
 /// A slot as it is believed to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +57,8 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    fn holder(&self) -> Option<SlotHolder> {
+    /// Who has it, or may have it.
+    pub fn holder(&self) -> Option<SlotHolder> {
         match self {
             SlotState::Free | SlotState::Resting => None,
             SlotState::Pending { holder, .. } | SlotState::Allocated(holder) => Some(*holder),
@@ -93,20 +102,6 @@ pub struct Shortage {
 }
 
 #[derive(Debug)]
-struct Worker {
-    slot_profile: pb::ResourceProfile,
-    /// It is to leave: nothing is asked of it any more.
-    is_draining: bool,
-    slots: BTreeMap<u32, Slot>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    state: SlotState,
-    changed: Turn,
-}
-
-#[derive(Debug)]
 struct Job {
     order: u64,
     address: String,
@@ -119,7 +114,7 @@ struct Job {
 /// See the module.
 #[derive(Debug)]
 pub struct SlotManager {
-    workers: BTreeMap<ResourceId, Worker>,
+    slots: Slots,
     /// All that ever registered: of these the reports say what a job holds there.
     seen: BTreeSet<ResourceId>,
     jobs: BTreeMap<JobId, Job>,
@@ -133,7 +128,7 @@ impl SlotManager {
     /// Without workers and jobs. The seed makes allocation ids unique among all ResourceManagers.
     pub fn new(allocation_seed: u64) -> SlotManager {
         SlotManager {
-            workers: BTreeMap::new(),
+            slots: Slots::default(),
             seen: BTreeSet::new(),
             jobs: BTreeMap::new(),
             turn: Turn::default(),
@@ -158,39 +153,18 @@ impl SlotManager {
     ) {
         self.turn.0 += 1;
         self.seen.insert(worker.clone());
-        let slots = report
-            .iter()
-            .map(|&(slot, holder)| {
-                let state = holder.map_or(SlotState::Free, SlotState::Allocated);
-                (
-                    slot,
-                    Slot {
-                        state,
-                        changed: self.turn,
-                    },
-                )
-            })
-            .collect();
-        self.workers.insert(
-            worker.clone(),
-            Worker {
-                slot_profile,
-                is_draining: false,
-                slots,
-            },
-        );
+        self.slots
+            .put_worker(worker, slot_profile, report, self.turn);
     }
 
     /// Asks no slots of a TaskExecutor, or does so again.
     pub fn set_draining(&mut self, worker: &ResourceId, is_draining: bool) {
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.is_draining = is_draining;
-        }
+        self.slots.set_draining(worker, is_draining);
     }
 
     /// Forgets a TaskExecutor and its slots.
     pub fn remove_worker(&mut self, worker: &ResourceId) {
-        self.workers.remove(worker);
+        self.slots.remove_worker(worker);
     }
 
     /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor a pending slot
@@ -201,11 +175,8 @@ impl SlotManager {
         report: &[(u32, Option<SlotHolder>)],
         asked_at: Turn,
     ) {
-        let Some(known) = self.workers.get_mut(worker) else {
-            return;
-        };
         for &(number, holder) in report {
-            let Some(slot) = known.slots.get_mut(&number) else {
+            let Some(slot) = self.slots.get(worker, number) else {
                 continue;
             };
             if slot.changed > asked_at {
@@ -218,10 +189,7 @@ impl SlotManager {
             };
             if slot.state != reported {
                 self.turn.0 += 1;
-                *slot = Slot {
-                    state: reported,
-                    changed: self.turn,
-                };
+                self.slots.set(worker, number, reported, self.turn);
             }
         }
     }
@@ -262,20 +230,15 @@ impl SlotManager {
         of: SlotHolder,
         outcome: &RequestOutcome,
     ) {
-        let known = self
-            .workers
-            .get_mut(worker)
-            .and_then(|worker| worker.slots.get_mut(&slot));
-        let Some(known) = known else { return };
-        let SlotState::Pending { holder, .. } = known.state else {
+        let known = self.slots.get(worker, slot).map(|slot| slot.state);
+        let Some(SlotState::Pending { holder, .. }) = known else {
             return;
         };
         if holder != of {
             return;
         }
         self.turn.0 += 1;
-        known.changed = self.turn;
-        known.state = match outcome {
+        let state = match outcome {
             RequestOutcome::Allocated => SlotState::Allocated(holder),
             RequestOutcome::Occupied(other) => SlotState::Allocated(*other),
             RequestOutcome::Refused => SlotState::Resting,
@@ -284,42 +247,47 @@ impl SlotManager {
                 is_in_flight: false,
             },
         };
+        self.slots.set(worker, slot, state, self.turn);
     }
 
     /// Ends the rest of slots that were refused, and gives the requests to send again.
     pub fn retry(&mut self) -> Vec<SlotRequest> {
+        let is_waiting = |state: SlotState| match state {
+            SlotState::Resting => true,
+            SlotState::Pending { is_in_flight, .. } => !is_in_flight,
+            SlotState::Free | SlotState::Allocated(_) => false,
+        };
+        let workers = self.slots.workers();
+        let all = workers.flat_map(|(id, worker)| {
+            let slots = worker.slots();
+            slots.map(move |(number, slot)| (id.clone(), number, *slot))
+        });
+        let waiting: Vec<_> = all.filter(|(_, _, slot)| is_waiting(slot.state)).collect();
         let mut again = Vec::new();
-        for (id, worker) in &mut self.workers {
-            for (&number, slot) in &mut worker.slots {
-                match &mut slot.state {
-                    SlotState::Resting => slot.state = SlotState::Free,
-                    SlotState::Pending {
-                        holder,
-                        is_in_flight,
-                    } if !*is_in_flight => {
-                        *is_in_flight = true;
-                        let job = self.jobs.get(&holder.job);
-                        again.push(SlotRequest {
-                            worker: id.clone(),
-                            slot: number,
-                            holder: *holder,
-                            job_master_address: job
-                                .map(|job| job.address.clone())
-                                .unwrap_or_default(),
-                        });
-                    }
-                    SlotState::Free | SlotState::Pending { .. } | SlotState::Allocated(_) => {}
-                }
-            }
+        for (worker, number, Slot { state, changed }) in waiting {
+            let Some(holder) = state.holder() else {
+                self.slots.set(&worker, number, SlotState::Free, changed);
+                continue;
+            };
+            let asked_again = SlotState::Pending {
+                holder,
+                is_in_flight: true,
+            };
+            self.slots.set(&worker, number, asked_again, changed);
+            let address = self.jobs.get(&holder.job).map(|job| job.address.clone());
+            again.push(SlotRequest {
+                worker,
+                slot: number,
+                holder,
+                job_master_address: address.unwrap_or_default(),
+            });
         }
         again
     }
 
     /// Gives free slots to the jobs that lack some; each is pending until answered.
     pub fn match_slots(&mut self) -> Vec<SlotRequest> {
-        let is_free = |slot: &Slot| slot.state == SlotState::Free;
-        let mut workers = self.workers.values();
-        if !workers.any(|worker| worker.slots.values().any(is_free)) {
+        if !self.slots.is_any_free() {
             return Vec::new();
         }
         let mut order: Vec<(u64, JobId)> =
@@ -349,8 +317,11 @@ impl SlotManager {
     pub fn shortages(&self) -> BTreeMap<JobId, Shortage> {
         let shortage = |&job: &JobId| {
             let missing = count(self.lacking(job, Bound::Minimum).len());
-            let acquired = count(self.slots_of(job).count());
-            (missing > 0).then_some((job, Shortage { acquired, missing }))
+            let acquired = || self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
+            (missing > 0).then(|| {
+                let acquired = acquired();
+                (job, Shortage { acquired, missing })
+            })
         };
         self.jobs.keys().filter_map(shortage).collect()
     }
@@ -365,19 +336,15 @@ impl SlotManager {
         self.jobs.remove(&job).is_some()
     }
 
-    /// The jobs that hold slots, each as often as it holds one.
+    /// The jobs that hold slots, each once.
     pub fn holders(&self) -> impl Iterator<Item = JobId> {
-        let slots = self
-            .workers
-            .values()
-            .flat_map(|worker| worker.slots.values());
-        slots.filter_map(|slot| Some(slot.state.holder()?.job))
+        self.slots.holders()
     }
 
     /// The allocations of a job, each with its TaskExecutor.
     pub fn allocations_of(&self, job: JobId) -> impl Iterator<Item = (&ResourceId, AllocationId)> {
-        self.workers.iter().flat_map(move |(id, worker)| {
-            let holders = worker.slots.values().filter_map(|slot| slot.state.holder());
+        self.slots.held_by(job).flat_map(move |(id, worker, _)| {
+            let holders = worker.slots().filter_map(|(_, slot)| slot.state.holder());
             let own = holders.filter(move |holder| holder.job == job);
             own.map(move |holder| (id, holder.allocation))
         })
@@ -385,36 +352,20 @@ impl SlotManager {
 
     /// The number of slots of a TaskExecutor, and how many of them nobody has.
     pub fn slot_counts(&self, worker: &ResourceId) -> (u32, u32) {
-        let Some(worker) = self.workers.get(worker) else {
+        let Some(worker) = self.slots.worker(worker) else {
             return (0, 0);
         };
-        let free = worker
-            .slots
-            .values()
-            .filter(|slot| slot.state.holder().is_none())
-            .count();
-        (count(worker.slots.len()), count(free))
+        let holders = worker.slots().map(|(_, slot)| slot.state.holder());
+        let free = holders.filter(Option::is_none).count();
+        (count(worker.slots().count()), count(free))
     }
 
     /// Every slot with its state.
     #[cfg(test)]
     pub fn slots(&self) -> impl Iterator<Item = (&ResourceId, u32, SlotState)> {
-        self.workers.iter().flat_map(|(id, worker)| {
-            worker
-                .slots
-                .iter()
-                .map(move |(&number, slot)| (id, number, slot.state))
-        })
-    }
-
-    fn slots_of(&self, job: JobId) -> impl Iterator<Item = &pb::ResourceProfile> {
-        self.workers.values().flat_map(move |worker| {
-            let held = move |slot: &&Slot| slot.state.holder().is_some_and(|of| of.job == job);
-            worker
-                .slots
-                .values()
-                .filter(held)
-                .map(|_| &worker.slot_profile)
+        self.slots.workers().flat_map(|(id, worker)| {
+            let slots = worker.slots();
+            slots.map(move |(number, slot)| (id, number, slot.state))
         })
     }
 
@@ -423,7 +374,11 @@ impl SlotManager {
         let Some(known) = self.jobs.get(&job) else {
             return Vec::new();
         };
-        let mut acquired: Vec<&pb::ResourceProfile> = self.slots_of(job).collect();
+        let held = self.slots.held_by(job).flat_map(|(_, worker, slots)| {
+            let slots = usize::try_from(slots).unwrap_or(usize::MAX);
+            std::iter::repeat_n(&worker.slot_profile, slots)
+        });
+        let mut acquired: Vec<&pb::ResourceProfile> = held.collect();
         // Slots of TaskExecutors that have yet to report them. What fits is not known, but the job runs in them.
         let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
         let mut unreported: u32 = unreported.map(|(_, slots)| *slots).sum();
@@ -458,33 +413,21 @@ impl SlotManager {
         if profiles.is_empty() {
             return Vec::new();
         }
-        let mut candidates: Vec<Candidate<'_>> = self
-            .workers
-            .iter()
-            .filter(|(_, worker)| !worker.is_draining)
-            .map(|(id, worker)| {
-                let is_free = |(_, slot): &(&u32, &Slot)| slot.state == SlotState::Free;
-                let holds = |slot: &Slot| slot.state.holder().is_some_and(|of| of.job == job);
-                Candidate {
-                    id,
-                    profile: &worker.slot_profile,
-                    is_used_by_job: worker.slots.values().any(holds),
-                    free: worker
-                        .slots
-                        .iter()
-                        .filter(is_free)
-                        .map(|(&slot, _)| slot)
-                        .rev()
-                        .collect(),
-                }
-            })
-            .collect();
+        let workers = self.slots.workers();
+        let usable = workers.filter(|(_, worker)| !worker.is_draining && worker.free().len() > 0);
+        let candidates = usable.map(|(id, worker)| Candidate {
+            id,
+            profile: &worker.slot_profile,
+            is_used_by_job: self.slots.is_held_at(job, id),
+            free: worker.free(),
+        });
+        let mut candidates: Vec<_> = candidates.collect();
         let mut chosen = Vec::new();
         for profile in profiles {
             let best = candidates
                 .iter_mut()
                 .filter(|candidate| {
-                    !candidate.free.is_empty() && fits(profile.as_ref(), candidate.profile)
+                    candidate.free.len() > 0 && fits(profile.as_ref(), candidate.profile)
                 })
                 // Of equals the one with the lowest id.
                 .max_by_key(|candidate| {
@@ -496,7 +439,7 @@ impl SlotManager {
                     )
                 });
             let Some(best) = best else { continue };
-            let Some(slot) = best.free.pop() else {
+            let Some(slot) = best.free.next() else {
                 continue;
             };
             best.is_used_by_job = true;
@@ -513,20 +456,11 @@ impl SlotManager {
             allocation: AllocationId::from_bits(bits),
         };
         self.turn.0 += 1;
-        let slots = self
-            .workers
-            .get_mut(&worker)
-            .map(|worker| &mut worker.slots);
-        if let Some(slot) = slots.and_then(|slots| slots.get_mut(&number)) {
-            let state = SlotState::Pending {
-                holder,
-                is_in_flight: true,
-            };
-            *slot = Slot {
-                state,
-                changed: self.turn,
-            };
-        }
+        let state = SlotState::Pending {
+            holder,
+            is_in_flight: true,
+        };
+        self.slots.set(&worker, number, state, self.turn);
         let address = self.jobs.get(&job).map(|job| job.address.clone());
         let job_master_address = address.unwrap_or_default();
         SlotRequest {
@@ -546,12 +480,12 @@ enum Bound {
 }
 
 #[derive(Debug)]
-struct Candidate<'a> {
+struct Candidate<'a, Free> {
     id: &'a ResourceId,
     profile: &'a pb::ResourceProfile,
     is_used_by_job: bool,
-    /// The lowest number last.
-    free: Vec<u32>,
+    /// The lowest number first.
+    free: Free,
 }
 
 /// Whether a slot is large enough. No profile, and no amount, is anything.

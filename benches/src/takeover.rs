@@ -1,0 +1,359 @@
+//! The leader ends while it leads very many jobs, or very many TaskExecutors: until all of them are led again.
+//!
+//! JobManagers and stores are real processes. The TaskExecutors are simulated, all in this process: real ones without a data
+//! plane.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist::config::{Configuration, LoadOptions};
+use tanist::process::simulation::{SimulatedTaskManagers, TaskCounts};
+use tanist_chaos::store::{Store, StoreKind};
+use tanist_chaos::wait::wait_for;
+use tanist_chaos::{Cluster, Leader};
+use tanist_ha::election::Member;
+use tokio::time::Instant;
+
+use crate::BenchOptions;
+use crate::adopted::LogReader;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs::{PAIR, Template};
+use crate::memory::mebibytes;
+use crate::proc;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::watch::{until, until_all_run, until_led};
+
+pub(super) const METHOD: &str = "JobManagers are processes; TaskExecutors are simulated, all in the process that measures: real ones (RPC server, connections, registrations, \
+one slot a job), whose tasks do nothing, and which hear of a leader from one shared watch of the store and from its dial. *Jobs*: of two vertices at parallelism 1, which share a slot; \
+100 TaskExecutors of 100 slots (10 for 1,000 jobs). The leader gets SIGKILL. *Warm*: a second JobManager stands by with all \
+records in its cache. *Cold*: it was the only one, and is started again at once. From the signal until `/v1/ha/status` names the successor as confirmed, until its log says that all tasks of all jobs are accounted for, and until \
+an answer of its `/v1/jobs/overview`, asked for after that, has all jobs and tasks RUNNING. *Grant ->* comes from the term's record in the store. The run fails if a task is \
+started or restarted. *TaskExecutors*: 1,000 of 2 slots without jobs, two JobManagers: from SIGKILL until the successor's `/v1/overview` counts all.";
+
+/// Of warm takeovers, and of cold ones, for each number of jobs.
+const WARM: (usize, usize) = (5, 1);
+const COLD: (usize, usize) = (3, 1);
+const JOBS: ([usize; 2], [usize; 1]) = ([1_000, 10_000], [100]);
+const SLOTS: (usize, usize) = (100, 10);
+const TASK_EXECUTORS: (usize, usize) = (1_000, 50);
+/// Of takeovers with them.
+const REGISTRATIONS: (usize, usize) = (5, 1);
+/// Its listener, its connection to the leader and the leader's to it, and its own to the store; with those of a takeover.
+const FILES_A_TASK_EXECUTOR: u64 = 8;
+/// How many submit while a cluster is prepared.
+const CLIENTS: usize = 64;
+/// How long preparations may take: ten thousand deployments, a cache that is told of every ten seconds.
+const PREPARATION_BOUND: Duration = Duration::from_secs(300);
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let task_executors = options.pick(TASK_EXECUTORS.0, TASK_EXECUTORS.1);
+    proc::allow_open_files(FILES_A_TASK_EXECUTOR * task_executors as u64)?;
+    let mut figures = Vec::new();
+    let counts: &[usize] = options.pick(&JOBS.0, &JOBS.1);
+    for &count in counts {
+        for standby in [Standby::Warm, Standby::Cold] {
+            figures.extend(of_jobs(store, options, count, standby).await?);
+        }
+    }
+    figures.extend(of_task_executors(store, options, task_executors).await?);
+    Ok(figures)
+}
+
+/// Who takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standby {
+    /// One that was there.
+    Warm,
+    /// The killed one, started again.
+    Cold,
+}
+
+impl Standby {
+    fn repetitions(self, options: &BenchOptions) -> usize {
+        match self {
+            Standby::Warm => options.pick(WARM.0, WARM.1),
+            Standby::Cold => options.pick(COLD.0, COLD.1),
+        }
+    }
+}
+
+/// What is told of takeovers with jobs.
+struct JobFigures {
+    confirmed: Figure,
+    accounted: Figure,
+    running: Figure,
+    /// Each with its name in the term's record, below `phases`.
+    phases: Vec<(&'static str, Figure)>,
+    /// Each with its name in the term's record, below `recovery`.
+    records: Vec<(&'static str, Figure)>,
+    adopted: Figure,
+    restarted: Figure,
+    standby: Figure,
+    cache: Figure,
+    leader: Figure,
+}
+
+impl JobFigures {
+    fn new(count: usize, standby: Standby) -> JobFigures {
+        let how = match standby {
+            Standby::Warm => "warm",
+            Standby::Cold => "cold",
+        };
+        let named =
+            |unit: Unit, what: &str| Figure::new(format!("{count} jobs, {how}: {what}"), unit, "");
+        let ms = |what: &str| named(Unit::Milliseconds, what);
+        JobFigures {
+            confirmed: ms("SIGKILL -> leader confirmed"),
+            accounted: ms("SIGKILL -> all tasks accounted for"),
+            running: ms("SIGKILL -> all listed RUNNING"),
+            phases: vec![
+                ("cache_proven_ms", ms("grant -> records proven")),
+                ("recovered_ms", ms("grant -> jobs decoded")),
+                ("confirmed_ms", ms("grant -> confirmed")),
+            ],
+            records: vec![
+                ("from_cache", named(Unit::Count, "records from the cache")),
+                ("read", named(Unit::Count, "records read")),
+            ],
+            adopted: named(Unit::Count, "tasks adopted"),
+            restarted: named(Unit::Count, "tasks restarted"),
+            standby: named(Unit::Mebibytes, "standby with its cache, resident"),
+            cache: named(Unit::Mebibytes, "its cache"),
+            leader: named(Unit::Mebibytes, "new leader, resident"),
+        }
+    }
+
+    fn all(self) -> Vec<Figure> {
+        let mut all = vec![self.confirmed, self.accounted, self.running];
+        let of_record = self.phases.into_iter().chain(self.records);
+        all.extend(of_record.map(|(_, figure)| figure));
+        all.extend([
+            self.adopted,
+            self.restarted,
+            self.standby,
+            self.cache,
+            self.leader,
+        ]);
+        // A cold one has no standby.
+        all.retain(|figure| !figure.samples.all().is_empty());
+        all
+    }
+
+    fn take_record(&mut self, record: &Value) {
+        for (part, figures) in [
+            ("phases", &mut self.phases),
+            ("recovery", &mut self.records),
+        ] {
+            for (name, figure) in figures {
+                if let Some(number) = record[part][*name].as_f64() {
+                    figure.push(number);
+                }
+            }
+        }
+    }
+}
+
+async fn of_jobs(
+    store: StoreKind,
+    options: &BenchOptions,
+    count: usize,
+    standby: Standby,
+) -> anyhow::Result<Vec<Figure>> {
+    let slots = options.pick(SLOTS.0, SLOTS.1);
+    let jobmanagers = match standby {
+        Standby::Warm => 2,
+        Standby::Cold => 1,
+    };
+    let builder = options.cluster(Store::own(store).await?);
+    let builder = builder.jobmanagers(jobmanagers).taskmanagers(0);
+    let mut cluster = builder.start().await?;
+    let simulated = simulate(&cluster, count.div_ceil(slots), slots).await?;
+    let tasks = simulated.tasks();
+    let http = Http::default();
+    submit(&http, &mut cluster, &tasks, count).await?;
+    let mut figures = JobFigures::new(count, standby);
+    for _ in 0..standby.repetitions(options) {
+        let leader = cluster.leader().await?;
+        let successor = match standby {
+            Standby::Warm => {
+                let index = 1 - leader.index;
+                let cached = until_cached(&cluster, index, 2 * count).await?;
+                figures.cache.push(mebibytes(cached as u64));
+                figures.standby.push(resident(&mut cluster, index)?);
+                index
+            }
+            Standby::Cold => leader.index,
+        };
+        take_over(&http, &mut cluster, &leader, successor, count, &mut figures).await?;
+        ensure!(
+            (tasks.started(), tasks.running()) == (2 * count as u64, 2 * count as u64),
+            "tasks were started anew: {tasks:?}"
+        );
+        if standby == Standby::Warm {
+            start_again(&mut cluster, leader.index).await?;
+        }
+    }
+    // Before the directory of their store goes.
+    simulated.kill().await;
+    cluster.discard();
+    Ok(figures.all())
+}
+
+/// Kills the leader and takes the times of its successor, which is started if it does not run.
+async fn take_over(
+    http: &Http,
+    cluster: &mut Cluster,
+    leader: &Leader,
+    successor: usize,
+    count: usize,
+    figures: &mut JobFigures,
+) -> anyhow::Result<()> {
+    let address = cluster.rest_address(successor).to_owned();
+    let mut log = LogReader::at_end_of(cluster.jobmanager(successor).log_path())?;
+    let start = Instant::now();
+    cluster.jobmanager(leader.index).kill();
+    if successor == leader.index {
+        cluster.jobmanager(successor).start()?;
+    }
+    until_led(http, &address, leader.epoch).await?;
+    figures.confirmed.push(milliseconds(start.elapsed()));
+    let adopted = until("all tasks to be accounted for", async || log.adoption()).await?;
+    figures.accounted.push(milliseconds(start.elapsed()));
+    until_all_run(http, &address, count).await?;
+    figures.running.push(milliseconds(start.elapsed()));
+    let now = cluster.successor_of(leader).await?;
+    figures.take_record(&cluster.term_record(now.epoch).await?);
+    figures.adopted.push(adopted.adopted as f64);
+    figures.restarted.push(adopted.restarted as f64);
+    ensure!(
+        (adopted.adopted, adopted.restarted) == (2 * count as u64, 0),
+        "not all tasks were adopted: {adopted:?}"
+    );
+    figures.leader.push(resident(cluster, successor)?);
+    Ok(())
+}
+
+async fn of_task_executors(
+    store: StoreKind,
+    options: &BenchOptions,
+    count: usize,
+) -> anyhow::Result<Vec<Figure>> {
+    let named = |what: &str| {
+        let what = format!("{count} TaskExecutors: SIGKILL -> {what}");
+        Figure::new(what, Unit::Milliseconds, "")
+    };
+    let mut confirmed = named("leader confirmed");
+    let mut registered = named("all registered");
+    let builder = options.cluster(Store::own(store).await?);
+    let mut cluster = builder.jobmanagers(2).taskmanagers(0).start().await?;
+    let simulated = simulate(&cluster, count, 2).await?;
+    let http = Http::default();
+    let leader = cluster.leader().await?;
+    until_registered(&http, &leader.rest, count).await?;
+    for _ in 0..options.pick(REGISTRATIONS.0, REGISTRATIONS.1) {
+        let leader = cluster.leader().await?;
+        until_cached(&cluster, 1 - leader.index, 0).await?;
+        let successor = cluster.rest_address(1 - leader.index).to_owned();
+        let start = Instant::now();
+        cluster.jobmanager(leader.index).kill();
+        until_led(&http, &successor, leader.epoch).await?;
+        confirmed.push(milliseconds(start.elapsed()));
+        until_registered(&http, &successor, count).await?;
+        registered.push(milliseconds(start.elapsed()));
+        start_again(&mut cluster, leader.index).await?;
+    }
+    simulated.kill().await;
+    cluster.discard();
+    Ok(vec![confirmed, registered])
+}
+
+/// Starts TaskExecutors of this cluster.
+async fn simulate(
+    cluster: &Cluster,
+    count: usize,
+    slots: usize,
+) -> anyhow::Result<SimulatedTaskManagers> {
+    let settings = cluster.settings();
+    let load = LoadOptions {
+        overrides: settings.into_iter().filter(|word| word != "-D").collect(),
+        ..LoadOptions::default()
+    };
+    let load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
+    let configuration = Configuration::load(load)?;
+    Ok(SimulatedTaskManagers::start(&configuration, count).await?)
+}
+
+/// Submits so many jobs and waits until all their tasks run.
+async fn submit(
+    http: &Http,
+    cluster: &mut Cluster,
+    tasks: &TaskCounts,
+    count: usize,
+) -> anyhow::Result<()> {
+    let template = Template::of(PAIR, http, cluster).await?;
+    let leader = cluster.leader().await?;
+    template
+        .submit_many(&leader.rest, count - 1, CLIENTS)
+        .await?;
+    // Counted here first: a list of all jobs is not asked for in vain.
+    let wanted = 2 * count as u64;
+    wait_for("all tasks to run", PREPARATION_BOUND, async || {
+        let running = tasks.running();
+        ensure!(running == wanted, "{running} of {wanted}");
+        Ok(())
+    })
+    .await?;
+    until_all_run(http, &leader.rest, count).await
+}
+
+/// Starts a killed JobManager and waits until it is a member, no longer what it was before.
+async fn start_again(cluster: &mut Cluster, index: usize) -> anyhow::Result<()> {
+    let former = member(cluster, index).await.ok();
+    let former = former.map(|member| member.incarnation);
+    cluster.jobmanager(index).start()?;
+    wait_for("a JobManager to come back", PREPARATION_BOUND, async || {
+        let member = member(cluster, index).await?;
+        ensure!(Some(&member.incarnation) != former.as_ref(), "{member:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn member(cluster: &Cluster, index: usize) -> anyhow::Result<Member> {
+    let process = format!("jm-{index}");
+    let mut members = cluster.members().await?.into_iter();
+    let found = members.find(|member| member.process.as_str() == process);
+    found.with_context(|| format!("{process} is no member"))
+}
+
+/// Waits until a JobManager stands by with so many records or more; the bytes that they take.
+async fn until_cached(cluster: &Cluster, index: usize, records: usize) -> anyhow::Result<usize> {
+    wait_for("a warm standby", PREPARATION_BOUND, async || {
+        let member = member(cluster, index).await?;
+        let cache = member.cache.context("it says nothing of its cache")?;
+        ensure!(cache.records >= records, "{cache:?}");
+        Ok(cache.bytes)
+    })
+    .await
+}
+
+async fn until_registered(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
+    until("all TaskExecutors to be registered", async || {
+        let overview = http.get(address, "/v1/overview").await?;
+        let found = overview["taskmanagers"].as_u64();
+        ensure!(found == Some(count as u64), "{overview}");
+        Ok(())
+    })
+    .await
+}
+
+fn resident(cluster: &mut Cluster, index: usize) -> anyhow::Result<f64> {
+    let pid = cluster.jobmanager(index).pid().context("it runs")?;
+    Ok(mebibytes(proc::memory(pid)?.resident))
+}

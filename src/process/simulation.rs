@@ -1,0 +1,258 @@
+//! Many TaskExecutors in one process, for benchmarks and tests of a control plane that holds more than one host could run.
+//!
+//! To a JobManager each is a TaskManager: it is the real TaskExecutor with an RPC server, connections and registrations of its
+//! own, and answers the leader's dial. What is missing is the data plane: tasks run at once and for ever, touch no record, and
+//! what they would exchange is served nowhere. They share one watch of the store's leader, as if all were told of it at the
+//! same moment.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tanist_ha::election::ProcessId;
+use tanist_ha::retrieval::LeaderView;
+use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::job_records::StoredJobRecords;
+use super::taskmanager::{ExecutorServices, describe, follow_store, start_executor, until_it_ends};
+use super::{BindError, listen, settings};
+use crate::config::{ClusterOptions, Configuration};
+use crate::gateway::fencing::HighestEpoch;
+use crate::rpc::{RpcServer, Services, TonicConnector};
+use crate::task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration};
+use crate::telemetry::ExitCode;
+
+/// TaskExecutors that run. Dropping them ends them without a word, as the end of their processes would.
+#[derive(Debug)]
+pub struct SimulatedTaskManagers {
+    running: JoinSet<ExitCode>,
+    tasks: TaskCounts,
+    stop: CancellationToken,
+}
+
+/// The tasks of all simulated TaskExecutors. Clones count the same.
+#[derive(Debug, Clone, Default)]
+pub struct TaskCounts {
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    started: AtomicU64,
+    running: AtomicU64,
+}
+
+impl TaskCounts {
+    /// How many were ever started: a restart shows here, whoever asked for it.
+    pub fn started(&self) -> u64 {
+        self.counts.started.load(Ordering::Relaxed)
+    }
+
+    /// How many run.
+    pub fn running(&self) -> u64 {
+        self.counts.running.load(Ordering::Relaxed)
+    }
+}
+
+impl SimulatedTaskManagers {
+    /// Starts `count` of them, as TaskManagers with this configuration would: with its slots, on its host, for the leader in
+    /// its store.
+    pub async fn start(
+        configuration: &Configuration,
+        count: usize,
+    ) -> Result<SimulatedTaskManagers, BindError> {
+        let options = Arc::new(configuration.options().clone());
+        let process = ProcessId::new("simulated-task-managers");
+        let leaders = follow_store(options.clone(), process);
+        let mut simulated = SimulatedTaskManagers {
+            running: JoinSet::new(),
+            tasks: TaskCounts::default(),
+            stop: CancellationToken::new(),
+        };
+        for index in 0..count {
+            let id = format!("simulated-{index:05}");
+            simulated.start_one(&options, id, leaders.clone()).await?;
+        }
+        Ok(simulated)
+    }
+
+    /// Their tasks.
+    pub fn tasks(&self) -> TaskCounts {
+        self.tasks.clone()
+    }
+
+    /// Ends them without a word, as dropping does, and waits until they are gone.
+    pub async fn kill(mut self) {
+        self.running.shutdown().await;
+    }
+
+    /// Ends them in order: each stops its tasks and says goodbye.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        while self.running.join_next().await.is_some() {}
+    }
+
+    async fn start_one(
+        &mut self,
+        options: &Arc<ClusterOptions>,
+        resource_id: String,
+        leaders: watch::Receiver<LeaderView>,
+    ) -> Result<(), BindError> {
+        let manager = &options.taskmanager;
+        let key = "taskmanager.rpc.port";
+        let ports = &manager.rpc_ports;
+        let listener = listen::bind("the RPC server", key, &manager.bind_host, ports).await?;
+        let port = listener.local_addr().map_or(0, |address| address.port());
+        let rpc_address = manager.host.with_port(port);
+        let location = pb::TaskManagerLocation {
+            resource_id,
+            incarnation: format!("{:016x}", rand::random::<u64>()),
+            // No task of theirs is ever asked for a record.
+            data_address: rpc_address.clone(),
+            rpc_address,
+        };
+        let slots = manager.slots.get();
+        let executor = start_executor(ExecutorServices {
+            options,
+            description: describe(location, slots, &options.ha.cluster_id),
+            highest_epoch: HighestEpoch::default(),
+            leaders,
+            records: Arc::new(StoredJobRecords::of(options.ha.clone())),
+            connector: Arc::new(TonicConnector::new(settings::rpc(options))),
+            launcher: Arc::new(EndlessTasks(self.tasks.clone())),
+            first_registration: first_registration(),
+        });
+        let service = Services::TaskManager(Arc::new(executor.handle()));
+        let server = RpcServer::new(listener, settings::rpc(options));
+        let stop = self.stop.clone();
+        self.running.spawn(async move {
+            let never = CancellationToken::new();
+            tokio::select! {
+                code = until_it_ends(executor, &stop) => code,
+                _ended = server.serve(service, never) => ExitCode::Fatal,
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Starts tasks that do nothing.
+#[derive(Debug)]
+struct EndlessTasks(TaskCounts);
+
+impl TaskLauncher for EndlessTasks {
+    fn start(&self, _task: TaskStart) -> Box<dyn RunningTask> {
+        let counts = self.0.counts.clone();
+        counts.started.fetch_add(1, Ordering::Relaxed);
+        counts.running.fetch_add(1, Ordering::Relaxed);
+        Box::new(EndlessTask {
+            status: watch::Sender::new(TaskStatus::Running),
+            counts,
+        })
+    }
+
+    fn release_task(&self, _job: JobId, _vertex: JobVertexId, _subtask: u32, _up_to: Generation) {}
+
+    fn release_job(&self, _job: JobId, _up_to: Generation) {}
+}
+
+/// Runs until it is canceled.
+struct EndlessTask {
+    status: watch::Sender<TaskStatus>,
+    counts: Arc<Counts>,
+}
+
+impl RunningTask for EndlessTask {
+    fn cancel(&self) {
+        self.status.send_replace(TaskStatus::Canceled);
+    }
+
+    fn metrics(&self) -> pb::TaskMetrics {
+        pb::TaskMetrics::default()
+    }
+
+    fn status(&self) -> watch::Receiver<TaskStatus> {
+        self.status.subscribe()
+    }
+}
+
+impl Drop for EndlessTask {
+    fn drop(&mut self) {
+        self.counts.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for EndlessTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndlessTask")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tanist_chaos::wait::wait_for;
+
+    use super::*;
+    use crate::config::LoadOptions;
+    use crate::job::{CompileOptions, JobBuilder};
+    use crate::process::JobManager;
+
+    /// How long the test waits for anything.
+    const BOUND: Duration = Duration::from_secs(60);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn simulated_task_managers_register_and_run_what_is_deployed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let load = LoadOptions::default()
+            .with("high-availability.type", "embedded")
+            .with(
+                "high-availability.embedded.dir",
+                &directory.path().to_string_lossy(),
+            )
+            .with("jobmanager.rpc.address", "127.0.0.1")
+            .with("jobmanager.rpc.port", "0")
+            .with("rest.bind-port", "0")
+            .with("taskmanager.host", "127.0.0.1")
+            .with("taskmanager.numberOfTaskSlots", "2");
+        let configuration = Configuration::load(load).expect("it is valid");
+        let jobmanager = JobManager::bind(&configuration).await.expect("free ports");
+        let view = jobmanager.view();
+        let stop = CancellationToken::new();
+        let leading = tokio::spawn(Box::pin(jobmanager.run(stop.clone())));
+        let simulated = SimulatedTaskManagers::start(&configuration, 3);
+        let simulated = simulated.await.expect("free ports");
+        let tasks = simulated.tasks();
+
+        let dispatcher = view.dispatcher(BOUND).await.expect("it leads");
+        let job = JobBuilder::new("numbers")
+            .parallelism(6)
+            .datagen("numbers", Some(1), None, 1, 1)
+            .discard("out");
+        let graph = job.build().compile(&CompileOptions::default());
+        let request = pb::SubmitJobRequest {
+            graph: Some(graph.expect("a valid job")),
+            submission_token: "once".to_owned(),
+            ..pb::SubmitJobRequest::default()
+        };
+        dispatcher.submit_job(request).await.expect("it is taken");
+        wait_for("all six slots to run a task", BOUND, async || {
+            match tasks.running() {
+                6 => Ok(()),
+                running => Err(running),
+            }
+        })
+        .await
+        .expect("they do");
+
+        simulated.stop().await;
+        assert_eq!((tasks.started(), tasks.running()), (6, 0));
+        stop.cancel();
+        leading.await.expect("it ends in order");
+    }
+}
