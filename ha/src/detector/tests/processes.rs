@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
-use crate::detector::beat::{Question, Reply};
+use crate::detector::beat::{Invitation, Question, Reply};
 use crate::election::{Detection, Epoch, Leadership, ProcessId};
 
 const BOUND: Duration = Duration::from_secs(5);
@@ -225,7 +225,8 @@ async fn an_invitation_that_nobody_follows_changes_nothing() {
 async fn an_invitation_whose_answer_nobody_waits_for_ends_with_its_bound() {
     let (network, [a, b]) = cluster([("a", "x"), ("b", "y")]).await;
     network.store.partition(&ProcessId::new("b"));
-    let invited = b.detector.accept(ProcessId::new("a"), Epoch::new(1), BOUND);
+    let (leader, epoch) = (ProcessId::new("a"), Epoch::new(1));
+    let invited = b.detector.accept(leader, epoch, Invitation::Asked, BOUND);
     let answer = tokio::time::timeout(BOUND / 2, invited).await;
     assert!(answer.is_err(), "the store does not answer it: {answer:?}");
     sleep(BOUND).await;
