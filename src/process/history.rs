@@ -1,7 +1,7 @@
 //! What is kept of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
 //!
 //! For people, and for the budget of suspicions: nothing of a job rests on it. The leader writes its own term's record,
-//! and again when it knows more; a successor may complete its predecessor's. Fields are only added, each with a default,
+//! and again when it knows more; how a term ended is told by its successor's. Fields are only added, each with a default,
 //! so that records of other versions are read. Times are milliseconds; those of phases count from the moment at which the
 //! process was granted leadership.
 
@@ -10,8 +10,9 @@ use tanist_ha::Result;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::cache::{Proof, Proven};
-use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
+use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{CoordinationStore, Write};
+use tokio::sync::Mutex;
 use tracing::warn;
 
 pub use super::peers::takeover::TakeoverRecord;
@@ -38,9 +39,6 @@ pub struct HistoryRecord {
     /// Where the records came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// By what the end of the term before was detected, as `lease-expired`; none for the first term.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub detected_by: Option<String>,
     /// How it followed the former term; none for the first term.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takeover: Option<TakeoverRecord>,
@@ -50,24 +48,12 @@ pub struct HistoryRecord {
     /// Tasks that this term had to start anew when it took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_restarted: Option<usize>,
-    /// How the term ended, as `resigned` or `deposed`; none while it goes on, or if nobody came to know.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended_how: Option<String>,
-    /// When it ended, by the wall clock of whoever wrote it, since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended_ms: Option<u64>,
-    /// Whether the leader before was seen alive after this term had deposed it uninvited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub false_alarm: Option<bool>,
 }
 
 /// What the steps of a takeover took: from the grant to the end of each.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
-    /// From the first sign that the leader was gone to the grant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deposed_ms: Option<f64>,
     /// The change number was read under the own epoch.
     pub pipeline_ms: f64,
     /// The records were proven.
@@ -108,7 +94,7 @@ impl From<&Proven> for Recovery {
 
 impl HistoryRecord {
     /// The writes that keep this record, and forget the oldest one.
-    pub fn writes(&self) -> Vec<Write> {
+    fn writes(&self) -> Vec<Write> {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
         let mut writes = vec![Write::Put {
             key: key(self.epoch),
@@ -119,10 +105,32 @@ impl HistoryRecord {
         }
         writes
     }
+}
 
-    /// Writes it under a term's fence, over what was there.
-    pub async fn write(&self, pipeline: &CommitPipeline) -> Result<(), CommitError> {
-        pipeline.commit(self.writes()).await.map(drop)
+/// The record of the term that goes on, in the hands of all who learn something about it.
+#[derive(Debug)]
+pub(super) struct TermRecord {
+    record: Mutex<HistoryRecord>,
+    pipeline: CommitPipeline,
+}
+
+impl TermRecord {
+    /// Begins with what is known when the term is confirmed, and writes that.
+    pub(super) async fn begin(record: HistoryRecord, pipeline: CommitPipeline) -> TermRecord {
+        let record = Mutex::new(record);
+        let begun = TermRecord { record, pipeline };
+        begun.note(|_| {}).await;
+        begun
+    }
+
+    /// Changes the record and writes it under the term's fence, one change after the other. A record that can't be written
+    /// is said and missed by nobody but people.
+    pub(super) async fn note(&self, change: impl FnOnce(&mut HistoryRecord)) {
+        let mut record = self.record.lock().await;
+        change(&mut record);
+        if let Err(error) = self.pipeline.commit(record.writes()).await {
+            warn!(%error, "the term's history record was not written");
+        }
     }
 }
 
@@ -186,13 +194,12 @@ mod tests {
                 from_cache: 10,
                 read: 1,
             }),
-            detected_by: Some("process-gone".to_owned()),
-            false_alarm: Some(false),
+            tasks_adopted: Some(4),
             ..HistoryRecord::default()
         };
         let mut json = serde_json::to_value(&record).expect("JSON");
         assert_eq!(json["recovery"]["proof"], "caught-up");
-        assert!(json.get("ended_how").is_none());
+        assert!(json.get("tasks_restarted").is_none());
         json["of_a_later_version"] = true.into();
         let read: HistoryRecord = serde_json::from_value(json).expect("readable");
         assert_eq!(read, record);

@@ -27,7 +27,7 @@ mod tests;
 pub mod view;
 mod working_dir;
 
-pub use history::{HistoryRecord, Phases};
+pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
 pub use taskmanager::{StartError, TaskManager};

@@ -27,12 +27,11 @@ use tracing::{info, warn};
 use super::adoptions::Adoptions;
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
-use super::history::{self, HistoryRecord, Phases, Recovery};
+use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
 use super::peers::takeover::TakeoverRecord;
 use super::peers::{
-    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
-    look_for_the_deposed, record_key,
+    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse, look_for_the_deposed,
 };
 use super::settings;
 use super::sinks::Sinks;
@@ -195,26 +194,21 @@ async fn lead_on(
             if let Some(peers) = &services.peers {
                 peers.reports.leading();
             }
-            let record = HistoryRecord {
-                epoch: session.epoch().get(),
-                process: session.process().to_string(),
-                since_ms: wall_clock_ms(),
-                jobs,
-                phases,
-                recovery: Some(recovery),
-                takeover: TakeoverRecord::of(session),
-                ..HistoryRecord::default()
-            };
-            if let Err(error) = record.write(&pipeline).await {
-                warn!(%error, "the term's history record was not written");
-            }
-            let looking = look_for_the_deposed(
-                services.peers.as_ref(),
-                &*services.ha.store,
-                &pipeline,
-                session,
-                Some(record_key(record.epoch)),
-            );
+            let record = TermRecord::begin(
+                HistoryRecord {
+                    epoch: session.epoch().get(),
+                    process: session.process().to_string(),
+                    since_ms: wall_clock_ms(),
+                    jobs,
+                    phases,
+                    recovery: Some(recovery),
+                    takeover: TakeoverRecord::of(session),
+                    ..HistoryRecord::default()
+                },
+                pipeline.clone(),
+            )
+            .await;
+            let looking = look_for_the_deposed(services.peers.as_ref(), session, &record);
             let resources = term.resource_manager.handle();
             let hand_over = HandOverOptions {
                 interval: services.options.heartbeat.interval,
@@ -224,7 +218,7 @@ async fn lead_on(
             let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
-                never = tell_adoption(services, &pipeline, &term.adoptions, session, started) => match never {},
+                never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
                 never = keep_pulse(
                     reports,
@@ -265,11 +259,10 @@ struct StartedTerm {
 /// Says when all running tasks of recovered jobs are accounted for, also in the term's record. Ends with the term, by being
 /// dropped.
 async fn tell_adoption(
-    services: &TermServices,
-    pipeline: &CommitPipeline,
     adoptions: &Adoptions,
     session: &LeaderSession,
     started: tokio::time::Instant,
+    record: &TermRecord,
 ) -> Infallible {
     let adoption = adoptions.reconciled().await;
     info!(
@@ -281,24 +274,20 @@ async fn tell_adoption(
         took_ms = millis(started),
         "running tasks accounted for"
     );
-    let tasks = adoption.tasks_adopted + adoption.tasks_restarted;
-    let epoch = session.epoch();
-    if tasks > 0
-        && let Ok(Some(mut record)) = history::read(&*services.ha.store, epoch).await
-    {
+    if adoption.tasks_adopted + adoption.tasks_restarted > 0 {
         let granted_at_ms =
             Duration::from_millis(wall_clock_ms()).saturating_sub(started.elapsed());
         let since_grant = |at_ms: u64| {
             let since = Duration::from_millis(at_ms).saturating_sub(granted_at_ms);
             since.as_secs_f64() * 1000.0
         };
-        record.tasks_adopted = usize::try_from(adoption.tasks_adopted).ok();
-        record.tasks_restarted = usize::try_from(adoption.tasks_restarted).ok();
-        record.phases.first_adopted_ms = adoption.first_adopted_at_ms.map(since_grant);
-        record.phases.last_adopted_ms = adoption.last_adopted_at_ms.map(since_grant);
-        if let Err(error) = record.write(pipeline).await {
-            warn!(%error, "what was adopted was not recorded");
-        }
+        let of_adoption = |record: &mut HistoryRecord| {
+            record.tasks_adopted = usize::try_from(adoption.tasks_adopted).ok();
+            record.tasks_restarted = usize::try_from(adoption.tasks_restarted).ok();
+            record.phases.first_adopted_ms = adoption.first_adopted_at_ms.map(since_grant);
+            record.phases.last_adopted_ms = adoption.last_adopted_at_ms.map(since_grant);
+        };
+        record.note(of_adoption).await;
     }
     std::future::pending().await
 }

@@ -5,7 +5,7 @@
 //! or refused while the store carries its own number (an earlier copy had been applied). A late copy of it can't match
 //! any more. "Not applied" is said only when it was never sent or the store refused it.
 //!
-//! A store that is out of space does not stop it: see [`out_of_space`].
+//! A store that is out of space does not stop it: see the module `out_of_space`.
 
 mod out_of_space;
 

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 use tracing::{info, warn};
 
-pub(super) use budget::{look_for_the_deposed, record_key};
+pub(super) use budget::look_for_the_deposed;
 pub(super) use hand_over::{HandOverOptions, hand_over_when_cut_off};
 pub(super) use pulse::keep_pulse;
 pub use reports::Reports;

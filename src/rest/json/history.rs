@@ -25,9 +25,9 @@ pub struct TermHistoryBody {
     pub process: String,
     /// When it was confirmed, in milliseconds since 1970.
     pub since: u64,
-    /// When it ended; -1 while it goes on or if nobody came to know.
+    /// When its successor was confirmed; -1 while it goes on.
     pub ended: i64,
-    /// Milliseconds that it lasted: until its end, else until the next term was confirmed, else until now.
+    /// Milliseconds that it lasted: until the next term was confirmed, else until now.
     pub duration: i64,
     /// How it ended: `transferred`, `resigned`, `deposed`, `expired`, or `replaced` where nobody wrote down how.
     pub ended_how: Option<String>,
@@ -69,7 +69,7 @@ pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
             "noticed",
             takeover.and_then(|takeover| takeover.noticed_after_ms),
         ),
-        ("deposed", phases.deposed_ms.or(deposed)),
+        ("deposed", deposed),
         ("pipeline", Some(phases.pipeline_ms)),
         ("cache-proven", phases.cache_proven_ms),
         ("recovered", Some(phases.recovered_ms)),
@@ -84,14 +84,13 @@ pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
 /// By what the end of the term before was detected.
 pub fn detection(record: &HistoryRecord) -> Option<String> {
     let takeover = record.takeover.as_ref();
-    let name = takeover.map(|takeover| takeover.detection.name().to_owned());
-    record.detected_by.clone().or(name)
+    takeover.map(|takeover| takeover.detection.name().to_owned())
 }
 
 /// Whether the leader before was seen well afterwards.
 pub fn is_false_alarm(record: &HistoryRecord) -> bool {
     let takeover = record.takeover.as_ref();
-    record.false_alarm == Some(true) || takeover.is_some_and(|takeover| takeover.false_alarm)
+    takeover.is_some_and(|takeover| takeover.false_alarm)
 }
 
 impl HistoryBody {
@@ -110,7 +109,7 @@ impl HistoryBody {
 }
 
 fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) -> TermHistoryBody {
-    let until = record.ended_ms.or(successor.map(|next| next.since_ms));
+    let until = successor.map(|next| next.since_ms);
     let lasted = until.unwrap_or(now_ms).saturating_sub(record.since_ms);
     let takeover = record.takeover.as_ref();
     let false_alarm = takeover.map(|takeover| takeover.false_alarm);
@@ -118,9 +117,9 @@ fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) 
         epoch: record.epoch,
         process: record.process.clone(),
         since: record.since_ms,
-        ended: record.ended_ms.map_or(-1, time),
+        ended: until.map_or(-1, time),
         duration: i64::try_from(lasted).unwrap_or(i64::MAX),
-        ended_how: record.ended_how.clone().or_else(|| ended_by(successor?)),
+        ended_how: successor.and_then(ended_by),
         detected_by: detection(record),
         jobs: record.jobs,
         phases: phases(record),
@@ -131,7 +130,7 @@ fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) 
         }),
         tasks_adopted: record.tasks_adopted,
         tasks_restarted: record.tasks_restarted,
-        false_alarm: record.false_alarm.or(false_alarm),
+        false_alarm,
     }
 }
 
@@ -156,20 +155,29 @@ fn ended_by(successor: &HistoryRecord) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::TakeoverRecord;
 
     #[test]
-    fn a_term_lasts_until_its_end_or_the_next_term_or_now() {
+    fn a_term_lasts_until_the_next_term_or_now() {
         let at = |epoch: u64, since_ms: u64| HistoryRecord {
             epoch,
             since_ms,
             ..HistoryRecord::default()
         };
-        let resigned = HistoryRecord {
-            ended_how: Some("resigned".to_owned()),
-            ended_ms: Some(1_500),
-            ..at(1, 1_000)
+        let invited = TakeoverRecord {
+            former_epoch: 1,
+            former: None,
+            detection: Detection::Invited,
+            detected_at_ms: 1_990,
+            noticed_after_ms: None,
+            deposed_after_ms: 1.0,
+            false_alarm: false,
         };
-        let records = [resigned, at(2, 2_000), at(3, 5_000)];
+        let second = HistoryRecord {
+            takeover: Some(invited),
+            ..at(2, 2_000)
+        };
+        let records = [at(1, 1_000), second, at(3, 5_000)];
         let body = HistoryBody::new(&records, 100, 9_000);
         let seen: Vec<(u64, i64, Option<&str>)> = body
             .terms
@@ -179,7 +187,7 @@ mod tests {
         let expected = [
             (3, 4_000, None),
             (2, 3_000, Some("replaced")),
-            (1, 500, Some("resigned")),
+            (1, 1_000, Some("transferred")),
         ];
         assert_eq!(seen, expected);
         assert_eq!(HistoryBody::new(&records, 1, 9_000).terms.len(), 1);

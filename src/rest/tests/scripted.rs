@@ -13,7 +13,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
-use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
+use tanist_ha::election::{Detection, Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 use tanist_ha::store::health::StoreHealth;
@@ -25,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
-use crate::process::{HaStatus, HistoryRecord, Phases, Role};
+use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord};
 
 /// A Dispatcher that first gives the errors of its script, then answers.
 #[derive(Debug, Default)]
@@ -233,14 +233,20 @@ impl ClusterView for ScriptedView {
             since_ms: 1000,
             jobs: 3,
             phases: Phases {
-                deposed_ms: Some(2.0),
                 confirmed_ms: 9.5,
                 ..Phases::default()
             },
-            detected_by: Some("process-gone".to_owned()),
+            takeover: Some(TakeoverRecord {
+                former_epoch: 6,
+                former: Some("jm-2".to_owned()),
+                detection: Detection::ProcessGone,
+                detected_at_ms: 990,
+                noticed_after_ms: None,
+                deposed_after_ms: 2.0,
+                false_alarm: true,
+            }),
             tasks_adopted: Some(12),
             tasks_restarted: Some(0),
-            false_alarm: Some(true),
             ..HistoryRecord::default()
         };
         Ok(vec![first, second])
