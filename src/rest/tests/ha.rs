@@ -40,7 +40,10 @@ async fn earlier_terms_are_told_newest_first() {
     assert_eq!([&terms[0]["epoch"], &terms[1]["epoch"]], [7, 6]);
     assert_eq!(terms[0]["detected-by"], "process-gone");
     assert_eq!(terms[0]["phases"]["confirmed"], 9.5);
-    assert_eq!(terms[1]["ended-how"], "replaced");
+    assert_eq!(
+        terms[1]["ended-how"], "deposed",
+        "by the one that found it gone"
+    );
     assert_eq!(terms[1]["duration"], 600);
     let newest = served.get("/v1/ha/history?limit=1").await.body;
     assert_eq!(newest["terms"].as_array().map(Vec::len), Some(1));
