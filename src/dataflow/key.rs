@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
+use arrow_array::builder::{
+    BooleanBuilder, Float64Builder, Int64Builder, StringBuilder, TimestampMillisecondBuilder,
+};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use xxhash_rust::xxh3::xxh3_64;
@@ -112,6 +114,10 @@ impl Keys<'_> {
                     self.scratch
                         .extend_from_slice(&array.value(row).to_le_bytes());
                 }
+                ColumnView::Timestamp(array) => {
+                    self.scratch
+                        .extend_from_slice(&array.value(row).to_le_bytes());
+                }
                 ColumnView::Float64(array) => {
                     let bits = canonical(array.value(row)).to_bits();
                     self.scratch.extend_from_slice(&bits.to_le_bytes());
@@ -139,6 +145,7 @@ enum KeyBuilder {
     Int64(Int64Builder),
     Float64(Float64Builder),
     Bool(BooleanBuilder),
+    Timestamp(TimestampMillisecondBuilder),
 }
 
 impl KeyBuilder {
@@ -147,6 +154,7 @@ impl KeyBuilder {
             DataType::Int64 => KeyBuilder::Int64(Int64Builder::new()),
             DataType::Float64 => KeyBuilder::Float64(Float64Builder::new()),
             DataType::Boolean => KeyBuilder::Bool(BooleanBuilder::new()),
+            DataType::Timestamp(..) => KeyBuilder::Timestamp(TimestampMillisecondBuilder::new()),
             _ => KeyBuilder::Text(StringBuilder::new()),
         }
     }
@@ -170,6 +178,11 @@ impl KeyBuilder {
                 builder.append_value(i64::from_le_bytes(value));
                 rest
             }
+            KeyBuilder::Timestamp(builder) => {
+                let (value, rest) = take_eight(bytes);
+                builder.append_value(i64::from_le_bytes(value));
+                rest
+            }
             KeyBuilder::Float64(builder) => {
                 let (value, rest) = take_eight(bytes);
                 builder.append_value(f64::from_bits(u64::from_le_bytes(value)));
@@ -188,6 +201,7 @@ impl KeyBuilder {
             KeyBuilder::Int64(mut builder) => Arc::new(builder.finish()),
             KeyBuilder::Float64(mut builder) => Arc::new(builder.finish()),
             KeyBuilder::Bool(mut builder) => Arc::new(builder.finish()),
+            KeyBuilder::Timestamp(mut builder) => Arc::new(builder.finish()),
         }
     }
 }

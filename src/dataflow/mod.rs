@@ -17,6 +17,7 @@ mod partitioner;
 pub mod record;
 pub mod sink;
 pub mod task;
+pub mod time;
 #[cfg(test)]
 mod testing;
 

@@ -1,18 +1,21 @@
-//! Records: Arrow batches of the four column types, their size, and the text form that people and files get.
+//! Records: Arrow batches of the five column types, their size, and the text form that people and files get.
 //!
-//! No column is nullable: no operator makes a null, and a batch from the wire with one is refused by Arrow's own check of
-//! the schema. Batches between operators have at most [`BATCH_ROWS`] rows; how many bytes they aim at is [`BATCH_BYTES`].
+//! A column has nulls only where its schema says so: a batch from the wire with others is refused by Arrow's own check of
+//! the schema. A timestamp is milliseconds in UTC, without a zone in its type. Batches between operators have at most [`BATCH_ROWS`] rows; how many bytes they aim at is [`BATCH_BYTES`].
 
 use std::io::Write as _;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::types::{Float64Type, Int64Type, TimestampMillisecondType};
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray,
+    TimestampMillisecondArray,
 };
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use tanist_proto::v1::{Column, ColumnType};
+
+use crate::job::timestamp;
 
 /// The most rows that an operator puts into a batch.
 pub const BATCH_ROWS: usize = 4096;
@@ -22,6 +25,9 @@ pub const BATCH_BYTES: usize = 256 * 1024;
 
 /// The characters of a record that an error message shows.
 const SHOWN_CHARACTERS: usize = 120;
+
+/// The Arrow type of timestamps.
+pub const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Millisecond, None);
 
 /// A column of a graph whose type this version doesn't know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,22 +49,45 @@ pub fn schema_of(columns: &[Column]) -> Result<SchemaRef, UnknownColumnType> {
             ColumnType::Int64 => DataType::Int64,
             ColumnType::Float64 => DataType::Float64,
             ColumnType::Bool => DataType::Boolean,
+            ColumnType::Timestamp => TIMESTAMP,
             ColumnType::Unspecified => return Err(unknown()),
         };
-        Ok(Field::new(&column.name, data_type, false))
+        Ok(Field::new(&column.name, data_type, column.nullable))
     });
     Ok(Arc::new(Schema::new(
         fields.collect::<Result<Vec<_>, _>>()?,
     )))
 }
 
+/// The columns of records as a graph's checks have them. An Arrow type that no column has is an error.
+pub fn job_schema(schema: &Schema) -> Result<crate::job::Schema, ArrowError> {
+    let columns = schema.fields().iter().map(|field| {
+        let column_type = match field.data_type() {
+            DataType::Utf8 => crate::job::ColumnType::String,
+            DataType::Int64 => crate::job::ColumnType::Int64,
+            DataType::Float64 => crate::job::ColumnType::Float64,
+            DataType::Boolean => crate::job::ColumnType::Bool,
+            other if *other == TIMESTAMP => crate::job::ColumnType::Timestamp,
+            other => {
+                let message = format!("column {:?} is {other}", field.name());
+                return Err(ArrowError::SchemaError(message));
+            }
+        };
+        Ok(crate::job::Column {
+            nullable: field.is_nullable(),
+            ..crate::job::Column::new(field.name(), column_type)
+        })
+    });
+    Ok(crate::job::Schema::new(columns.collect::<Result<_, _>>()?))
+}
+
 /// Whether two schemas have the same columns in the same order.
 pub fn same_columns(left: &Schema, right: &Schema) -> bool {
-    let columns = |schema: &Schema| -> Vec<(String, DataType)> {
+    let columns = |schema: &Schema| -> Vec<(String, DataType, bool)> {
         schema
             .fields()
             .iter()
-            .map(|f| (f.name().clone(), f.data_type().clone()))
+            .map(|f| (f.name().clone(), f.data_type().clone(), f.is_nullable()))
             .collect()
     };
     columns(left) == columns(right)
@@ -68,7 +97,10 @@ pub fn same_columns(left: &Schema, right: &Schema) -> bool {
 pub fn describe(schema: &Schema) -> String {
     let columns = schema.fields().iter();
     columns
-        .map(|f| format!("{}: {}", f.name(), type_name(f.data_type())))
+        .map(|f| {
+            let question = if f.is_nullable() { "?" } else { "" };
+            format!("{}: {}{question}", f.name(), type_name(f.data_type()))
+        })
         .collect::<Vec<_>>()
         .join(", ")
 }
@@ -80,6 +112,7 @@ pub fn type_name(data_type: &DataType) -> String {
         DataType::Int64 => "int64".to_owned(),
         DataType::Float64 => "float64".to_owned(),
         DataType::Boolean => "bool".to_owned(),
+        other if *other == TIMESTAMP => "timestamp".to_owned(),
         other => other.to_string(),
     }
 }
@@ -95,6 +128,8 @@ pub enum ColumnView<'a> {
     Float64(&'a Float64Array),
     /// `bool`
     Bool(&'a BooleanArray),
+    /// `timestamp`
+    Timestamp(&'a TimestampMillisecondArray),
 }
 
 impl<'a> ColumnView<'a> {
@@ -107,12 +142,30 @@ impl<'a> ColumnView<'a> {
                 .as_primitive_opt::<Float64Type>()
                 .map(ColumnView::Float64),
             DataType::Boolean => array.as_boolean_opt().map(ColumnView::Bool),
+            DataType::Timestamp(TimeUnit::Millisecond, None) => array
+                .as_primitive_opt::<TimestampMillisecondType>()
+                .map(ColumnView::Timestamp),
             _ => None,
+        }
+    }
+
+    /// Whether a row has no value here.
+    pub fn is_null(&self, row: usize) -> bool {
+        match self {
+            ColumnView::Text(array) => array.is_null(row),
+            ColumnView::Int64(array) => array.is_null(row),
+            ColumnView::Float64(array) => array.is_null(row),
+            ColumnView::Bool(array) => array.is_null(row),
+            ColumnView::Timestamp(array) => array.is_null(row),
         }
     }
 
     /// Appends the value of a row as text.
     pub fn write_text(&self, row: usize, text: &mut Vec<u8>) {
+        if self.is_null(row) {
+            text.extend_from_slice(b"null");
+            return;
+        }
         let written = match self {
             ColumnView::Text(array) => {
                 text.extend_from_slice(array.value(row).as_bytes());
@@ -121,6 +174,10 @@ impl<'a> ColumnView<'a> {
             ColumnView::Int64(array) => write!(text, "{}", array.value(row)),
             ColumnView::Float64(array) => write!(text, "{:?}", array.value(row)),
             ColumnView::Bool(array) => write!(text, "{}", array.value(row)),
+            ColumnView::Timestamp(array) => {
+                text.extend_from_slice(timestamp::format(array.value(row)).as_bytes());
+                Ok(())
+            }
         };
         written.expect("writing to memory doesn't fail");
     }
@@ -173,7 +230,8 @@ pub fn size_of(batch: &RecordBatch) -> usize {
                 usize::try_from(text).unwrap_or(0) + 4 * array.len()
             }
             Some(ColumnView::Bool(array)) => array.len().div_ceil(8),
-            Some(ColumnView::Int64(_) | ColumnView::Float64(_)) | None => 8 * column.len(),
+            Some(ColumnView::Int64(_) | ColumnView::Float64(_) | ColumnView::Timestamp(_))
+            | None => 8 * column.len(),
         });
     sizes.sum()
 }

@@ -131,8 +131,10 @@ impl GraphBuilder {
                     arrow_schema::DataType::Utf8 => ColumnType::String.into(),
                     arrow_schema::DataType::Int64 => ColumnType::Int64.into(),
                     arrow_schema::DataType::Float64 => ColumnType::Float64.into(),
+                    arrow_schema::DataType::Timestamp(..) => ColumnType::Timestamp.into(),
                     _ => ColumnType::Bool.into(),
                 },
+                nullable: field.is_nullable(),
             });
             operators.push(GraphOperator {
                 name: format!("operator {index}.{}", operators.len()),

@@ -263,8 +263,11 @@ impl Steps {
     #[must_use]
     pub fn emitting(self, when: Emit) -> Steps {
         self.last(|step| {
-            if let Some(Transformation::Count { emit } | Transformation::Sum { emit, .. }) =
-                &mut step.transformation
+            if let Some(
+                Transformation::Count { emit }
+                | Transformation::Sum { emit, .. }
+                | Transformation::Aggregate { emit, .. },
+            ) = &mut step.transformation
             {
                 *emit = Some(when);
             }
@@ -276,7 +279,7 @@ impl Steps {
         self.graph
     }
 
-    fn last(mut self, change: impl FnOnce(&mut StreamNode)) -> Steps {
+    pub(super) fn last(mut self, change: impl FnOnce(&mut StreamNode)) -> Steps {
         if let Some(step) = self.graph.nodes.last_mut() {
             change(step);
         }

@@ -7,10 +7,11 @@ use std::collections::{HashMap, HashSet};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
 
-use super::operator::{Emit, OperatorSpec};
+use super::operator::OperatorSpec;
 use super::problem::{MAX_PROBLEMS, listing};
 use super::restart;
 use super::schema::Schema;
+use super::spec::EventTime;
 use super::stream_graph::MAX_PARALLELISM_LIMIT;
 use super::validate::{MAX_STEPS, name_problem};
 
@@ -253,10 +254,10 @@ impl<'a> Check<'a> {
             edges_into.entry(&edge.target).or_default().push(edge);
             is_read.insert(&edge.source);
         }
-        let mut known: Vec<Option<(Schema, bool)>> = vec![None; graph.vertices.len()];
+        let mut known: Vec<Option<Emitted>> = vec![None; graph.vertices.len()];
         for (index, vertex) in graph.vertices.iter().enumerate() {
             let edges = edges_into.remove(vertex.id.as_str()).unwrap_or_default();
-            let inputs: Option<Vec<&(Schema, bool)>> = edges
+            let inputs: Option<Vec<&Emitted>> = edges
                 .iter()
                 .map(|edge| {
                     let source = *self.vertex_of.get(edge.source.as_str())?;
@@ -280,21 +281,42 @@ impl<'a> Check<'a> {
     }
 }
 
+/// What is known of a vertex's records.
+#[derive(Debug, Clone)]
+struct Emitted {
+    schema: Schema,
+    /// Whether they end.
+    bounded: bool,
+    event_time: Option<EventTime>,
+}
+
 /// What a vertex emits and whether it ends, or what is wrong with its operators.
 fn vertex_output(
     vertex: &JobVertex,
     edges: &[&JobEdge],
-    inputs: &[&(Schema, bool)],
+    inputs: &[&Emitted],
     is_read: bool,
-) -> Result<(Schema, bool), Vec<String>> {
+) -> Result<Emitted, Vec<String>> {
     let in_vertex = |problem: &str| vec![format!("vertex {}: {problem}", shown(&vertex.name))];
-    let (mut schema, mut bounded) = match inputs {
-        [] => (Schema::default(), true),
-        [(first, _), others @ ..] => {
-            if others.iter().any(|(other, _)| other != first) {
+    let Emitted {
+        mut schema,
+        mut bounded,
+        mut event_time,
+    } = match inputs {
+        [] => Emitted {
+            schema: Schema::default(),
+            bounded: true,
+            event_time: None,
+        },
+        [first, others @ ..] => {
+            if others.iter().any(|other| other.schema != first.schema) {
                 return Err(in_vertex("its inputs do not have the same columns"));
             }
-            (first.clone(), inputs.iter().all(|(_, bounded)| *bounded))
+            Emitted {
+                schema: first.schema.clone(),
+                bounded: inputs.iter().all(|input| input.bounded),
+                event_time: EventTime::of_all(inputs.iter().map(|input| input.event_time.as_ref())),
+            }
         }
     };
     for edge in edges {
@@ -339,16 +361,14 @@ fn vertex_output(
         } else {
             bounded
         };
-        if let OperatorSpec::Count {
-            emit: Emit::Final, ..
+        if spec.is_single() && vertex.parallelism != 1 {
+            problems.push("it can only run once".into());
         }
-        | OperatorSpec::Sum {
-            emit: Emit::Final, ..
-        } = &spec
-            && !bounded
-        {
+        if spec.waits_for_the_end() && !bounded {
             problems.push("it waits for the end of its input, which never ends".into());
         }
+        problems.extend(spec.event_time_problem(event_time.as_ref()));
+        event_time = spec.event_time(event_time.as_ref());
         match spec.output(&schema) {
             Ok(output) => schema = output,
             Err(types) => problems.extend(types),
@@ -360,7 +380,11 @@ fn vertex_output(
             return Err(problems.iter().map(|problem| in_step(problem)).collect());
         }
     }
-    Ok((schema, bounded))
+    Ok(Emitted {
+        schema,
+        bounded,
+        event_time,
+    })
 }
 
 /// A name in a message.

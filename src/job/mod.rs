@@ -13,6 +13,7 @@
 //! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
 
 pub mod builder;
+mod builder_operators;
 mod chaining;
 pub mod compile;
 pub mod job_graph;
@@ -21,7 +22,9 @@ pub mod plan;
 pub mod problem;
 pub mod restart;
 pub mod schema;
+pub mod spec;
 pub mod stream_graph;
+pub mod timestamp;
 pub mod topology;
 mod typing;
 mod validate;
@@ -35,7 +38,7 @@ pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};
-pub use stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
+pub use stream_graph::{Partition, StreamGraph, StreamNode, Transformation, Windows};
 pub use topology::{
     edges_into, edges_out_of, fed_subtasks, feeding_subtasks, regions, slots_needed,
 };

@@ -3,6 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::spec::{
+    Aggregate, FlatMapRegex, FollowFiles, FormatCsv, ParseCsv, ParseJson, SocketSink, SocketSource,
+    Watermarks,
+};
+
 /// The specification of one operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
@@ -69,6 +74,28 @@ pub enum OperatorSpec {
     },
     /// Counts and drops records.
     Discard {},
+    /// Reads text files and goes on when they grow.
+    FollowFiles(FollowFiles),
+    /// Reads the TaskManager's standard input line by line. Emits `line: string`. Bounded; one subtask.
+    StdinSource {},
+    /// Reads lines from a TCP server.
+    SocketSource(SocketSource),
+    /// Reads a JSON object out of a text column.
+    ParseJson(ParseJson),
+    /// Reads a CSV record out of a text column.
+    ParseCsv(ParseCsv),
+    /// Writes a record as a JSON object. Emits `line: string`.
+    FormatJson {},
+    /// Writes a record as a CSV line. Emits `line: string`.
+    FormatCsv(FormatCsv),
+    /// Makes a record of each match of a regular expression.
+    FlatMapRegex(FlatMapRegex),
+    /// Makes watermarks out of a column.
+    Watermarks(Watermarks),
+    /// Aggregates records by key, over the whole input or over windows.
+    Aggregate(Aggregate),
+    /// Writes records as lines to a TCP server.
+    SocketSink(SocketSink),
 }
 
 /// How a filter compares.
@@ -146,7 +173,19 @@ impl OperatorSpec {
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
+            OperatorSpec::FileSource { .. }
+                | OperatorSpec::Datagen { .. }
+                | OperatorSpec::FollowFiles(_)
+                | OperatorSpec::StdinSource {}
+                | OperatorSpec::SocketSource(_)
+        )
+    }
+
+    /// Whether it can only run once: there is one standard input, and one connection to a server that serves lines.
+    pub fn is_single(&self) -> bool {
+        matches!(
+            self,
+            OperatorSpec::StdinSource {} | OperatorSpec::SocketSource(_)
         )
     }
 
@@ -154,7 +193,10 @@ impl OperatorSpec {
     pub fn is_sink(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {}
+            OperatorSpec::Print { .. }
+                | OperatorSpec::FileSink { .. }
+                | OperatorSpec::Discard {}
+                | OperatorSpec::SocketSink(_)
         )
     }
 }

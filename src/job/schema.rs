@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use tanist_proto::v1;
 
 /// The type of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ColumnType {
     /// UTF-8 text.
     String,
@@ -15,16 +17,43 @@ pub enum ColumnType {
     Float64,
     /// True or false.
     Bool,
+    /// Milliseconds since 1970-01-01T00:00:00Z.
+    Timestamp,
 }
 
-impl fmt::Display for ColumnType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ColumnType {
+    /// All of them.
+    pub const ALL: [ColumnType; 5] = [
+        ColumnType::String,
+        ColumnType::Int64,
+        ColumnType::Float64,
+        ColumnType::Bool,
+        ColumnType::Timestamp,
+    ];
+
+    /// Its name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
             ColumnType::String => "string",
             ColumnType::Int64 => "int64",
             ColumnType::Float64 => "float64",
             ColumnType::Bool => "bool",
-        })
+            ColumnType::Timestamp => "timestamp",
+        }
+    }
+
+    /// Whether it can be added up.
+    pub fn is_number(self) -> bool {
+        match self {
+            ColumnType::Int64 | ColumnType::Float64 => true,
+            ColumnType::String | ColumnType::Bool | ColumnType::Timestamp => false,
+        }
+    }
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -35,6 +64,26 @@ pub struct Column {
     pub name: String,
     /// Its type.
     pub column_type: ColumnType,
+    /// Whether a record may have no value here.
+    pub nullable: bool,
+}
+
+impl Column {
+    /// A column in which each record has a value.
+    pub fn new(name: impl Into<String>, column_type: ColumnType) -> Column {
+        Column {
+            name: name.into(),
+            column_type,
+            nullable: false,
+        }
+    }
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let question = if self.nullable { "?" } else { "" };
+        write!(f, "{}: {}{question}", self.name, self.column_type)
+    }
 }
 
 /// The columns of the records that a step emits; none for a sink.
@@ -51,10 +100,7 @@ impl Schema {
 
     /// The schema with these columns, by name and type.
     pub fn of<const N: usize>(columns: [(&str, ColumnType); N]) -> Schema {
-        let column = |(name, column_type): (&str, _)| Column {
-            name: name.into(),
-            column_type,
-        };
+        let column = |(name, column_type): (&str, _)| Column::new(name, column_type);
         Schema {
             columns: columns.into_iter().map(column).collect(),
         }
@@ -67,10 +113,12 @@ impl Schema {
 
     /// The type of a column, if there is one of that name.
     pub fn column_type(&self, name: &str) -> Option<ColumnType> {
-        self.columns
-            .iter()
-            .find(|column| column.name == name)
-            .map(|column| column.column_type)
+        self.column(name).map(|column| column.column_type)
+    }
+
+    /// A column, if there is one of that name.
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
     }
 
     /// The names of its columns.
@@ -87,7 +135,9 @@ impl Schema {
                 ColumnType::Int64 => v1::ColumnType::Int64,
                 ColumnType::Float64 => v1::ColumnType::Float64,
                 ColumnType::Bool => v1::ColumnType::Bool,
+                ColumnType::Timestamp => v1::ColumnType::Timestamp,
             } as i32,
+            nullable: column.nullable,
         };
         self.columns.iter().map(column).collect()
     }
@@ -100,6 +150,7 @@ impl Schema {
                 Ok(v1::ColumnType::Int64) => ColumnType::Int64,
                 Ok(v1::ColumnType::Float64) => ColumnType::Float64,
                 Ok(v1::ColumnType::Bool) => ColumnType::Bool,
+                Ok(v1::ColumnType::Timestamp) => ColumnType::Timestamp,
                 Ok(v1::ColumnType::Unspecified) | Err(_) => {
                     return Err(UnknownColumnType {
                         column: column.name.clone(),
@@ -110,6 +161,7 @@ impl Schema {
             Ok(Column {
                 name: column.name.clone(),
                 column_type,
+                nullable: column.nullable,
             })
         };
         Ok(Schema {
@@ -122,7 +174,7 @@ impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, column) in self.columns.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{}: {}", column.name, column.column_type)?;
+            write!(f, "{comma}{column}")?;
         }
         Ok(())
     }
@@ -144,16 +196,21 @@ mod tests {
 
     #[test]
     fn a_schema_survives_the_way_through_a_job_graph() {
-        let schema = Schema::of([
+        let mut columns: Vec<Column> = Schema::of([
             ("a", ColumnType::String),
             ("b", ColumnType::Int64),
             ("c", ColumnType::Float64),
             ("d", ColumnType::Bool),
-        ]);
+            ("e", ColumnType::Timestamp),
+        ])
+        .columns()
+        .to_vec();
+        columns[1].nullable = true;
+        let schema = Schema::new(columns);
         assert_eq!(Schema::from_proto(&schema.to_proto()), Ok(schema.clone()));
         assert_eq!(
             schema.to_string(),
-            "a: string, b: int64, c: float64, d: bool"
+            "a: string, b: int64?, c: float64, d: bool, e: timestamp"
         );
     }
 
@@ -162,6 +219,7 @@ mod tests {
         let error = Schema::from_proto(&[v1::Column {
             name: "x".into(),
             r#type: 77,
+            nullable: false,
         }]);
         assert_eq!(
             error.expect_err("unknown").to_string(),

@@ -1,13 +1,16 @@
 //! The StreamGraph: a job just as it was written, one node a step, defaults not yet filled in. Made by
 //! [`super::builder`] and the job file's reader; checked by `validate`, never by its makers.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tanist_proto::v1;
 
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
-use super::operator::{Comparison, Emit};
+use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{InvalidJob, Position};
+use super::spec::{Aggregate, Aggregation, millis};
 use super::{chaining, validate};
 
 /// The largest parallelism and maximum parallelism that exist.
@@ -78,6 +81,50 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
+    /// An operator that leaves nothing open.
+    Operator(OperatorSpec),
+    /// See [`super::OperatorSpec::Aggregate`]; the keys are those of the key-by before, the event time that of its input.
+    Aggregate {
+        /// What is computed.
+        aggregations: Vec<Aggregation>,
+        /// None: as for [`Transformation::Count`]. Says nothing where there are windows.
+        emit: Option<Emit>,
+        /// None: over the whole input.
+        windows: Option<Windows>,
+    },
+}
+
+/// Windows of event time as they are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    pub(super) size_ms: u64,
+    pub(super) slide_ms: u64,
+    pub(super) allowed_lateness_ms: u64,
+}
+
+impl Windows {
+    /// Windows of this size, one after the other.
+    pub fn tumbling(size: Duration) -> Windows {
+        Windows::sliding(size, size)
+    }
+
+    /// Windows of this size, one beginning each `slide`.
+    pub fn sliding(size: Duration, slide: Duration) -> Windows {
+        Windows {
+            size_ms: millis(size),
+            slide_ms: millis(slide),
+            allowed_lateness_ms: 0,
+        }
+    }
+
+    /// For so long after a window was emitted records still change it.
+    #[must_use]
+    pub fn allowing_lateness(self, lateness: Duration) -> Windows {
+        Windows {
+            allowed_lateness_ms: millis(lateness),
+            ..self
+        }
+    }
 }
 
 impl Transformation {
@@ -94,24 +141,43 @@ impl Transformation {
             Transformation::Print { .. } => "print",
             Transformation::FileSink { .. } => "file-sink",
             Transformation::Discard => "discard",
+            Transformation::Operator(spec) => spec.kind(),
+            Transformation::Aggregate { aggregations, .. } => Aggregate::kind(aggregations),
         }
     }
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self,
-            Transformation::FileSource { .. } | Transformation::Datagen { .. }
-        )
+        match self {
+            Transformation::FileSource { .. } | Transformation::Datagen { .. } => true,
+            Transformation::Operator(spec) => spec.is_source(),
+            _ => false,
+        }
     }
 
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
+        match self {
+            Transformation::Print { .. }
+            | Transformation::FileSink { .. }
+            | Transformation::Discard => true,
+            Transformation::Operator(spec) => spec.is_sink(),
+            _ => false,
+        }
+    }
+
+    /// Whether it can only run once.
+    pub(super) fn is_single(&self) -> bool {
+        matches!(self, Transformation::Operator(spec) if spec.is_single())
+    }
+
+    /// Whether it works by key.
+    pub(super) fn is_keyed(&self) -> bool {
         matches!(
             self,
-            Transformation::Print { .. }
-                | Transformation::FileSink { .. }
-                | Transformation::Discard
+            Transformation::Count { .. }
+                | Transformation::Sum { .. }
+                | Transformation::Aggregate { .. }
         )
     }
 }

@@ -7,9 +7,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::operator::{Comparison, OperatorSpec};
+use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
+use super::spec::{Aggregate, EventTime, Trigger, line};
 
 impl OperatorSpec {
     /// Its name in a job file.
@@ -24,6 +25,17 @@ impl OperatorSpec {
             OperatorSpec::Print { .. } => "print",
             OperatorSpec::FileSink { .. } => "file-sink",
             OperatorSpec::Discard {} => "discard",
+            OperatorSpec::FollowFiles(_) => "file-source",
+            OperatorSpec::StdinSource {} => "stdin-source",
+            OperatorSpec::SocketSource(_) => "socket-source",
+            OperatorSpec::ParseJson(_) => "parse-json",
+            OperatorSpec::ParseCsv(_) => "parse-csv",
+            OperatorSpec::FormatJson {} => "format-json",
+            OperatorSpec::FormatCsv(_) => "format-csv",
+            OperatorSpec::FlatMapRegex(_) => "flat-map-regex",
+            OperatorSpec::Watermarks(_) => "watermarks",
+            OperatorSpec::Aggregate(spec) => Aggregate::kind(&spec.aggregations),
+            OperatorSpec::SocketSink(_) => "socket-sink",
         }
     }
 
@@ -31,20 +43,32 @@ impl OperatorSpec {
     pub fn keys(&self) -> Option<&[String]> {
         match self {
             OperatorSpec::Count { keys, .. } | OperatorSpec::Sum { keys, .. } => Some(keys),
+            OperatorSpec::Aggregate(spec) => Some(&spec.keys),
             OperatorSpec::FileSource { .. }
             | OperatorSpec::Datagen { .. }
             | OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => None,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::FollowFiles(_)
+            | OperatorSpec::StdinSource {}
+            | OperatorSpec::SocketSource(_)
+            | OperatorSpec::ParseJson(_)
+            | OperatorSpec::ParseCsv(_)
+            | OperatorSpec::FormatJson {}
+            | OperatorSpec::FormatCsv(_)
+            | OperatorSpec::FlatMapRegex(_)
+            | OperatorSpec::Watermarks(_)
+            | OperatorSpec::SocketSink(_) => None,
         }
     }
 
     /// Whether it ends by itself, for a source.
     pub fn is_bounded_source(&self) -> bool {
         match self {
-            OperatorSpec::FileSource { .. } => true,
+            OperatorSpec::FileSource { .. } | OperatorSpec::StdinSource {} => true,
+            OperatorSpec::SocketSource(spec) => !spec.reconnect,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
@@ -52,7 +76,16 @@ impl OperatorSpec {
             | OperatorSpec::Sum { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => false,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::FollowFiles(_)
+            | OperatorSpec::ParseJson(_)
+            | OperatorSpec::ParseCsv(_)
+            | OperatorSpec::FormatJson {}
+            | OperatorSpec::FormatCsv(_)
+            | OperatorSpec::FlatMapRegex(_)
+            | OperatorSpec::Watermarks(_)
+            | OperatorSpec::Aggregate(_)
+            | OperatorSpec::SocketSink(_) => false,
         }
     }
 
@@ -61,21 +94,7 @@ impl OperatorSpec {
         let mut problems = Vec::new();
         match self {
             OperatorSpec::FileSource { paths } => {
-                if paths.is_empty() {
-                    problems.push("`paths` is empty: write at least one path or glob".into());
-                }
-                for path in paths {
-                    if problems.len() == MAX_PROBLEMS {
-                        break;
-                    }
-                    if path.is_empty() {
-                        problems.push("`paths` has an empty path: write a path or a glob".into());
-                    } else if path.contains('\0') {
-                        problems.push(format!("{path:?} is no path"));
-                    } else if let Err(error) = glob::Pattern::new(path) {
-                        problems.push(format!("`{path}` is no valid glob: {}", error.msg));
-                    }
-                }
+                problems.extend(path_problems(paths));
             }
             OperatorSpec::Datagen {
                 rate, count, keys, ..
@@ -108,35 +127,96 @@ impl OperatorSpec {
                     problems.push("it has no key columns: put a key-by before it".into());
                 }
             }
+            OperatorSpec::FollowFiles(spec) => problems.extend(spec.problems()),
+            OperatorSpec::SocketSource(spec) => problems.extend(spec.problems()),
+            OperatorSpec::ParseJson(spec) => problems.extend(spec.problems()),
+            OperatorSpec::ParseCsv(spec) => problems.extend(spec.problems()),
+            OperatorSpec::FormatCsv(spec) => problems.extend(spec.problems()),
+            OperatorSpec::FlatMapRegex(spec) => problems.extend(spec.problems()),
+            OperatorSpec::Watermarks(spec) => problems.extend(spec.problems()),
+            OperatorSpec::Aggregate(spec) => problems.extend(spec.problems()),
+            OperatorSpec::SocketSink(spec) => problems.extend(spec.problems()),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
-            | OperatorSpec::Discard {} => {}
+            | OperatorSpec::Discard {}
+            | OperatorSpec::StdinSource {}
+            | OperatorSpec::FormatJson {} => {}
         }
         problems
+    }
+
+    /// What it emits for this input (empty for a source), or everything that is wrong with its fields and the input.
+    pub fn emits(&self, input: &Schema) -> Result<Schema, Vec<String>> {
+        let mut problems = self.field_problems();
+        match self.output(input) {
+            Ok(output) if problems.is_empty() => Ok(output),
+            Ok(_) => Err(problems),
+            Err(wrong) => {
+                problems.extend(wrong);
+                Err(problems)
+            }
+        }
+    }
+
+    /// The event time of what it emits, from that of its input.
+    pub(super) fn event_time(&self, input: Option<&EventTime>) -> Option<EventTime> {
+        match self {
+            OperatorSpec::Watermarks(spec) => Some(EventTime {
+                column: spec.column.clone(),
+                span_ms: 0,
+            }),
+            OperatorSpec::Aggregate(spec) => spec.event_time(),
+            OperatorSpec::Count { .. } | OperatorSpec::Sum { .. } => None,
+            _ if self.is_source() => None,
+            _ => input.cloned(),
+        }
+    }
+
+    /// What is wrong with the event time of its input.
+    pub(super) fn event_time_problem(&self, input: Option<&EventTime>) -> Option<String> {
+        match self {
+            OperatorSpec::Aggregate(spec) => spec.event_time_problem(input),
+            _ => None,
+        }
+    }
+
+    /// Whether it emits nothing before the end of its input.
+    pub(super) fn waits_for_the_end(&self) -> bool {
+        match self {
+            OperatorSpec::Count { emit, .. } | OperatorSpec::Sum { emit, .. } => {
+                *emit == Emit::Final
+            }
+            OperatorSpec::Aggregate(spec) => spec.trigger == Trigger::Final,
+            _ => false,
+        }
     }
 
     /// What it emits for this input (empty for a source), or everything that is wrong with the input.
     pub(super) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
-            OperatorSpec::FileSource { .. } => Ok(Schema::of([("line", ColumnType::String)])),
+            OperatorSpec::FileSource { .. }
+            | OperatorSpec::FollowFiles(_)
+            | OperatorSpec::StdinSource {}
+            | OperatorSpec::SocketSource(_)
+            | OperatorSpec::FormatJson {}
+            | OperatorSpec::FormatCsv(_) => Ok(line()),
+            OperatorSpec::ParseJson(spec) => spec.output(input),
+            OperatorSpec::ParseCsv(spec) => spec.output(input),
+            OperatorSpec::FlatMapRegex(spec) => spec.output(input),
+            OperatorSpec::Watermarks(spec) => spec.output(input),
+            OperatorSpec::Aggregate(spec) => spec.output(input),
             OperatorSpec::Datagen { .. } => Ok(Schema::of([
                 ("seq", ColumnType::Int64),
                 ("key", ColumnType::Int64),
                 ("value", ColumnType::Int64),
             ])),
             OperatorSpec::SplitWords { column } => {
-                match column_of(input, column).map_err(|problem| vec![problem])? {
-                    ColumnType::String => Ok(Schema::of([("word", ColumnType::String)])),
-                    other @ (ColumnType::Int64 | ColumnType::Float64 | ColumnType::Bool) => {
-                        Err(vec![wrong_type(input, column, other, "string", |found| {
-                            found == ColumnType::String
-                        })])
-                    }
-                }
+                text_column(input, column)?;
+                Ok(Schema::of([("word", ColumnType::String)]))
             }
             OperatorSpec::Filter { column, op, value } => {
-                let found = column_of(input, column).map_err(|problem| vec![problem])?;
+                let found = plain_column(input, column)?;
                 let problem = check_comparison(column, found, *op)
                     .or_else(|| check_value(column, found, value));
                 problem.map_or_else(|| Ok(input.clone()), |problem| Err(vec![problem]))
@@ -144,33 +224,21 @@ impl OperatorSpec {
             OperatorSpec::Count { keys, .. } => aggregated(
                 input,
                 keys,
-                Column {
-                    name: "count".into(),
-                    column_type: ColumnType::Int64,
-                },
+                Column::new("count", ColumnType::Int64),
             ),
             OperatorSpec::Sum { keys, column, .. } => {
-                match column_of(input, column).map_err(|problem| vec![problem])? {
-                    found @ (ColumnType::Int64 | ColumnType::Float64) => aggregated(
-                        input,
-                        keys,
-                        Column {
-                            name: "sum".into(),
-                            column_type: found,
-                        },
-                    ),
-                    other @ (ColumnType::String | ColumnType::Bool) => Err(vec![wrong_type(
-                        input,
-                        column,
-                        other,
-                        "a number",
-                        |found| matches!(found, ColumnType::Int64 | ColumnType::Float64),
-                    )]),
+                let found = plain_column(input, column)?;
+                if !found.is_number() {
+                    let is_number = ColumnType::is_number;
+                    let problem = wrong_type(input, column, found, "a number", is_number);
+                    return Err(vec![problem]);
                 }
+                aggregated(input, keys, Column::new("sum", found))
             }
             OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => Ok(Schema::default()),
+            | OperatorSpec::Discard {}
+            | OperatorSpec::SocketSink(_) => Ok(Schema::default()),
         }
     }
 }
@@ -185,38 +253,32 @@ pub(super) fn check_keys(input: &Schema, keys: &[String]) -> Vec<String> {
         }
         if !seen.insert(key) {
             problems.push(format!("column `{key}` is given twice: write it once"));
-        } else if let Err(problem) = column_of(input, key) {
-            problems.push(problem);
+        } else if let Err(wrong) = plain_column(input, key) {
+            problems.extend(wrong);
         }
     }
     problems
 }
 
-/// The value in the column's type, as a comparison needs it: texts are read, so that a job file need not say types.
-pub(super) fn coerce(value: &Value, column_type: ColumnType) -> Option<Value> {
-    match (column_type, value) {
-        (ColumnType::String, Value::String(_)) => Some(value.clone()),
-        (ColumnType::String, Value::Number(number)) => Some(Value::String(number.to_string())),
-        (ColumnType::String, Value::Bool(truth)) => Some(Value::String(truth.to_string())),
-        (ColumnType::Int64, Value::Number(number)) => number.as_i64().map(Value::from),
-        (ColumnType::Int64, Value::String(text)) => {
-            text.trim().parse::<i64>().ok().map(Value::from)
-        }
-        (ColumnType::Float64, Value::Number(number)) => number.as_f64().map(Value::from),
-        (ColumnType::Float64, Value::String(text)) => text
-            .trim()
-            .parse::<f64>()
-            .ok()
-            .and_then(serde_json::Number::from_f64)
-            .map(Value::Number),
-        (ColumnType::Bool, Value::Bool(_)) => Some(value.clone()),
-        (ColumnType::Bool, Value::String(text)) => {
-            text.trim().parse::<bool>().ok().map(Value::Bool)
-        }
-        (_, Value::Null | Value::Array(_) | Value::Object(_))
-        | (ColumnType::Int64 | ColumnType::Float64, Value::Bool(_))
-        | (ColumnType::Bool, Value::Number(_)) => None,
+/// What is wrong with paths and globs that are to be read.
+pub(super) fn path_problems(paths: &[String]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if paths.is_empty() {
+        problems.push("`paths` is empty: write at least one path or glob".into());
     }
+    for path in paths {
+        if problems.len() == MAX_PROBLEMS {
+            break;
+        }
+        if path.is_empty() {
+            problems.push("`paths` has an empty path: write a path or a glob".into());
+        } else if path.contains('\0') {
+            problems.push(format!("{path:?} is no path"));
+        } else if let Err(error) = glob::Pattern::new(path) {
+            problems.push(format!("`{path}` is no valid glob: {}", error.msg));
+        }
+    }
+    problems
 }
 
 fn column_of(input: &Schema, column: &str) -> Result<ColumnType, String> {
@@ -228,7 +290,27 @@ fn column_of(input: &Schema, column: &str) -> Result<ColumnType, String> {
     })
 }
 
-fn wrong_type(
+/// The type of a column in which each record has a value.
+pub(super) fn plain_column(input: &Schema, column: &str) -> Result<ColumnType, Vec<String>> {
+    let found = column_of(input, column).map_err(|problem| vec![problem])?;
+    if input.column(column).is_some_and(|column| column.nullable) {
+        return Err(vec![format!(
+            "column `{column}` is {found}?, but a value is needed in each record; declare a default for it where it is read, or fill it before"
+        )]);
+    }
+    Ok(found)
+}
+
+/// Whether a column is a text in each record.
+pub(super) fn text_column(input: &Schema, column: &str) -> Result<(), Vec<String>> {
+    let is_text = |found| found == ColumnType::String;
+    match plain_column(input, column)? {
+        found if is_text(found) => Ok(()),
+        found => Err(vec![wrong_type(input, column, found, "string", is_text)]),
+    }
+}
+
+pub(super) fn wrong_type(
     input: &Schema,
     column: &str,
     found: ColumnType,
@@ -252,7 +334,7 @@ fn wrong_type(
 fn check_comparison(column: &str, found: ColumnType, op: Comparison) -> Option<String> {
     let (allowed, names) = match found {
         ColumnType::String => return None,
-        ColumnType::Int64 | ColumnType::Float64 => (
+        ColumnType::Int64 | ColumnType::Float64 | ColumnType::Timestamp => (
             !matches!(op, Comparison::Contains | Comparison::StartsWith),
             "eq, ne, lt, le, gt, ge",
         ),
@@ -269,7 +351,7 @@ fn check_comparison(column: &str, found: ColumnType, op: Comparison) -> Option<S
 fn check_value(column: &str, found: ColumnType, value: &Value) -> Option<String> {
     let in_type = match found {
         ColumnType::String => value.is_string(),
-        ColumnType::Int64 => value.is_i64(),
+        ColumnType::Int64 | ColumnType::Timestamp => value.is_i64(),
         ColumnType::Float64 => value.is_f64(),
         ColumnType::Bool => value.is_boolean(),
     };
@@ -278,6 +360,7 @@ fn check_value(column: &str, found: ColumnType, value: &Value) -> Option<String>
         ColumnType::Int64 => "an integer",
         ColumnType::Float64 => "a number",
         ColumnType::Bool => "true or false",
+        ColumnType::Timestamp => "a time such as 2026-01-01T00:00:00Z",
     };
     (!in_type)
         .then(|| format!("`value` is {value}, but column `{column}` is {found}: write {wanted}"))

@@ -29,6 +29,7 @@ pub fn graph() -> pb::JobGraph {
     let columns = ["seq", "key", "value"].map(|name| pb::Column {
         name: name.to_owned(),
         r#type: pb::ColumnType::Int64.into(),
+        nullable: false,
     });
     let datagen = pb::Operator {
         name: "numbers".to_owned(),

@@ -1,4 +1,6 @@
-//! A bounded queue of batches between one producer and one consumer: what backpressure rests on.
+//! A bounded queue of batches between one producer and one consumer: what backpressure rests on. What is said about event
+//! time stands between the batches; it takes no place and needs no credit, since of what was said without a batch in between
+//! only the last is kept.
 //!
 //! Between tasks of one TaskManager it is the whole channel. Over the network there is one at each end: the producer's, out of
 //! which the server sends as far as the consumer's credit goes, and the consumer's, whose free places are that credit.
@@ -10,6 +12,7 @@ use arrow_array::RecordBatch;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::dataflow::record::size_of;
+use crate::dataflow::time::{Element, TimeSignal};
 
 /// Batches that a channel holds at each end.
 pub(super) const PLACES: usize = 8;
@@ -25,6 +28,7 @@ pub(in crate::dataflow) struct Closed(pub(in crate::dataflow) String);
 #[derive(Debug)]
 pub(super) enum Popped {
     Batch(RecordBatch),
+    Time(TimeSignal),
     /// Nothing yet: the reader is notified.
     Empty,
     /// Nothing any more.
@@ -41,7 +45,9 @@ enum End {
 
 #[derive(Debug, Default)]
 struct State {
-    batches: VecDeque<RecordBatch>,
+    queue: VecDeque<Element>,
+    /// How many batches are in the queue.
+    batches: usize,
     bytes: usize,
     end: Option<End>,
     reader: Option<Arc<Notify>>,
@@ -90,8 +96,8 @@ impl Channel {
                     Some(End::Finished) => return Err(Closed("it has ended".to_owned())),
                     None => {}
                 }
-                let fits = state.bytes + size <= MOST_BYTES || state.batches.is_empty();
-                if state.batches.len() < PLACES && fits {
+                let fits = state.bytes + size <= MOST_BYTES || state.batches == 0;
+                if state.batches < PLACES && fits {
                     state.put(batch, size);
                     return Ok(());
                 }
@@ -113,12 +119,25 @@ impl Channel {
         true
     }
 
+    /// Says how far event time has come; in place of what was said last, if no batch came since.
+    pub(super) fn signal(&self, signal: TimeSignal) {
+        let mut state = self.lock();
+        if state.end.is_some() {
+            return;
+        }
+        match state.queue.back_mut() {
+            Some(Element::Time(last)) => *last = signal,
+            Some(Element::Batch(_)) | None => state.queue.push_back(Element::Time(signal)),
+        }
+        state.wake();
+    }
+
     /// Waits until there is credit worth a message, and gives it.
     pub(super) async fn grant(&self) -> usize {
         loop {
             {
                 let mut state = self.lock();
-                let free = PLACES.saturating_sub(state.batches.len() + state.outstanding);
+                let free = PLACES.saturating_sub(state.batches + state.outstanding);
                 if free * 2 >= PLACES && state.bytes < MOST_BYTES {
                     state.outstanding += free;
                     return free;
@@ -146,7 +165,8 @@ impl Channel {
             (None | Some(End::Finished), _) => {}
         }
         if matches!(end, End::Failed(_)) {
-            state.batches.clear();
+            state.queue.clear();
+            state.batches = 0;
             state.bytes = 0;
         }
         state.end = Some(end);
@@ -157,13 +177,18 @@ impl Channel {
     /// Takes the next batch.
     pub(super) fn pop(&self) -> Popped {
         let mut state = self.lock();
-        let Some(batch) = state.batches.pop_front() else {
-            return match &state.end {
-                None => Popped::Empty,
-                Some(End::Finished) => Popped::Finished,
-                Some(End::Failed(cause)) => Popped::Failed(cause.clone()),
-            };
+        let batch = match state.queue.pop_front() {
+            Some(Element::Batch(batch)) => batch,
+            Some(Element::Time(signal)) => return Popped::Time(signal),
+            None => {
+                return match &state.end {
+                    None => Popped::Empty,
+                    Some(End::Finished) => Popped::Finished,
+                    Some(End::Failed(cause)) => Popped::Failed(cause.clone()),
+                };
+            }
         };
+        state.batches = state.batches.saturating_sub(1);
         state.bytes = state.bytes.saturating_sub(size_of(&batch));
         self.places.notify_one();
         Popped::Batch(batch)
@@ -173,7 +198,8 @@ impl Channel {
 impl Channel {
     /// Takes the next batch if there is credit for it, and uses that up. None: a batch is there and no credit.
     pub(super) fn pop_with(&self, credit: &Semaphore) -> Option<Popped> {
-        if self.lock().batches.is_empty() {
+        let wants_credit = matches!(self.lock().queue.front(), Some(Element::Batch(_)));
+        if !wants_credit {
             return Some(self.pop());
         }
         let permit = credit.try_acquire().ok()?;
@@ -185,7 +211,8 @@ impl Channel {
 impl State {
     fn put(&mut self, batch: RecordBatch, size: usize) {
         self.bytes += size;
-        self.batches.push_back(batch);
+        self.batches += 1;
+        self.queue.push_back(Element::Batch(batch));
         self.wake();
     }
 
@@ -261,6 +288,26 @@ mod tests {
             channel.pop();
         }
         assert_eq!(channel.grant().now_or_never(), Some(PLACES / 2));
+    }
+
+    #[test]
+    fn time_takes_no_place_and_only_the_last_of_it_is_kept_between_batches() {
+        let channel = Channel::default();
+        for watermark in 0..100 {
+            channel.signal(TimeSignal::Watermark(watermark));
+        }
+        assert_eq!(fill(&channel, &texts("w", &["a"])), PLACES);
+        channel.signal(TimeSignal::Watermark(100));
+        channel.signal(TimeSignal::Idle);
+        let credit = Semaphore::new(0);
+        let first = channel.pop_with(&credit);
+        assert!(matches!(first, Some(Popped::Time(TimeSignal::Watermark(99)))));
+        assert!(channel.pop_with(&credit).is_none(), "a batch needs credit");
+        for _ in 0..PLACES {
+            assert!(matches!(channel.pop(), Popped::Batch(_)));
+        }
+        assert!(matches!(channel.pop(), Popped::Time(TimeSignal::Idle)));
+        assert!(matches!(channel.pop(), Popped::Empty));
     }
 
     #[test]

@@ -143,6 +143,10 @@ impl Request {
                         return Err(format!("{} sent more than it had credit for", self.address));
                     }
                 }
+                FrameType::Time => {
+                    let signal = frame::decode_time(&frame.body);
+                    channel.signal(signal.map_err(|error| self.lost(&error))?);
+                }
                 FrameType::End => return Ok(()),
                 FrameType::Failed => return Err(String::from_utf8_lossy(&frame.body).into_owned()),
                 FrameType::Hello | FrameType::Credit | FrameType::Answer => {

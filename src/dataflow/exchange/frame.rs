@@ -12,6 +12,8 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, Schema};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use crate::dataflow::time::TimeSignal;
+
 /// The largest body that is sent or accepted: room for a batch of one record as long as a source accepts.
 pub(super) const LARGEST_BODY: usize = 64 * 1024 * 1024;
 /// The largest body before a channel is open.
@@ -37,12 +39,14 @@ pub(super) enum FrameType {
     End = 6,
     /// Producer: there will be no more, because of this (text).
     Failed = 7,
+    /// Producer: how far event time has come: a watermark (i64), or nothing where it is idle. Needs no credit.
+    Time = 8,
 }
 
 impl FrameType {
     fn of(byte: u8) -> io::Result<FrameType> {
-        use FrameType::{Answer, Batch, Credit, End, Failed, Hello, Schema};
-        let types = [Hello, Credit, Answer, Schema, Batch, End, Failed];
+        use FrameType::{Answer, Batch, Credit, End, Failed, Hello, Schema, Time};
+        let types = [Hello, Credit, Answer, Schema, Batch, End, Failed, Time];
         let found = types.into_iter().find(|frame| *frame as u8 == byte);
         found.ok_or_else(|| invalid(format!("frame of unknown type {byte}")))
     }
@@ -102,6 +106,23 @@ pub(super) async fn write_frame(
         writer.write_all(body).await?;
     }
     writer.flush().await
+}
+
+/// The body of a [`FrameType::Time`].
+pub(super) fn encode_time(signal: TimeSignal) -> Vec<u8> {
+    match signal {
+        TimeSignal::Watermark(watermark) => watermark.to_le_bytes().to_vec(),
+        TimeSignal::Idle => Vec::new(),
+    }
+}
+
+/// What the body of a [`FrameType::Time`] says.
+pub(super) fn decode_time(body: &[u8]) -> io::Result<TimeSignal> {
+    match body.try_into() {
+        Ok(watermark) => Ok(TimeSignal::Watermark(i64::from_le_bytes(watermark))),
+        Err(_) if body.is_empty() => Ok(TimeSignal::Idle),
+        Err(_) => Err(invalid(format!("a time of {} bytes", body.len()))),
+    }
 }
 
 pub(super) fn invalid(message: String) -> io::Error {
@@ -215,6 +236,14 @@ mod tests {
             .await
             .expect_err("cut");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn times_round_trip() {
+        for signal in [TimeSignal::Idle, TimeSignal::Watermark(-5)] {
+            assert_eq!(decode_time(&encode_time(signal)).expect("a time"), signal);
+        }
+        assert!(decode_time(&[1, 2]).is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 
 use super::channel::{Channel, Popped};
 use super::partition::{PartitionId, Partitions};
+use crate::dataflow::time::{Alignment, ChannelTime, TimeSignal};
 
 /// A producer that ended without having given everything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +24,8 @@ pub struct InputError {
 #[derive(Debug)]
 pub(in crate::dataflow) enum Input {
     Batch(RecordBatch),
+    /// How far event time has come on all channels.
+    Time(TimeSignal),
     /// Nothing at the moment.
     Idle,
     /// All producers have ended.
@@ -36,6 +39,7 @@ pub(super) struct Source {
     pub(super) channel: Arc<OnceLock<Arc<Channel>>>,
     /// For a channel within this TaskManager.
     pub(super) local: Option<Local>,
+    pub(super) time: ChannelTime,
 }
 
 /// A channel of a partition in this TaskManager.
@@ -50,6 +54,7 @@ pub(super) struct Local {
 pub(in crate::dataflow) struct InputGate {
     sources: Vec<Source>,
     next: usize,
+    alignment: Alignment,
     readable: Arc<Notify>,
     /// Finds local producers, fills remote channels.
     _openers: JoinSet<()>,
@@ -64,6 +69,7 @@ impl InputGate {
         InputGate {
             sources,
             next: 0,
+            alignment: Alignment::default(),
             readable,
             _openers: openers,
         }
@@ -74,7 +80,7 @@ impl InputGate {
         let mut looked_at = 0;
         while looked_at < self.sources.len() {
             let index = self.next % self.sources.len();
-            let source = &self.sources[index];
+            let source = &mut self.sources[index];
             match source
                 .channel
                 .get()
@@ -83,6 +89,16 @@ impl InputGate {
                 Popped::Batch(batch) => {
                     self.next = index + 1;
                     return Ok(Input::Batch(batch));
+                }
+                Popped::Time(signal) => {
+                    let before = source.time;
+                    source.time.apply(signal);
+                    let after = source.time;
+                    if self.alignment.may_change(before, after)
+                        && let Some(signal) = self.align()
+                    {
+                        return Ok(Input::Time(signal));
+                    }
                 }
                 Popped::Empty => {
                     self.next = index + 1;
@@ -94,6 +110,10 @@ impl InputGate {
                         local
                             .partitions
                             .consumed(local.partition, local.target, channel);
+                    }
+                    // Nobody waits for a channel that has ended.
+                    if let Some(signal) = self.align() {
+                        return Ok(Input::Time(signal));
                     }
                 }
                 Popped::Failed(cause) => {
@@ -109,6 +129,11 @@ impl InputGate {
         } else {
             Input::Idle
         })
+    }
+
+    fn align(&mut self) -> Option<TimeSignal> {
+        let times = self.sources.iter().map(|source| source.time);
+        self.alignment.align(times)
     }
 
     /// Waits until [`InputGate::poll`] may find something.

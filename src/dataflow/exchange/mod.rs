@@ -42,6 +42,8 @@ use hello::Hello;
 use partition::Partitions;
 use server::Server;
 
+use super::time::ChannelTime;
+
 /// A TaskManager's exchange. Cheap to clone; the last clone ends its server and its connections.
 #[derive(Debug, Clone)]
 pub struct Exchange {
@@ -195,6 +197,7 @@ impl Exchange {
                 producer,
                 channel,
                 local,
+                time: ChannelTime::default(),
             }
         });
         InputGate::new(sources.collect(), readable, openers)

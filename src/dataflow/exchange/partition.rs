@@ -11,6 +11,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tokio::sync::watch;
 
 use super::channel::{Channel, Closed};
+use crate::dataflow::time::TimeSignal;
 
 /// Which partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -245,6 +246,13 @@ impl PartitionWriter {
         batch: arrow_array::RecordBatch,
     ) -> Result<(), Closed> {
         self.channels[place].push(batch).await
+    }
+
+    /// Tells all channels how far event time has come.
+    pub(in crate::dataflow) fn signal(&self, signal: TimeSignal) {
+        self.channels
+            .iter()
+            .for_each(|channel| channel.signal(signal));
     }
 
     /// Whether all consumers have come.

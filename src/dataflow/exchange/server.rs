@@ -171,6 +171,9 @@ async fn send(
         let batch = loop {
             match channel.pop_with(credit) {
                 Some(Popped::Batch(batch)) => break batch,
+                Some(Popped::Time(signal)) => {
+                    write_frame(writer, FrameType::Time, &frame::encode_time(signal)).await?;
+                }
                 Some(Popped::Finished) => return write_frame(writer, FrameType::End, &[]).await,
                 Some(Popped::Failed(cause)) => {
                     return write_frame(writer, FrameType::Failed, cause.as_bytes()).await;

@@ -66,6 +66,7 @@ async fn read(gate: &mut InputGate) -> Result<Vec<i64>, InputError> {
                     let line = String::from_utf8_lossy(&line);
                     numbers.extend(line.lines().filter_map(|line| line.parse::<i64>().ok()));
                 }
+                Input::Time(_) => {}
                 Input::Idle => gate.readable().await,
                 Input::Ended => return Ok(numbers),
             }

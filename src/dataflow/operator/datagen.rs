@@ -204,6 +204,7 @@ mod tests {
                     match source.next(Instant::now()).expect("made") {
                         SourceState::Batch(batch) => made += batch.num_rows() as u64,
                         SourceState::Wait(until) => tokio::time::sleep_until(until).await,
+                        SourceState::WaitFor(_) => panic!("waits for a moment only"),
                         SourceState::End => panic!("ends without a count"),
                     }
                 }

@@ -20,7 +20,7 @@ use crate::dataflow::record::BATCH_BYTES;
 const ROWS: usize = 2048;
 const BUFFER: usize = 128 * 1024;
 /// A longer line is taken for a file that is no text.
-const LONGEST_LINE: u64 = 16 * 1024 * 1024;
+pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 
 pub(super) struct FileSource {
     paths: Vec<String>,
@@ -115,8 +115,19 @@ fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError
     sizes.collect()
 }
 
-/// The files that match a glob. Directories and hidden files don't, unless the pattern names them.
+/// The files that match a glob, of which there must be one.
 fn glob_files(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
+    let found = matching(pattern)?;
+    if found.is_empty() {
+        return Err(OperatorError::specification(format!(
+            "no file matches {pattern:?}"
+        )));
+    }
+    Ok(found)
+}
+
+/// The files that match a glob. Directories and hidden files don't, unless the pattern names them.
+pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
     let options = glob::MatchOptions {
         case_sensitive: true,
         require_literal_separator: true,
@@ -134,11 +145,6 @@ fn glob_files(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
         if !path.is_dir() {
             found.push(path);
         }
-    }
-    if found.is_empty() {
-        return Err(OperatorError::specification(format!(
-            "no file matches {pattern:?}"
-        )));
     }
     Ok(found)
 }

@@ -4,15 +4,31 @@
 //! can yield and cancel between calls. [`Operator::open`] and [`PrepareCommit`] may block and run where blocking is allowed.
 //! State lives in the operator's fields; snapshotting it will be two more methods here.
 
+mod accumulator;
 mod aggregate;
+mod aggregate_all;
+mod csv;
 mod datagen;
 mod file_sink;
 mod file_source;
 mod filter;
+mod follow_files;
+mod format;
 mod hasher;
+mod json;
+mod lines;
+mod parse;
 mod print;
+mod reading;
+mod regex;
 mod schema;
+mod socket_sink;
+mod socket_source;
 mod split_words;
+mod stdin_source;
+mod values;
+mod watermarks;
+mod windows;
 
 use std::io;
 use std::path::PathBuf;
@@ -22,13 +38,16 @@ use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::{Committable, JobGraph};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use schema::output_schema;
 
 use super::key::NoKeyColumn;
 use super::sink::SinkError;
+use super::time::{Element, TimeSignal};
 use crate::job::OperatorSpec;
+use crate::job::spec::Trigger;
 
 /// What went wrong in an operator. Which operator and subtask it was is said by who called it.
 #[derive(Debug, thiserror::Error)]
@@ -108,23 +127,65 @@ impl OperatorContext {
     }
 }
 
-/// What an operator emits in one call.
+/// What an operator emits in one call, and how much it drops.
 #[derive(Debug, Default)]
 pub struct Output {
-    batches: Vec<RecordBatch>,
+    elements: Vec<Element>,
+    late: u64,
+    skipped: u64,
 }
 
 impl Output {
     /// Hands a batch on; an empty one vanishes.
     pub fn emit(&mut self, batch: RecordBatch) {
-        if batch.num_rows() > 0 {
-            self.batches.push(batch);
+        self.put(Element::Batch(batch));
+    }
+
+    /// Says how far event time has come.
+    pub fn signal(&mut self, signal: TimeSignal) {
+        self.put(Element::Time(signal));
+    }
+
+    /// Counts records that were dropped because they came too late.
+    pub fn count_late(&mut self, records: u64) {
+        self.late += records;
+    }
+
+    /// Counts records that were left out because they can't be read.
+    pub fn count_skipped(&mut self, records: u64) {
+        self.skipped += records;
+    }
+
+    pub(super) fn put(&mut self, element: Element) {
+        match element {
+            Element::Batch(batch) if batch.num_rows() == 0 => {}
+            Element::Batch(_) | Element::Time(_) => self.elements.push(element),
         }
     }
 
+    /// Adds what another one dropped.
+    pub(super) fn count(&mut self, other: &Output) {
+        self.late += other.late;
+        self.skipped += other.skipped;
+    }
+
+    /// How many records were dropped: those that were late, and those that were left out.
+    pub fn dropped(&self) -> (u64, u64) {
+        (self.late, self.skipped)
+    }
+
     /// What was emitted, in order.
+    pub(super) fn take(&mut self) -> Vec<Element> {
+        std::mem::take(&mut self.elements)
+    }
+
+    /// The batches that were emitted, in order.
     pub fn into_batches(self) -> Vec<RecordBatch> {
-        self.batches
+        let batches = self.elements.into_iter().filter_map(|element| match element {
+            Element::Batch(batch) => Some(batch),
+            Element::Time(_) => None,
+        });
+        batches.collect()
     }
 }
 
@@ -150,6 +211,27 @@ pub trait Operator: Send {
     /// Processes one batch.
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError>;
 
+    /// Takes what is said about event time; most pass it on.
+    fn signal(&mut self, signal: TimeSignal, output: &mut Output) -> Result<(), OperatorError> {
+        output.signal(signal);
+        Ok(())
+    }
+
+    /// Called now and then, and at the moment that the last call asked for.
+    fn tick(
+        &mut self,
+        now: Instant,
+        output: &mut Output,
+    ) -> Result<Option<Instant>, OperatorError> {
+        let _ = (now, output);
+        Ok(None)
+    }
+
+    /// For an operator that hands records on to somebody else: while they don't take them, what tells that they have.
+    fn without_room(&self) -> Option<Arc<Notify>> {
+        None
+    }
+
     /// Called after the last batch, again as long as it answers [`EndOfInput::More`]; each call emits a bounded piece.
     fn end_input(&mut self, output: &mut Output) -> Result<EndOfInput, OperatorError> {
         let _ = output;
@@ -172,6 +254,8 @@ pub enum SourceState {
     Batch(RecordBatch),
     /// Nothing before this time.
     Wait(Instant),
+    /// Nothing before this is notified.
+    WaitFor(Arc<Notify>),
     /// Nothing any more.
     End,
 }
@@ -210,7 +294,7 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
     };
     let output = context.output_schema();
     Ok(Built::Operator(match spec {
-        OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. } => {
+        spec if spec.is_source() => {
             return Err(OperatorError::specification("a source takes no input"));
         }
         OperatorSpec::SplitWords { column } => {
@@ -226,6 +310,24 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::Print { prefix } => Box::new(print::Print::stdout(prefix)),
         OperatorSpec::FileSink { path } => Box::new(file_sink::FileSink::new(path, context)),
         OperatorSpec::Discard {} => Box::new(print::Discard::default()),
+        OperatorSpec::ParseJson(spec) => Box::new(parse::json(&input, spec, output)?),
+        OperatorSpec::ParseCsv(spec) => Box::new(parse::csv(&input, spec, output)?),
+        OperatorSpec::FlatMapRegex(spec) => Box::new(regex::FlatMapRegex::new(&input, spec, output)?),
+        OperatorSpec::FormatJson {} => Box::new(format::json(&input, output)),
+        OperatorSpec::FormatCsv(spec) => Box::new(format::csv(spec.separator, output)),
+        OperatorSpec::Watermarks(spec) => Box::new(watermarks::Watermarks::new(&input, spec)?),
+        OperatorSpec::Aggregate(spec) => match &spec.trigger {
+            Trigger::Final => Box::new(aggregate_all::AggregateAll::new(&input, spec, false, output)?),
+            Trigger::Updates => Box::new(aggregate_all::AggregateAll::new(&input, spec, true, output)?),
+            Trigger::Window(window) => {
+                Box::new(windows::WindowAggregate::new(&input, spec, window, output)?)
+            }
+        },
+        OperatorSpec::SocketSink(spec) => Box::new(socket_sink::SocketSink::new(&spec.address)),
+        other => {
+            let message = format!("{} can't be run here", other.kind());
+            return Err(OperatorError::specification(message));
+        }
     }))
 }
 
@@ -246,6 +348,13 @@ fn build_source(
         } => Some(Box::new(datagen::Datagen::new(
             *rate, *count, *seed, *keys, context,
         )?)),
+        OperatorSpec::FollowFiles(spec) => {
+            Some(Box::new(follow_files::FollowFiles::new(spec, context)))
+        }
+        OperatorSpec::StdinSource {} => Some(Box::new(stdin_source::StdinSource::new(context))),
+        OperatorSpec::SocketSource(spec) => {
+            Some(Box::new(socket_source::SocketSource::new(spec, context)))
+        }
         _ => None,
     })
 }

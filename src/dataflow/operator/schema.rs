@@ -33,7 +33,30 @@ pub fn output_schema(
         OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {} => {
             None
         }
+        other => emitted(other, input)?,
     })
+}
+
+/// What the check of the job says.
+fn emitted(
+    spec: &OperatorSpec,
+    input: Option<&SchemaRef>,
+) -> Result<Option<SchemaRef>, OperatorError> {
+    let input = match input {
+        Some(input) => record::job_schema(input)?,
+        None if spec.is_source() => crate::job::Schema::default(),
+        None => return Err(OperatorError::specification("it has no input")),
+    };
+    let output = spec
+        .emits(&input)
+        .map_err(|problems| OperatorError::specification(problems.join("; ")))?;
+    if spec.is_sink() {
+        return Ok(None);
+    }
+    let output = record::schema_of(&output.to_proto());
+    output
+        .map(Some)
+        .map_err(|error| OperatorError::specification(error.to_string()))
 }
 
 /// The place and the field of a column.

@@ -9,6 +9,7 @@ use tanist_proto::v1::JobGraph;
 
 use super::{Built, EndOfInput, Operator, OperatorContext, OperatorError, Output, Source};
 use crate::dataflow::record;
+use crate::dataflow::time::TimeSignal;
 use crate::job::OperatorSpec;
 
 /// A batch of one text column.
@@ -85,6 +86,7 @@ pub(crate) fn source(
 pub(crate) struct Harness {
     operator: Box<dyn Operator>,
     emitted: Vec<RecordBatch>,
+    dropped: Output,
 }
 
 impl Harness {
@@ -94,12 +96,14 @@ impl Harness {
         Harness {
             operator,
             emitted: Vec::new(),
+            dropped: Output::default(),
         }
     }
 
     pub(crate) fn try_process(&mut self, batch: RecordBatch) -> Result<(), OperatorError> {
         let mut output = Output::default();
         self.operator.process(batch, &mut output)?;
+        self.dropped.count(&output);
         self.emitted.extend(output.into_batches());
         Ok(())
     }
@@ -117,6 +121,25 @@ impl Harness {
                 return;
             }
         }
+    }
+
+    /// Says how far event time has come.
+    pub(crate) fn watermark(&mut self, watermark: i64) {
+        let mut output = Output::default();
+        let signal = TimeSignal::Watermark(watermark);
+        self.operator.signal(signal, &mut output).expect("time is taken");
+        self.dropped.count(&output);
+        self.emitted.extend(output.into_batches());
+    }
+
+    /// How many records were dropped: late ones and skipped ones.
+    pub(crate) fn dropped(&self) -> (u64, u64) {
+        self.dropped.dropped()
+    }
+
+    /// All batches emitted so far.
+    pub(crate) fn emitted(&self) -> &[RecordBatch] {
+        &self.emitted
     }
 
     /// All records emitted so far, as lines. Checks that no batch is too long.

@@ -1,13 +1,17 @@
 //! The operators of a task, chained: what one emits is the next one's input by a direct call.
 
-use arrow_array::RecordBatch;
+use std::sync::Arc;
+
 use tanist_proto::v1::Committable;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::plan::{Plan, PlannedOperator};
 use super::run::TaskError;
 use crate::dataflow::operator::{
     self, Built, EndOfInput, Operator, OperatorError, Output, PrepareCommit, Source,
 };
+use crate::dataflow::time::Element;
 
 /// Says which operator of which subtask an error comes from.
 #[derive(Debug, Clone)]
@@ -111,28 +115,54 @@ impl Chain {
         self.links.len()
     }
 
-    /// Sends a batch through all operators from one on; collects what the last one emits.
+    /// Sends an element through all operators from one on; collects what the last one emits.
     pub(super) fn process(
         &mut self,
         from: usize,
-        batch: RecordBatch,
-        emitted: &mut Vec<RecordBatch>,
+        element: Element,
+        emitted: &mut Output,
     ) -> Result<(), TaskError> {
         let Some(link) = self.links.get_mut(from) else {
-            emitted.push(batch);
+            emitted.put(element);
             return Ok(());
         };
         let mut output = Output::default();
-        let processed = link.operator.process(batch, &mut output);
+        let processed = match element {
+            Element::Batch(batch) => link.operator.process(batch, &mut output),
+            Element::Time(signal) => link.operator.signal(signal, &mut output),
+        };
         processed.map_err(|error| link.place.error(error))?;
         self.pass_on(from + 1, output, emitted)
+    }
+
+    /// Tells all operators what time it is. The next moment at which one of them wants to know it again.
+    pub(super) fn tick(
+        &mut self,
+        now: Instant,
+        emitted: &mut Output,
+    ) -> Result<Option<Instant>, TaskError> {
+        let mut next: Option<Instant> = None;
+        for index in 0..self.links.len() {
+            let mut output = Output::default();
+            let link = &mut self.links[index];
+            let wanted = link.operator.tick(now, &mut output);
+            let wanted = wanted.map_err(|error| link.place.error(error))?;
+            next = next.into_iter().chain(wanted).min();
+            self.pass_on(index + 1, output, emitted)?;
+        }
+        Ok(next)
+    }
+
+    /// What tells that an operator without room has some again; none if there is room.
+    pub(super) fn without_room(&self) -> Option<Arc<Notify>> {
+        self.links.iter().find_map(|link| link.operator.without_room())
     }
 
     /// Tells one operator that its input has ended.
     pub(super) fn end_input(
         &mut self,
         index: usize,
-        emitted: &mut Vec<RecordBatch>,
+        emitted: &mut Output,
     ) -> Result<EndOfInput, TaskError> {
         let Some(link) = self.links.get_mut(index) else {
             return Ok(EndOfInput::Done);
@@ -147,13 +177,14 @@ impl Chain {
     fn pass_on(
         &mut self,
         to: usize,
-        output: Output,
-        emitted: &mut Vec<RecordBatch>,
+        mut output: Output,
+        emitted: &mut Output,
     ) -> Result<(), TaskError> {
-        output
-            .into_batches()
+        emitted.count(&output);
+        let elements = output.take();
+        elements
             .into_iter()
-            .try_for_each(|batch| self.process(to, batch, emitted))
+            .try_for_each(|element| self.process(to, element, emitted))
     }
 
     /// What the sinks still have to do.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
 use tanist_proto::v1::Committable;
 use tokio::sync::watch;
@@ -15,9 +14,10 @@ use super::plan::{Plan, PlanError, PlannedOutput};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate, PartitionWriter};
-use crate::dataflow::operator::{EndOfInput, OperatorError, Source, SourceState};
+use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState};
 use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::size_of;
+use crate::dataflow::time::{Element, TimeSignal};
 
 /// How long a record waits for others that go the same way while the task is busy.
 const LONGEST_LINGER: Duration = Duration::from_millis(10);
@@ -120,9 +120,13 @@ impl Run {
         }
         for index in 0..chain.len() {
             loop {
-                let mut emitted = Vec::new();
+                self.wait_for_room(&mut chain, outputs).await?;
+                let mut emitted = Output::default();
                 let end = chain.end_input(index, &mut emitted)?;
                 outputs.send(emitted).await?;
+                if outputs.is_due() {
+                    outputs.flush().await?;
+                }
                 if end == EndOfInput::Done {
                     break;
                 }
@@ -156,14 +160,15 @@ impl Run {
                 .map_err(|error| place.error(error))?
             {
                 SourceState::Batch(batch) => {
-                    let mut emitted = Vec::new();
-                    chain.process(0, batch, &mut emitted)?;
-                    outputs.send(emitted).await?;
-                    task::yield_now().await;
+                    self.process(Element::Batch(batch), chain, outputs).await?;
                 }
                 SourceState::Wait(until) => {
-                    outputs.flush().await?;
-                    tokio::time::sleep_until(until).await;
+                    let tick = self.settle(chain, outputs).await?;
+                    tokio::time::sleep_until(tick.map_or(until, |tick| tick.min(until))).await;
+                }
+                SourceState::WaitFor(more) => {
+                    let tick = self.settle(chain, outputs).await?;
+                    until(more.notified(), tick).await;
                 }
                 SourceState::End => {
                     source.close();
@@ -184,18 +189,72 @@ impl Run {
             match gate.poll()? {
                 Input::Batch(batch) => {
                     self.counters.count_in(&batch);
-                    let mut emitted = Vec::new();
-                    chain.process(0, batch, &mut emitted)?;
-                    outputs.send(emitted).await?;
-                    task::yield_now().await;
+                    self.process(Element::Batch(batch), chain, outputs).await?;
+                }
+                Input::Time(signal) => {
+                    self.process(Element::Time(signal), chain, outputs).await?;
                 }
                 Input::Idle => {
-                    outputs.flush().await?;
-                    gate.readable().await;
+                    let tick = self.settle(chain, outputs).await?;
+                    until(gate.readable(), tick).await;
                 }
                 Input::Ended => return Ok(()),
             }
         }
+    }
+
+    async fn process(
+        &self,
+        element: Element,
+        chain: &mut Chain,
+        outputs: &mut Outputs,
+    ) -> Result<(), TaskError> {
+        self.wait_for_room(chain, outputs).await?;
+        let mut emitted = Output::default();
+        chain.process(0, element, &mut emitted)?;
+        outputs.send(emitted).await?;
+        if outputs.is_due() {
+            self.settle(chain, outputs).await?;
+        }
+        task::yield_now().await;
+        Ok(())
+    }
+
+    /// Waits for an operator that hands its records on elsewhere and can't get rid of them.
+    async fn wait_for_room(
+        &self,
+        chain: &mut Chain,
+        outputs: &mut Outputs,
+    ) -> Result<(), TaskError> {
+        while let Some(room) = chain.without_room() {
+            outputs.flush().await?;
+            room.notified().await;
+        }
+        Ok(())
+    }
+
+    /// Hands everything to the consumers, and says when operators want to know the time again.
+    async fn settle(
+        &self,
+        chain: &mut Chain,
+        outputs: &mut Outputs,
+    ) -> Result<Option<Instant>, TaskError> {
+        let mut emitted = Output::default();
+        let tick = chain.tick(Instant::now(), &mut emitted)?;
+        outputs.send(emitted).await?;
+        outputs.flush().await?;
+        Ok(tick)
+    }
+}
+
+/// Waits for something, or for this moment.
+async fn until(something: impl Future<Output = ()>, moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::select! {
+            () = something => {}
+            () = tokio::time::sleep_until(moment) => {}
+        },
+        None => something.await,
     }
 }
 
@@ -210,6 +269,8 @@ struct Outputs {
     edges: Vec<OutputEdge>,
     counters: Arc<Counters>,
     flushed_at: Instant,
+    /// What is to be said about event time once all records before it are out.
+    signal: Option<TimeSignal>,
 }
 
 impl Outputs {
@@ -237,21 +298,32 @@ impl Outputs {
             edges,
             counters: Arc::clone(counters),
             flushed_at: Instant::now(),
+            signal: None,
         })
     }
 
-    /// Hands batches to the partitioners and what is ready to the consumers.
-    async fn send(&mut self, batches: Vec<RecordBatch>) -> Result<(), TaskError> {
-        for batch in batches {
-            for edge in &mut self.edges {
-                edge.partitioner.add(batch.clone())?;
+    /// Hands batches to the partitioners and what is ready to the consumers. Event time waits for the next flush: to say it
+    /// later is always right, and records need not be sent in pieces for its sake.
+    async fn send(&mut self, mut emitted: Output) -> Result<(), TaskError> {
+        let (late, skipped) = emitted.dropped();
+        self.counters.count_dropped(late, skipped);
+        for element in emitted.take() {
+            match element {
+                Element::Batch(batch) => {
+                    for edge in &mut self.edges {
+                        edge.partitioner.add(batch.clone())?;
+                    }
+                    self.push_ready().await?;
+                }
+                Element::Time(signal) => self.signal = Some(signal),
             }
-            self.push_ready().await?;
-        }
-        if self.flushed_at.elapsed() >= LONGEST_LINGER {
-            self.flush().await?;
         }
         Ok(())
+    }
+
+    /// Whether records have waited long enough.
+    fn is_due(&self) -> bool {
+        self.flushed_at.elapsed() >= LONGEST_LINGER
     }
 
     /// Hands everything to the consumers.
@@ -260,6 +332,9 @@ impl Outputs {
             edge.partitioner.flush()?;
         }
         self.push_ready().await?;
+        if let Some(signal) = self.signal.take() {
+            self.edges.iter().for_each(|edge| edge.writer.signal(signal));
+        }
         self.flushed_at = Instant::now();
         Ok(())
     }

@@ -69,6 +69,8 @@ pub(super) struct Counters {
     records_out: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
+    late: AtomicU64,
+    skipped: AtomicU64,
 }
 
 impl Counters {
@@ -84,12 +86,20 @@ impl Counters {
         self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Counts what operators dropped because it was late or could not be read.
+    pub(super) fn count_dropped(&self, late: u64, skipped: u64) {
+        self.late.fetch_add(late, Ordering::Relaxed);
+        self.skipped.fetch_add(skipped, Ordering::Relaxed);
+    }
+
     pub(super) fn snapshot(&self) -> TaskMetrics {
         TaskMetrics {
             records_in: self.records_in.load(Ordering::Relaxed),
             records_out: self.records_out.load(Ordering::Relaxed),
             bytes_in: self.bytes_in.load(Ordering::Relaxed),
             bytes_out: self.bytes_out.load(Ordering::Relaxed),
+            late_records_dropped: self.late.load(Ordering::Relaxed),
+            records_skipped: self.skipped.load(Ordering::Relaxed),
         }
     }
 }

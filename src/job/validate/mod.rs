@@ -16,6 +16,7 @@ use super::operator::OperatorSpec;
 use super::problem::{MAX_PROBLEMS, Problem};
 use super::restart;
 use super::schema::Schema;
+use super::spec::EventTime;
 use super::stream_graph::{MAX_PARALLELISM_LIMIT, StreamGraph, StreamNode};
 
 /// More steps than this are refused.
@@ -82,6 +83,7 @@ struct Known {
     output: Option<Schema>,
     spec: Option<OperatorSpec>,
     bounded: bool,
+    event_time: Option<EventTime>,
     group: String,
     /// A step with a wrong input meant it: it is not also called unread.
     meant: bool,

@@ -20,6 +20,10 @@ impl Check<'_> {
                 && let Some(problem) = self.parallelism_problem(parallelism)
             {
                 self.report(index, format!("its parallelism {problem}"));
+            } else if self.nodes[index].parallelism.is_some_and(|parallelism| parallelism > 1)
+                && self.runs_once(index)
+            {
+                self.report(index, "it can only run once: remove its `parallelism`");
             }
         }
     }
@@ -48,7 +52,17 @@ impl Check<'_> {
     pub(super) fn parallelism_of(&self, index: usize) -> u32 {
         self.nodes[index]
             .parallelism
-            .unwrap_or_else(|| self.default_parallelism())
+            .unwrap_or_else(|| match self.runs_once(index) {
+                true => 1,
+                false => self.default_parallelism(),
+            })
+    }
+
+    fn runs_once(&self, index: usize) -> bool {
+        let transformation = &self.nodes[index].transformation;
+        transformation
+            .as_ref()
+            .is_some_and(Transformation::is_single)
     }
 
     /// Its own, else that of all its inputs if they agree, else the default.

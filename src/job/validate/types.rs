@@ -3,7 +3,8 @@
 use super::Check;
 use crate::job::operator::{Emit, OperatorSpec};
 use crate::job::schema::Schema;
-use crate::job::stream_graph::Transformation;
+use crate::job::spec::{Aggregate, EventTime, Trigger, Window, value_in_type};
+use crate::job::stream_graph::{Transformation, Windows};
 use crate::job::typing;
 
 impl Check<'_> {
@@ -41,6 +42,7 @@ impl Check<'_> {
         if let Transformation::KeyBy { columns } = transformation {
             let problems = typing::check_keys(input, columns);
             self.known[index].bounded = bounded;
+            self.known[index].event_time = self.event_time(index);
             if problems.is_empty() && !columns.is_empty() {
                 self.known[index].output = Some(input.clone());
             } else if columns.is_empty() {
@@ -51,29 +53,29 @@ impl Check<'_> {
                 .for_each(|problem| self.report(index, problem));
             return;
         }
-        let Some(spec) = spec_of(transformation, input, keys, bounded) else {
+        let event_time = self.event_time(index);
+        let Some(spec) = spec_of(transformation, input, keys, bounded, event_time.as_ref()) else {
+            self.report(
+                index,
+                "windows need event time: put a `watermarks: { column: ... }` step before the key-by, on each of its inputs",
+            );
             return;
         };
-        if !bounded
-            && matches!(
-                spec,
-                OperatorSpec::Count {
-                    emit: Emit::Final,
-                    ..
-                } | OperatorSpec::Sum {
-                    emit: Emit::Final,
-                    ..
-                }
-            )
-        {
+        if !bounded && spec.waits_for_the_end() {
             self.report(
                 index,
                 "`emit: final` waits for the end of its input, which never ends: write `emit: updates`",
             );
         }
+        let unordered = spec.event_time_problem(event_time.as_ref());
+        let timed = unordered.is_none();
+        if let Some(problem) = unordered {
+            self.report(index, problem);
+        }
+        self.known[index].event_time = spec.event_time(event_time.as_ref());
         let fields = spec.field_problems();
         let output = spec.output(input);
-        let sound = fields.is_empty();
+        let sound = fields.is_empty() && timed;
         fields
             .into_iter()
             .for_each(|problem| self.report(index, problem));
@@ -91,6 +93,12 @@ impl Check<'_> {
                 .into_iter()
                 .for_each(|problem| self.report(index, problem)),
         }
+    }
+
+    /// What is known of the event time of all its inputs.
+    fn event_time(&self, index: usize) -> Option<EventTime> {
+        let inputs = self.known[index].inputs.iter().flatten();
+        EventTime::of_all(inputs.map(|&input| self.known[input].event_time.as_ref()))
     }
 
     /// The records of all inputs, which must be alike; empty for a source.
@@ -122,10 +130,7 @@ impl Check<'_> {
         transformation: &Transformation,
         inputs: &[usize],
     ) -> Option<Vec<String>> {
-        if !matches!(
-            transformation,
-            Transformation::Count { .. } | Transformation::Sum { .. }
-        ) {
+        if !transformation.is_keyed() {
             return Some(Vec::new());
         }
         if inputs
@@ -158,12 +163,13 @@ impl Check<'_> {
     }
 }
 
-/// The specification of an operator; none for a key-by, which is none.
+/// The specification of an operator; none for windows without event time, and for a key-by, which is none.
 fn spec_of(
     transformation: &Transformation,
     input: &Schema,
     keys: Vec<String>,
     bounded: bool,
+    event_time: Option<&EventTime>,
 ) -> Option<OperatorSpec> {
     let implied = if bounded { Emit::Final } else { Emit::Updates };
     Some(match transformation.clone() {
@@ -184,7 +190,7 @@ fn spec_of(
         Transformation::Filter { column, op, value } => {
             let in_type = input
                 .column_type(&column)
-                .and_then(|column_type| typing::coerce(&value, column_type));
+                .and_then(|column_type| value_in_type(&value, column_type));
             OperatorSpec::Filter {
                 column,
                 op,
@@ -203,5 +209,28 @@ fn spec_of(
         Transformation::Print { prefix } => OperatorSpec::Print { prefix },
         Transformation::FileSink { path } => OperatorSpec::FileSink { path },
         Transformation::Discard => OperatorSpec::Discard {},
+        Transformation::Operator(spec) => spec,
+        Transformation::Aggregate {
+            aggregations,
+            emit,
+            windows,
+        } => OperatorSpec::Aggregate(Aggregate {
+            keys,
+            aggregations,
+            trigger: match (windows, emit.unwrap_or(implied)) {
+                (Some(windows), _) => Trigger::Window(window(windows, event_time?)),
+                (None, Emit::Final) => Trigger::Final,
+                (None, Emit::Updates) => Trigger::Updates,
+            },
+        }),
     })
+}
+
+fn window(windows: Windows, event_time: &EventTime) -> Window {
+    Window {
+        size_ms: windows.size_ms,
+        slide_ms: windows.slide_ms,
+        time: event_time.column.clone(),
+        allowed_lateness_ms: windows.allowed_lateness_ms,
+    }
 }

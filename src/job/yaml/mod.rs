@@ -4,6 +4,7 @@
 //! same validator that checks jobs built in Rust.
 
 mod node;
+mod operators;
 mod parameters;
 mod reader;
 mod steps;

@@ -3,13 +3,15 @@
 use serde_json::Value as Json;
 
 use super::node::{Node, Value};
+use super::operators;
 use super::reader::{Fields, Reader};
-use crate::job::operator::{Comparison, Emit};
+use crate::job::operator::Comparison;
 use crate::job::problem::instead;
+use crate::job::spec::AggregateFunction;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 10] = [
+const OPERATORS: [&str; 23] = [
     "file-source",
     "datagen",
     "split-words",
@@ -20,6 +22,19 @@ const OPERATORS: [&str; 10] = [
     "print",
     "file-sink",
     "discard",
+    "stdin-source",
+    "socket-source",
+    "parse-json",
+    "parse-csv",
+    "format-json",
+    "format-csv",
+    "flat-map-regex",
+    "watermarks",
+    "min",
+    "max",
+    "average",
+    "aggregate",
+    "socket-sink",
 ];
 
 /// What every step can have beside its operator.
@@ -32,8 +47,6 @@ const STEP_FIELDS: [&str; 7] = [
     "chaining",
     "slot-sharing-group",
 ];
-
-const EMIT: [(&str, Emit); 2] = [("final", Emit::Final), ("updates", Emit::Updates)];
 
 /// What messages call a step: its name, else its operator, else its number.
 pub(super) fn label(index: usize, node: &Node) -> String {
@@ -152,9 +165,7 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
     let mut fields = Fields::of(node, reader);
     let f = &mut fields;
     let read = match kind {
-        "file-source" => f
-            .required("paths", "[\"books/*.txt\"]", reader, Reader::texts)
-            .map(|paths| Transformation::FileSource { paths }),
+        "file-source" => operators::file_source(f, reader),
         "datagen" => {
             let rate = f.optional_value("rate", reader, Reader::u64);
             let count = f.optional_value("count", reader, Reader::u64);
@@ -189,14 +200,7 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
         "key-by" => f
             .required("columns", "[word]", reader, Reader::texts)
             .map(|columns| Transformation::KeyBy { columns }),
-        "count" => Some(Transformation::Count {
-            emit: emit(f, reader),
-        }),
-        "sum" => {
-            let column = f.required("column", "value", reader, Reader::text);
-            let emit = emit(f, reader);
-            column.map(|column| Transformation::Sum { column, emit })
-        }
+        "aggregate" => return operators::aggregate(node, reader),
         "print" => {
             let prefix = f
                 .optional("prefix", reader, Reader::text)
@@ -207,14 +211,16 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
-        _ => None,
+        _ => {
+            let function = AggregateFunction::ALL
+                .into_iter()
+                .find(|(name, _)| *name == kind);
+            match function {
+                Some((_, function)) => operators::single_aggregate(function, f, reader),
+                None => operators::operator(kind, f, reader).map(Transformation::Operator),
+            }
+        }
     };
     fields.finish(kind, reader);
     read
-}
-
-fn emit(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Emit> {
-    fields.optional_value("emit", reader, |reader, field, node| {
-        reader.one_of(field, node, &EMIT)
-    })
 }

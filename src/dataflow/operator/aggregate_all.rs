@@ -1,0 +1,104 @@
+//! Several aggregates by key over the whole input: each key's results at its end, or the new ones after each record.
+
+use std::collections::HashMap;
+use std::collections::hash_map::IntoIter;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{Schema, SchemaRef};
+
+use super::accumulator::{Accumulator, Cells};
+use super::hasher::KeyHashing;
+use super::{EndOfInput, Operator, OperatorError, Output};
+use crate::dataflow::record::{BATCH_BYTES, BATCH_ROWS};
+use crate::job::spec::Aggregate;
+
+/// Results by encoded key.
+pub(super) type Table = HashMap<Box<[u8]>, Cells, KeyHashing>;
+
+pub(super) struct AggregateAll {
+    accumulator: Accumulator,
+    updates: bool,
+    table: Table,
+    /// Results that are still to be emitted after the input's end.
+    results: Option<IntoIter<Box<[u8]>, Cells>>,
+}
+
+impl AggregateAll {
+    pub(super) fn new(
+        input: &Schema,
+        spec: &Aggregate,
+        updates: bool,
+        output: SchemaRef,
+    ) -> Result<AggregateAll, OperatorError> {
+        Ok(AggregateAll {
+            accumulator: Accumulator::new(input, spec, output)?,
+            updates,
+            table: Table::default(),
+            results: None,
+        })
+    }
+}
+
+/// The results of a key, from a table.
+pub(super) fn cells_of<'t>(
+    table: &'t mut Table,
+    key: &[u8],
+    accumulator: &Accumulator,
+) -> &'t mut Cells {
+    // Looking twice costs less than a key that is copied for nothing.
+    if !table.contains_key(key) {
+        table.insert(key.into(), accumulator.empty());
+    }
+    table.get_mut(key).expect("it was put in if it was not there")
+}
+
+impl Operator for AggregateAll {
+    fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
+        let views = self.accumulator.views(&batch);
+        let mut keys = self.accumulator.keys.keys_of(&batch);
+        let mut builders = self.accumulator.builders();
+        for row in 0..batch.num_rows() {
+            let cells = cells_of(&mut self.table, keys.key(row), &self.accumulator);
+            self.accumulator.add(cells, &views, (&batch, row))?;
+            if self.updates {
+                Accumulator::append(&mut builders, cells);
+            }
+        }
+        if self.updates {
+            let columns = self.accumulator.keys.project(&batch);
+            output.emit(self.accumulator.batch(columns, builders)?);
+        }
+        Ok(())
+    }
+
+    fn end_input(&mut self, output: &mut Output) -> Result<EndOfInput, OperatorError> {
+        if self.updates {
+            return Ok(EndOfInput::Done);
+        }
+        let table = &mut self.table;
+        let results = self
+            .results
+            .get_or_insert_with(|| std::mem::take(table).into_iter());
+        let mut builders = self.accumulator.builders();
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        while keys.len() < BATCH_ROWS && bytes < BATCH_BYTES {
+            let Some((key, cells)) = results.next() else {
+                break;
+            };
+            bytes += key.len();
+            keys.push(key);
+            Accumulator::append(&mut builders, &cells);
+        }
+        let end = match keys.is_empty() {
+            true => EndOfInput::Done,
+            false => EndOfInput::More,
+        };
+        let columns = self.accumulator.keys.decode(keys.iter().map(AsRef::as_ref));
+        output.emit(self.accumulator.batch(columns, builders)?);
+        Ok(end)
+    }
+}
+
+#[cfg(test)]
+#[path = "aggregate_all_tests.rs"]
+mod tests;

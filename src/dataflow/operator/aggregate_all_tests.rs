@@ -1,0 +1,89 @@
+//! Aggregates over the whole input.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float64Array, StringArray, TimestampMillisecondArray};
+
+use super::super::testing::{Harness, batch, ints};
+use super::*;
+use crate::job::OperatorSpec;
+use crate::job::spec::{AggregateFunction, Aggregation, Trigger};
+
+fn spec(aggregations: Vec<Aggregation>, trigger: Trigger) -> OperatorSpec {
+    OperatorSpec::Aggregate(Aggregate {
+        keys: vec!["k".into()],
+        aggregations,
+        trigger,
+    })
+}
+
+fn records() -> RecordBatch {
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5, 2.0, -1.0]));
+    let words: ArrayRef = Arc::new(StringArray::from(vec!["b", "x", "a"]));
+    let times: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![5_000, 0, 1]));
+    batch([
+        ("k", ints(&[1, 2, 1])),
+        ("i", ints(&[10, 20, 13])),
+        ("f", floats),
+        ("w", words),
+        ("t", times),
+    ])
+}
+
+fn everything() -> Vec<Aggregation> {
+    use AggregateFunction::{Average, Max, Min, Sum};
+    vec![
+        Aggregation::count("n"),
+        Aggregation::of("si", Sum, "i"),
+        Aggregation::of("sf", Sum, "f"),
+        Aggregation::of("ai", Average, "i"),
+        Aggregation::of("af", Average, "f"),
+        Aggregation::of("mi", Min, "i"),
+        Aggregation::of("mf", Min, "f"),
+        Aggregation::of("xw", Max, "w"),
+        Aggregation::of("mw", Min, "w"),
+        Aggregation::of("xt", Max, "t"),
+    ]
+}
+
+#[test]
+fn all_functions_over_all_types_at_the_end() {
+    let mut harness = Harness::new(&spec(everything(), Trigger::Final), &records());
+    harness.process(records());
+    assert!(harness.lines().is_empty());
+    harness.end();
+    let mut lines = harness.lines();
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "1 2 23 -0.5 11.5 -0.25 10 -1.0 b a 1970-01-01T00:00:05.000Z",
+            "2 1 20 2.0 20.0 2.0 20 2.0 x x 1970-01-01T00:00:00.000Z",
+        ]
+    );
+}
+
+#[test]
+fn updates_answer_each_record() {
+    let aggregations = vec![
+        Aggregation::count("n"),
+        Aggregation::of("x", AggregateFunction::Max, "i"),
+    ];
+    let mut harness = Harness::new(&spec(aggregations, Trigger::Updates), &records());
+    harness.process(records());
+    harness.end();
+    assert_eq!(harness.lines(), ["1 1 10", "2 1 20", "1 2 13"]);
+}
+
+#[test]
+fn a_mean_of_large_integers_does_not_overflow_and_a_sum_names_the_record() {
+    let input = batch([("k", ints(&[1, 1])), ("i", ints(&[i64::MAX, i64::MAX]))]);
+    let of = |function| vec![Aggregation::of("r", function, "i")];
+    let mut harness = Harness::new(&spec(of(AggregateFunction::Average), Trigger::Final), &input);
+    harness.process(input.clone());
+    harness.end();
+    assert_eq!(harness.lines(), ["1 9.223372036854776e18"]);
+    let mut harness = Harness::new(&spec(of(AggregateFunction::Sum), Trigger::Final), &input);
+    let error = harness.try_process(input).expect_err("overflow").to_string();
+    assert_eq!(error, "the result overflows int64, at record [1 9223372036854775807]");
+}

@@ -1,0 +1,141 @@
+//! Files that grow, come, go and are replaced: each line is read once, in order.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+
+use arrow_array::cast::AsArray;
+use tempfile::TempDir;
+
+use super::super::testing::context;
+use super::*;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+struct Following {
+    sources: Vec<FollowFiles>,
+    now: Instant,
+}
+
+impl Following {
+    fn new(paths: &[String], parallelism: u32) -> Following {
+        let spec = spec::FollowFiles {
+            paths: paths.to_vec(),
+            discovery_interval_ms: 1_000,
+        };
+        let output = crate::job::OperatorSpec::FollowFiles(spec.clone());
+        let output = super::super::output_schema(&output, None).expect("a source");
+        let source = |subtask| {
+            let context = OperatorContext {
+                output: output.clone(),
+                ..context(subtask, parallelism)
+            };
+            FollowFiles::new(&spec, &context)
+        };
+        Following {
+            sources: (0..parallelism).map(source).collect(),
+            now: Instant::now(),
+        }
+    }
+
+    /// What is there at the moment.
+    fn read(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for source in &mut self.sources {
+            while let SourceState::Batch(batch) = source.next(self.now).expect("read") {
+                let column = batch.column(0).as_string::<i32>();
+                lines.extend(column.iter().flatten().map(str::to_owned));
+            }
+        }
+        lines
+    }
+
+    /// What is there after the next look for files.
+    fn read_later(&mut self) -> Vec<String> {
+        self.now += INTERVAL;
+        self.read()
+    }
+}
+
+fn append(path: &Path, text: &str) {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("opened");
+    file.write_all(text.as_bytes()).expect("written");
+}
+
+fn directory() -> (TempDir, PathBuf, Vec<String>) {
+    let directory = tempfile::tempdir().expect("directory");
+    let file = directory.path().join("a.log");
+    let paths = vec![directory.path().join("*.log").to_string_lossy().into_owned()];
+    (directory, file, paths)
+}
+
+#[test]
+fn a_file_that_grows_is_read_on_and_a_line_waits_for_its_end() {
+    let (_directory, file, paths) = directory();
+    append(&file, "a\nb");
+    let mut following = Following::new(&paths, 1);
+    assert_eq!(following.read(), ["a"]);
+    append(&file, "c\r\n");
+    assert_eq!(following.read(), ["bc"]);
+    assert!(following.read_later().is_empty());
+    append(&file, &"x\n".repeat(10_000));
+    assert_eq!(following.read().len(), 10_000);
+}
+
+#[test]
+fn files_and_paths_that_come_later_are_found() {
+    let (directory, file, mut paths) = directory();
+    paths.push(directory.path().join("named").to_string_lossy().into_owned());
+    let mut following = Following::new(&paths, 3);
+    assert!(following.read().is_empty());
+    append(&file, "a\n");
+    append(&directory.path().join("named"), "b\n");
+    append(&directory.path().join("other"), "no\n");
+    assert!(following.read().is_empty());
+    let mut lines = following.read_later();
+    lines.sort();
+    assert_eq!(lines, ["a", "b"]);
+}
+
+#[test]
+fn a_file_that_is_rotated_is_read_to_its_end_and_its_successor_from_the_beginning() {
+    for still_matches in [false, true] {
+        let (directory, file, paths) = directory();
+        let old = directory.path().join(if still_matches { "a.1.log" } else { "a.log.1" });
+        append(&file, "a\n");
+        let mut following = Following::new(&paths, 2);
+        assert_eq!(following.read(), ["a"]);
+        append(&file, "b\n");
+        fs::rename(&file, &old).expect("renamed");
+        append(&file, "d\n");
+        let mut lines = following.read_later();
+        lines.sort();
+        assert_eq!(lines, ["b", "d"]);
+        // Its writer has not noticed so far.
+        append(&old, "c\nhalf");
+        assert_eq!(following.read_later(), ["c"]);
+        following.now += GRACE;
+        let rest = following.read();
+        assert_eq!(rest, if still_matches { vec![] } else { vec!["half"] });
+        let open: usize = following.sources.iter().map(|source| source.files.len()).sum();
+        assert_eq!(open, if still_matches { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn a_file_that_is_truncated_is_read_from_its_beginning() {
+    let (_directory, file, paths) = directory();
+    append(&file, "a\nb\nhalf");
+    let mut following = Following::new(&paths, 1);
+    assert_eq!(following.read(), ["a", "b"]);
+    OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(&file)
+        .expect("truncated");
+    append(&file, "c\n");
+    assert_eq!(following.read(), ["c"]);
+}

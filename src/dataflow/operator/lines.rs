@@ -1,0 +1,148 @@
+//! Lines out of bytes that arrive in pieces, and batches of lines.
+
+use std::sync::Arc;
+
+use arrow_array::builder::StringBuilder;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
+
+use super::OperatorError;
+use super::file_source::LONGEST_LINE;
+use crate::dataflow::record::{BATCH_BYTES, shorten};
+
+const ROWS: usize = 2048;
+
+/// Bytes that are not yet lines.
+#[derive(Debug, Default)]
+pub(super) struct LineBuffer {
+    bytes: Vec<u8>,
+    /// Where the next line starts.
+    start: usize,
+    /// Up to where there is no line break.
+    searched: usize,
+}
+
+impl LineBuffer {
+    /// Takes what came.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.searched -= self.start;
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole line, without its line break. A line that does not end is an error, as in a file.
+    pub(super) fn next_line(&mut self) -> Result<Option<&[u8]>, OperatorError> {
+        let found = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
+        let Some(found) = found else {
+            self.searched = self.bytes.len();
+            let waiting = (self.bytes.len() - self.start) as u64;
+            if waiting > LONGEST_LINE {
+                let beginning = String::from_utf8_lossy(&self.bytes[self.start..][..1024]);
+                return Err(OperatorError::Record {
+                    message: format!("a line has more than {LONGEST_LINE} bytes"),
+                    record: shorten(&beginning),
+                });
+            }
+            return Ok(None);
+        };
+        let end = self.searched + found;
+        let line = &self.bytes[self.start..end];
+        self.start = end + 1;
+        self.searched = self.start;
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    /// What stands behind the last line break, as it will never have one; none if there is nothing.
+    pub(super) fn take_rest(&mut self) -> Option<Vec<u8>> {
+        let rest = self.bytes.split_off(self.start);
+        self.clear();
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = LineBuffer::default();
+    }
+}
+
+/// Lines on their way into a batch.
+pub(super) struct LineBatch {
+    lines: StringBuilder,
+    rows: usize,
+}
+
+impl LineBatch {
+    pub(super) fn new() -> LineBatch {
+        LineBatch {
+            lines: StringBuilder::new(),
+            rows: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.rows >= ROWS || self.lines.values_slice().len() >= BATCH_BYTES
+    }
+
+    pub(super) fn push(&mut self, line: &[u8]) {
+        self.lines.append_value(String::from_utf8_lossy(line));
+        self.rows += 1;
+    }
+
+    /// Takes whole lines while there is room.
+    pub(super) fn take_from(&mut self, buffer: &mut LineBuffer) -> Result<(), OperatorError> {
+        while !self.is_full() {
+            match buffer.next_line()? {
+                Some(line) => self.push(line),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self, schema: &SchemaRef) -> Result<RecordBatch, OperatorError> {
+        let column: ArrayRef = Arc::new(self.lines.finish());
+        Ok(RecordBatch::try_new(Arc::clone(schema), vec![column])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn lines_do_not_depend_on_the_pieces_that_they_come_in(
+            text in "[ab\r\n]{0,60}", cuts in prop::collection::vec(0_usize..60, 0..8),
+        ) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let (mut buffer, mut lines) = (LineBuffer::default(), Vec::new());
+            for pair in cuts.windows(2) {
+                buffer.push(&text.as_bytes()[pair[0]..pair[1]]);
+                while let Some(line) = buffer.next_line().expect("short") {
+                    lines.push(String::from_utf8_lossy(line).into_owned());
+                }
+            }
+            let rest = buffer.take_rest();
+            lines.extend(rest.map(|rest| String::from_utf8_lossy(&rest).into_owned()));
+            prop_assert_eq!(lines, text.lines().map(str::to_owned).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_an_error() {
+        let mut buffer = LineBuffer::default();
+        buffer.push(&vec![b'x'; usize::try_from(LONGEST_LINE).expect("fits") + 1]);
+        assert!(buffer.next_line().is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Writes records as lines to a TCP server, and connects again when the connection breaks.
+//!
+//! The operator queues lines, a task of the runtime writes them; a queue that is full holds the operator's task up. What a
+//! broken connection took and nobody may have read is written again to the next one, up to a bound: at least once as far as
+//! TCP can tell, which knows of the other side's system and not of its program.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow_array::RecordBatch;
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+
+use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
+use super::{Operator, OperatorError, Output, PrepareCommit};
+use crate::dataflow::record;
+
+/// Bytes that wait to be written; one more batch may stand behind them.
+const MOST_WAITING: usize = 1024 * 1024;
+/// Bytes that are written again after a connection broke.
+const MOST_REPEATED: usize = 1024 * 1024;
+
+pub(super) struct SocketSink {
+    address: String,
+    queue: Arc<Queue>,
+    /// Told when everything has been written.
+    written: Option<oneshot::Receiver<()>>,
+    writing: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// The writer waits here for lines.
+    more: Notify,
+    /// The operator waits here for room.
+    room: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+    ended: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next lines, which stay in the queue; none if there will be no more.
+    async fn first(&self) -> Option<Bytes> {
+        loop {
+            {
+                let state = self.lock();
+                match state.waiting.front() {
+                    Some(lines) => return Some(lines.clone()),
+                    None if state.ended => return None,
+                    None => {}
+                }
+            }
+            self.more.notified().await;
+        }
+    }
+
+    fn remove_first(&self) {
+        let mut state = self.lock();
+        if let Some(lines) = state.waiting.pop_front() {
+            state.bytes -= lines.len();
+        }
+        drop(state);
+        self.room.notify_one();
+    }
+}
+
+/// Writes until everything is written.
+async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>) {
+    let mut backoff = shortest_backoff();
+    let mut repeated = Repeated::default();
+    loop {
+        let stream = connect_until_it_works(&address, &mut backoff).await;
+        match write_to(stream, &queue, &mut repeated).await {
+            Ok(()) => {
+                // Nobody waits for it if the task was stopped.
+                let _ = done.send(());
+                return;
+            }
+            Err(error) => tracing::warn!(address, %error, "the connection broke"),
+        }
+        wait(&mut backoff).await;
+    }
+}
+
+/// What was written last.
+#[derive(Default)]
+struct Repeated {
+    lines: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Repeated {
+    fn add(&mut self, lines: Bytes) {
+        self.bytes += lines.len();
+        self.lines.push_back(lines);
+        while self.bytes > MOST_REPEATED && self.lines.len() > 1 {
+            let first = self.lines.pop_front();
+            self.bytes -= first.map_or(0, |first| first.len());
+        }
+    }
+}
+
+async fn write_to(
+    stream: TcpStream,
+    queue: &Queue,
+    repeated: &mut Repeated,
+) -> std::io::Result<()> {
+    let (mut reader, mut writer) = stream.into_split();
+    let mut answer = [0; 1024];
+    for lines in &repeated.lines {
+        writer.write_all(lines).await?;
+    }
+    loop {
+        // A server that goes away says so on the way back; what else it says is nobody's business.
+        let lines = tokio::select! {
+            lines = queue.first() => lines,
+            read = reader.read(&mut answer) => match read? {
+                0 => return Err(std::io::ErrorKind::ConnectionReset.into()),
+                _ => continue,
+            },
+        };
+        let Some(lines) = lines else {
+            return writer.shutdown().await;
+        };
+        writer.write_all(&lines).await?;
+        queue.remove_first();
+        repeated.add(lines);
+    }
+}
+
+impl SocketSink {
+    pub(super) fn new(address: &str) -> SocketSink {
+        SocketSink {
+            address: address.to_owned(),
+            queue: Arc::default(),
+            written: None,
+            writing: JoinSet::new(),
+        }
+    }
+}
+
+impl Operator for SocketSink {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        let (done, written) = oneshot::channel();
+        let writing = write(self.address.clone(), Arc::clone(&self.queue), done);
+        self.writing.spawn_on(writing, &Handle::current());
+        self.written = Some(written);
+        Ok(())
+    }
+
+    fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
+        let mut lines = Vec::new();
+        record::write_lines(&batch, "", &mut lines);
+        let mut state = self.queue.lock();
+        state.bytes += lines.len();
+        state.waiting.push_back(lines.into());
+        drop(state);
+        self.queue.more.notify_one();
+        Ok(())
+    }
+
+    fn without_room(&self) -> Option<Arc<Notify>> {
+        let full = self.queue.lock().bytes >= MOST_WAITING;
+        full.then(|| Arc::clone(&self.queue.room))
+    }
+
+    fn prepare_commit(&mut self) -> Option<PrepareCommit> {
+        let (written, queue) = (self.written.take()?, Arc::clone(&self.queue));
+        let address = self.address.clone();
+        Some(Box::new(move || {
+            queue.lock().ended = true;
+            queue.more.notify_one();
+            // A task that is stopped takes the writer with it, which ends this wait.
+            written.blocking_recv().map(|()| Vec::new()).map_err(|_| {
+                OperatorError::specification(format!("writing to {address} was stopped"))
+            })
+        }))
+    }
+}

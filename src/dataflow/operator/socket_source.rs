@@ -1,0 +1,181 @@
+//! Reads lines from a TCP server, and connects again when the connection ends.
+//!
+//! A task of the runtime connects and reads; no further than a few pieces ahead of the operator. What stands behind the last
+//! line break of a connection counts as a line if the server closed it, and is dropped if it broke.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_schema::SchemaRef;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{self, Receiver, Sender, error::TryRecvError};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::lines::{LineBatch, LineBuffer};
+use super::{OperatorContext, OperatorError, Source, SourceState};
+use crate::job::spec;
+
+const CHUNK: usize = 64 * 1024;
+/// Pieces that wait for the operator.
+const PIECES: usize = 16;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+
+pub(super) struct SocketSource {
+    spec: spec::SocketSource,
+    output: SchemaRef,
+    connection: Option<Connection>,
+}
+
+/// What the reading task and the operator share.
+struct Connection {
+    pieces: Receiver<Piece>,
+    more: Arc<Notify>,
+    buffer: LineBuffer,
+    _reading: JoinSet<()>,
+}
+
+enum Piece {
+    Bytes(Vec<u8>),
+    /// The server closed the connection.
+    Closed,
+    /// The connection broke, or there was none.
+    Broken(io::Error),
+}
+
+impl SocketSource {
+    pub(super) fn new(spec: &spec::SocketSource, context: &OperatorContext) -> SocketSource {
+        SocketSource {
+            spec: spec.clone(),
+            output: context.output_schema(),
+            connection: None,
+        }
+    }
+}
+
+/// Connects; for as long as it takes. Shared with the sink.
+pub(super) async fn connect_until_it_works(address: &str, backoff: &mut Duration) -> TcpStream {
+    loop {
+        match connect(address).await {
+            Ok(stream) => return stream,
+            Err(error) => tracing::warn!(address, %error, retry_in = ?backoff, "can't connect"),
+        }
+        wait(backoff).await;
+    }
+}
+
+/// Waits for the backoff, which is longer the next time.
+pub(super) async fn wait(backoff: &mut Duration) {
+    tokio::time::sleep(*backoff).await;
+    *backoff = (*backoff * 2).min(LONGEST_BACKOFF);
+}
+
+pub(super) fn shortest_backoff() -> Duration {
+    SHORTEST_BACKOFF
+}
+
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Reads until the operator goes away, or the first connection ends if there is to be one only.
+async fn read(spec: spec::SocketSource, pieces: Sender<Piece>, more: Arc<Notify>) {
+    let mut backoff = SHORTEST_BACKOFF;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let connected = match spec.reconnect {
+            true => Ok(connect_until_it_works(&spec.address, &mut backoff).await),
+            false => connect(&spec.address).await,
+        };
+        let ended = match connected {
+            Err(error) => Piece::Broken(error),
+            Ok(mut stream) => loop {
+                let piece = match stream.read(&mut chunk).await {
+                    Ok(0) => break Piece::Closed,
+                    Ok(read) => Piece::Bytes(chunk[..read].to_vec()),
+                    Err(error) => break Piece::Broken(error),
+                };
+                backoff = SHORTEST_BACKOFF;
+                if pieces.send(piece).await.is_err() {
+                    return;
+                }
+                more.notify_one();
+            },
+        };
+        let sent = pieces.send(ended).await;
+        more.notify_one();
+        if sent.is_err() || !spec.reconnect {
+            return;
+        }
+        wait(&mut backoff).await;
+    }
+}
+
+impl Source for SocketSource {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        let (sender, pieces) = mpsc::channel(PIECES);
+        let more = Arc::new(Notify::new());
+        let mut reading = JoinSet::new();
+        let task = read(self.spec.clone(), sender, Arc::clone(&more));
+        reading.spawn_on(task, &Handle::current());
+        self.connection = Some(Connection {
+            pieces,
+            more,
+            buffer: LineBuffer::default(),
+            _reading: reading,
+        });
+        Ok(())
+    }
+
+    fn next(&mut self, _now: Instant) -> Result<SourceState, OperatorError> {
+        let address = &self.spec.address;
+        let Some(connection) = &mut self.connection else {
+            return Ok(SourceState::End);
+        };
+        let mut lines = LineBatch::new();
+        let mut ended = false;
+        while !ended {
+            lines.take_from(&mut connection.buffer)?;
+            if lines.is_full() {
+                break;
+            }
+            match connection.pieces.try_recv() {
+                Ok(Piece::Bytes(bytes)) => connection.buffer.push(&bytes),
+                Ok(Piece::Closed) => {
+                    if let Some(rest) = connection.buffer.take_rest() {
+                        lines.push(&rest);
+                    }
+                    tracing::info!(address, "the server closed the connection");
+                }
+                Ok(Piece::Broken(error)) if self.spec.reconnect => {
+                    connection.buffer.clear();
+                    tracing::warn!(address, %error, "the connection broke");
+                }
+                Ok(Piece::Broken(error)) => {
+                    return Err(OperatorError::io("read from", address, error));
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => ended = true,
+            }
+        }
+        if !lines.is_empty() {
+            return Ok(SourceState::Batch(lines.finish(&self.output)?));
+        }
+        Ok(match ended {
+            true => SourceState::End,
+            false => SourceState::WaitFor(Arc::clone(&connection.more)),
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "socket_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+//! Both ends of a socket against a real one.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
+
+use super::super::testing::{context, texts};
+use super::*;
+use crate::dataflow::operator::socket_sink::SocketSink;
+use crate::dataflow::operator::{Operator as _, Output};
+
+fn source(address: &str, reconnect: bool) -> SocketSource {
+    let spec = spec::SocketSource {
+        address: address.to_owned(),
+        reconnect,
+    };
+    let output = crate::job::OperatorSpec::SocketSource(spec.clone());
+    let context = OperatorContext {
+        output: super::super::output_schema(&output, None).expect("a source"),
+        ..context(0, 1)
+    };
+    let mut source = SocketSource::new(&spec, &context);
+    source.open().expect("opened");
+    source
+}
+
+async fn take(source: &mut SocketSource, lines: usize) -> Vec<String> {
+    let mut taken = Vec::new();
+    while taken.len() < lines {
+        match source.next(Instant::now()).expect("read") {
+            SourceState::Batch(batch) => {
+                let column = batch.column(0).as_string::<i32>();
+                taken.extend(column.iter().flatten().map(str::to_owned));
+            }
+            SourceState::WaitFor(more) => more.notified().await,
+            SourceState::Wait(_) | SourceState::End => break,
+        }
+    }
+    taken
+}
+
+async fn listener() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn a_source_connects_again_when_its_server_goes_away() {
+    let (listener, address) = listener().await;
+    let mut source = source(&address, true);
+    for round in ["a", "b"] {
+        let (mut stream, _) = listener.accept().await.expect("it comes");
+        let text = format!("{round}1\n{round}2\n{round}3");
+        stream.write_all(text.as_bytes()).await.expect("sent");
+        drop(stream);
+        let lines = take(&mut source, 3).await;
+        assert_eq!(lines, ["1", "2", "3"].map(|number| format!("{round}{number}")));
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_does_not_reconnect_ends_with_its_connection() {
+    let (listener, address) = listener().await;
+    let mut source = source(&address, false);
+    let (mut stream, _) = listener.accept().await.expect("it comes");
+    stream.write_all(b"a\n").await.expect("sent");
+    drop(stream);
+    assert_eq!(take(&mut source, usize::MAX).await, ["a"]);
+    assert!(matches!(source.next(Instant::now()), Ok(SourceState::End)));
+
+    drop(listener);
+    let mut source = self::source(&address, false);
+    loop {
+        match source.next(Instant::now()) {
+            Ok(SourceState::WaitFor(more)) => more.notified().await,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert!(error.to_string().contains(&address), "{error}");
+                break;
+            }
+        }
+    }
+}
+
+async fn line(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> Option<String> {
+    let mut line = String::new();
+    let read = reader.read_line(&mut line).await.expect("read");
+    (read > 0).then(|| line.trim_end().to_owned())
+}
+
+#[tokio::test]
+async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
+    let (listener, address) = listener().await;
+    let mut sink = SocketSink::new(&address);
+    sink.open().expect("opened");
+    sink.process(texts("w", &["a", "b"]), &mut Output::default()).expect("queued");
+    let (stream, _) = listener.accept().await.expect("it comes");
+    let mut reader = BufReader::new(stream);
+    assert_eq!(line(&mut reader).await.as_deref(), Some("a"));
+    // It goes away with a line unread.
+    drop(reader);
+    let (stream, _) = listener.accept().await.expect("it comes back");
+    sink.process(texts("w", &["c"]), &mut Output::default()).expect("queued");
+    let finishing = tokio::task::spawn_blocking(sink.prepare_commit().expect("it has to finish"));
+    let mut reader = BufReader::new(stream);
+    let mut lines = Vec::new();
+    while let Some(line) = line(&mut reader).await {
+        lines.push(line);
+    }
+    assert_eq!(lines, ["a", "b", "c"]);
+    let committables = finishing.await.expect("no panic").expect("written");
+    assert!(committables.is_empty());
+}
+
+#[tokio::test]
+async fn a_sink_that_nobody_reads_has_no_room_and_can_be_dropped() {
+    let mut sink = SocketSink::new("127.0.0.1:1");
+    sink.open().expect("opened");
+    assert!(sink.without_room().is_none());
+    let long = "x".repeat(1024 * 1024);
+    sink.process(texts("w", &[&long]), &mut Output::default()).expect("queued");
+    let room = sink.without_room().expect("it is full");
+    let finishing = tokio::task::spawn_blocking(sink.prepare_commit().expect("it has to finish"));
+    drop(sink);
+    assert!(finishing.await.expect("no panic").is_err());
+    drop(Arc::clone(&room));
+}

@@ -1,0 +1,153 @@
+//! Event time on its way: watermarks between operators and tasks, and what several channels of them come to.
+//!
+//! Pure. A watermark `w` says that no record of this channel that follows happened at `w` or before; it never goes back. A
+//! channel that is idle says nothing until its next watermark, and nobody waits for it. The rules are ADR 0008's.
+
+use arrow_array::RecordBatch;
+
+/// What is said about event time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeSignal {
+    /// Event time has come so far, in milliseconds since 1970.
+    Watermark(i64),
+    /// Nothing comes at the moment: don't wait for this one.
+    Idle,
+}
+
+/// What goes from operator to operator and from task to task.
+#[derive(Debug, Clone)]
+pub enum Element {
+    /// Records.
+    Batch(RecordBatch),
+    /// How far event time has come.
+    Time(TimeSignal),
+}
+
+/// How far one channel has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChannelTime {
+    watermark: i64,
+    idle: bool,
+}
+
+impl Default for ChannelTime {
+    /// A channel that has said nothing holds everything back.
+    fn default() -> ChannelTime {
+        ChannelTime {
+            watermark: i64::MIN,
+            idle: false,
+        }
+    }
+}
+
+impl ChannelTime {
+    /// Takes what the channel says.
+    pub(super) fn apply(&mut self, signal: TimeSignal) {
+        match signal {
+            TimeSignal::Watermark(watermark) => {
+                self.watermark = self.watermark.max(watermark);
+                self.idle = false;
+            }
+            TimeSignal::Idle => self.idle = true,
+        }
+    }
+}
+
+/// How far all channels of a task have come together: as far as the slowest that is not idle.
+#[derive(Debug, Default)]
+pub(super) struct Alignment {
+    told: ChannelTime,
+}
+
+impl Alignment {
+    /// Whether a channel that went from one state to another can have changed the whole.
+    pub(super) fn may_change(&self, from: ChannelTime, to: ChannelTime) -> bool {
+        from.idle || to.idle || from.watermark <= self.told.watermark
+    }
+
+    /// What is to be told, if that is more than was told before. Channels that have ended are not among these.
+    pub(super) fn align(
+        &mut self,
+        channels: impl Iterator<Item = ChannelTime>,
+    ) -> Option<TimeSignal> {
+        let (mut any, mut least) = (false, None);
+        for channel in channels {
+            any = true;
+            if !channel.idle {
+                least = Some(least.map_or(channel.watermark, |least: i64| {
+                    least.min(channel.watermark)
+                }));
+            }
+        }
+        let signal = match least {
+            Some(least) if least > self.told.watermark || self.told.idle => {
+                TimeSignal::Watermark(least.max(self.told.watermark))
+            }
+            None if any && !self.told.idle => TimeSignal::Idle,
+            Some(_) | None => return None,
+        };
+        self.told.apply(signal);
+        Some(signal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::TimeSignal::{Idle, Watermark};
+    use super::*;
+
+    fn after(signals: &[TimeSignal]) -> ChannelTime {
+        let mut channel = ChannelTime::default();
+        signals.iter().for_each(|signal| channel.apply(*signal));
+        channel
+    }
+
+    #[test]
+    fn the_slowest_channel_that_is_not_idle_counts() {
+        let mut alignment = Alignment::default();
+        let mut align = |channels: &[&[TimeSignal]]| {
+            let channels: Vec<_> = channels.iter().map(|signals| after(signals)).collect();
+            alignment.align(channels.into_iter())
+        };
+        assert_eq!(align(&[&[Watermark(7)], &[]]), None);
+        assert_eq!(align(&[&[Watermark(7)], &[Watermark(3)]]), Some(Watermark(3)));
+        assert_eq!(align(&[&[Watermark(7)], &[Watermark(3), Idle]]), Some(Watermark(7)));
+        // It comes back behind the others: time does not go back.
+        assert_eq!(align(&[&[Watermark(7)], &[Watermark(4)]]), None);
+        assert_eq!(align(&[&[Watermark(9)], &[Watermark(8)]]), Some(Watermark(8)));
+        assert_eq!(align(&[&[Idle], &[Watermark(8), Idle]]), Some(Idle));
+        assert_eq!(align(&[&[Idle], &[Idle]]), None);
+        assert_eq!(align(&[&[Idle], &[Watermark(5)]]), Some(Watermark(8)));
+        assert_eq!(align(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn time_never_goes_back_and_skipping_what_can_not_change_it_changes_nothing(
+            steps in prop::collection::vec((0_usize..4, prop::option::of(-50_i64..50)), 0..80),
+        ) {
+            let mut channels = [ChannelTime::default(); 4];
+            let (mut always, mut when_needed) = (Alignment::default(), Alignment::default());
+            let mut highest = i64::MIN;
+            for (index, signal) in steps {
+                let before = channels[index];
+                channels[index].apply(signal.map_or(Idle, Watermark));
+                let expected = always.align(channels.iter().copied());
+                let found = match when_needed.may_change(before, channels[index]) {
+                    true => when_needed.align(channels.iter().copied()),
+                    false => None,
+                };
+                prop_assert_eq!(found, expected);
+                if let Some(Watermark(watermark)) = found {
+                    prop_assert!(watermark >= highest);
+                    highest = watermark;
+                    let active = channels.iter().filter(|channel| !channel.idle);
+                    let least = active.map(|channel| channel.watermark).min();
+                    prop_assert!(least.is_some_and(|least| least <= watermark));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Event time: the column that says when a record happened, and how far it has come. The rules are ADR 0008's.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::schema::{ColumnType, Schema};
+use super::super::timestamp::FARTHEST;
+use super::super::typing::{plain_column, wrong_type};
+
+/// Makes watermarks out of a column. Emits what it reads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watermarks {
+    /// When a record happened: a timestamp, or milliseconds since 1970.
+    pub column: String,
+    /// By how much a record may come after one that happened later.
+    pub out_of_orderness_ms: u64,
+    /// After so long without a record nobody waits for this subtask; absent: everybody always waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+}
+
+impl Watermarks {
+    pub(in crate::job) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.out_of_orderness_ms > FARTHEST.unsigned_abs() {
+            problems.push("`out-of-orderness` is too long".into());
+        }
+        if self.idle_timeout_ms == Some(0) {
+            problems.push(
+                "`idle-timeout` is 0: write a time, or leave it out to wait for every subtask".into(),
+            );
+        }
+        problems
+    }
+
+    pub(in crate::job) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
+        time_column(input, &self.column)?;
+        Ok(input.clone())
+    }
+}
+
+/// Whether a column can say when a record happened.
+pub(super) fn time_column(input: &Schema, column: &str) -> Result<(), Vec<String>> {
+    let is_time = |found| matches!(found, ColumnType::Timestamp | ColumnType::Int64);
+    let found = plain_column(input, column)?;
+    if is_time(found) {
+        return Ok(());
+    }
+    Err(vec![wrong_type(
+        input,
+        column,
+        found,
+        "timestamp or int64 (milliseconds)",
+        is_time,
+    )])
+}
+
+/// What is known of the event time of a step's records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventTime {
+    /// The column that it stands in.
+    pub(in crate::job) column: String,
+    /// For results of windows: how long these are; otherwise 0. A window over them must be made of whole ones.
+    pub(in crate::job) span_ms: u64,
+}
+
+impl EventTime {
+    /// What several inputs have in common.
+    pub(in crate::job) fn of_all<'a>(
+        mut inputs: impl Iterator<Item = Option<&'a EventTime>>,
+    ) -> Option<EventTime> {
+        let first = inputs.next()??;
+        inputs
+            .all(|other| other == Some(first))
+            .then(|| first.clone())
+    }
+}

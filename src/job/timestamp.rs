@@ -1,0 +1,113 @@
+//! Points in time as texts. A time is milliseconds since 1970-01-01T00:00:00Z; what a text says of smaller parts is cut off.
+
+use chrono::format::{Item, StrftimeItems};
+use chrono::{DateTime, NaiveDateTime, SecondsFormat};
+
+/// Times before and after this are taken for mistakes: a hundred million days, about 270,000 years.
+pub const FARTHEST: i64 = 8_640_000_000_000_000;
+
+/// From the year 1 to the end of 9999.
+const WITH_TEXT: std::ops::Range<i64> = -62_135_596_800_000..253_402_300_800_000;
+
+/// Without a zone in the text it is UTC.
+const WITHOUT_ZONE: [&str; 2] = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
+
+/// Reads RFC 3339 (a space may stand for the `T`, the zone may be left out) or a whole number of milliseconds; or, with a
+/// format, a text of that format.
+pub fn parse(text: &str, format: Option<&str>) -> Option<i64> {
+    let text = text.trim();
+    let millis = match format {
+        Some(format) => DateTime::parse_from_str(text, format)
+            .map(|time| time.timestamp_millis())
+            .or_else(|_| naive(text, format))
+            .ok()?,
+        None => {
+            if let Ok(millis) = text.parse::<i64>() {
+                return in_range(millis);
+            }
+            DateTime::parse_from_rfc3339(text)
+                .map(|time| time.timestamp_millis())
+                .or_else(|_| naive(text, WITHOUT_ZONE[0]))
+                .or_else(|_| naive(text, WITHOUT_ZONE[1]))
+                .ok()?
+        }
+    };
+    in_range(millis)
+}
+
+fn naive(text: &str, format: &str) -> Result<i64, chrono::ParseError> {
+    NaiveDateTime::parse_from_str(text, format).map(|time| time.and_utc().timestamp_millis())
+}
+
+/// The time, unless it is farther away than any that is meant.
+pub fn in_range(millis: i64) -> Option<i64> {
+    (-FARTHEST..=FARTHEST).contains(&millis).then_some(millis)
+}
+
+/// Writes a time by RFC 3339 in UTC; one that has no such text, since its year has not four digits, as its milliseconds.
+pub fn format(millis: i64) -> String {
+    match DateTime::from_timestamp_millis(millis) {
+        Some(time) if WITH_TEXT.contains(&millis) => time.to_rfc3339_opts(SecondsFormat::Millis, true),
+        Some(_) | None => millis.to_string(),
+    }
+}
+
+/// Whether a format can be understood.
+pub fn is_format(format: &str) -> bool {
+    !format.is_empty() && StrftimeItems::new(format).all(|item| !matches!(item, Item::Error))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_and_without_a_zone() {
+        let expected = Some(1_767_323_045_678);
+        for text in [
+            "2026-01-02T03:04:05.678Z",
+            "2026-01-02 04:04:05.678999+01:00",
+            "2026-01-02T03:04:05.678",
+            " 2026-01-02 03:04:05.678 ",
+            "1767323045678",
+        ] {
+            assert_eq!(parse(text, None), expected, "{text}");
+        }
+        for text in ["", "yesterday", "2026-01-02", "9223372036854775807"] {
+            assert_eq!(parse(text, None), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_format_is_followed() {
+        let format = Some("%d/%b/%Y:%H:%M:%S %z");
+        assert_eq!(
+            parse("02/Jan/2026:04:04:05 +0100", format),
+            Some(1_767_323_045_000)
+        );
+        assert_eq!(
+            parse("2026 01 02 03 04 05", Some("%Y %m %d %H %M %S")),
+            Some(1_767_323_045_000)
+        );
+        assert!(is_format("%Y") && !is_format("%!") && !is_format(""));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(
+            millis in prop_oneof![-FARTHEST..=FARTHEST, -100_000_000_000_000_i64..300_000_000_000_000],
+        ) {
+            prop_assert_eq!(parse(&format(millis), None), Some(millis));
+        }
+
+        #[test]
+        fn no_text_and_no_format_panic(text in ".{0,30}", pattern in ".{0,10}") {
+            let _ = parse(&text, None);
+            if is_format(&pattern) {
+                let _ = parse(&text, Some(&pattern));
+            }
+        }
+    }
+}
