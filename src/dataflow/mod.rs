@@ -17,9 +17,9 @@ mod partitioner;
 pub mod record;
 pub mod sink;
 pub mod task;
-pub mod time;
 #[cfg(test)]
 mod testing;
+pub mod time;
 
 pub use exchange::{EpochGate, Exchange, Refused};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

@@ -74,9 +74,9 @@ impl Alignment {
         for channel in channels {
             any = true;
             if !channel.idle {
-                least = Some(least.map_or(channel.watermark, |least: i64| {
-                    least.min(channel.watermark)
-                }));
+                least = Some(
+                    least.map_or(channel.watermark, |least: i64| least.min(channel.watermark)),
+                );
             }
         }
         let signal = match least {
@@ -112,11 +112,20 @@ mod tests {
             alignment.align(channels.into_iter())
         };
         assert_eq!(align(&[&[Watermark(7)], &[]]), None);
-        assert_eq!(align(&[&[Watermark(7)], &[Watermark(3)]]), Some(Watermark(3)));
-        assert_eq!(align(&[&[Watermark(7)], &[Watermark(3), Idle]]), Some(Watermark(7)));
+        assert_eq!(
+            align(&[&[Watermark(7)], &[Watermark(3)]]),
+            Some(Watermark(3))
+        );
+        assert_eq!(
+            align(&[&[Watermark(7)], &[Watermark(3), Idle]]),
+            Some(Watermark(7))
+        );
         // It comes back behind the others: time does not go back.
         assert_eq!(align(&[&[Watermark(7)], &[Watermark(4)]]), None);
-        assert_eq!(align(&[&[Watermark(9)], &[Watermark(8)]]), Some(Watermark(8)));
+        assert_eq!(
+            align(&[&[Watermark(9)], &[Watermark(8)]]),
+            Some(Watermark(8))
+        );
         assert_eq!(align(&[&[Idle], &[Watermark(8), Idle]]), Some(Idle));
         assert_eq!(align(&[&[Idle], &[Idle]]), None);
         assert_eq!(align(&[&[Idle], &[Watermark(5)]]), Some(Watermark(8)));

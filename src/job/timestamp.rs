@@ -47,7 +47,9 @@ pub fn in_range(millis: i64) -> Option<i64> {
 /// Writes a time by RFC 3339 in UTC; one that has no such text, since its year has not four digits, as its milliseconds.
 pub fn format(millis: i64) -> String {
     match DateTime::from_timestamp_millis(millis) {
-        Some(time) if WITH_TEXT.contains(&millis) => time.to_rfc3339_opts(SecondsFormat::Millis, true),
+        Some(time) if WITH_TEXT.contains(&millis) => {
+            time.to_rfc3339_opts(SecondsFormat::Millis, true)
+        }
         Some(_) | None => millis.to_string(),
     }
 }

@@ -221,11 +221,9 @@ impl OperatorSpec {
                     .or_else(|| check_value(column, found, value));
                 problem.map_or_else(|| Ok(input.clone()), |problem| Err(vec![problem]))
             }
-            OperatorSpec::Count { keys, .. } => aggregated(
-                input,
-                keys,
-                Column::new("count", ColumnType::Int64),
-            ),
+            OperatorSpec::Count { keys, .. } => {
+                aggregated(input, keys, Column::new("count", ColumnType::Int64))
+            }
             OperatorSpec::Sum { keys, column, .. } => {
                 let found = plain_column(input, column)?;
                 if !found.is_number() {
@@ -320,7 +318,7 @@ pub(super) fn wrong_type(
     let fitting: Vec<&str> = input
         .columns()
         .iter()
-        .filter(|column| fits(column.column_type))
+        .filter(|column| fits(column.column_type) && !column.nullable)
         .map(|column| column.name.as_str())
         .collect();
     let instead = if fitting.is_empty() {

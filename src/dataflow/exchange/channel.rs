@@ -301,7 +301,10 @@ mod tests {
         channel.signal(TimeSignal::Idle);
         let credit = Semaphore::new(0);
         let first = channel.pop_with(&credit);
-        assert!(matches!(first, Some(Popped::Time(TimeSignal::Watermark(99)))));
+        assert!(matches!(
+            first,
+            Some(Popped::Time(TimeSignal::Watermark(99)))
+        ));
         assert!(channel.pop_with(&credit).is_none(), "a batch needs credit");
         for _ in 0..PLACES {
             assert!(matches!(channel.pop(), Popped::Batch(_)));

@@ -34,9 +34,7 @@ impl Cell {
             Cell::Int(number) => Value::Int(*number),
             Cell::Float(number) => Value::Float(*number),
             Cell::Text(text) => Value::Text(Cow::Borrowed(text)),
-            #[allow(clippy::cast_precision_loss)]
             Cell::IntMean(sum, count) => Value::Float(*sum as f64 / *count as f64),
-            #[allow(clippy::cast_precision_loss)]
             Cell::FloatMean(sum, count) => Value::Float(sum / *count as f64),
         }
     }
@@ -100,12 +98,12 @@ impl Accumulator {
         (batch, row): (&RecordBatch, usize),
     ) -> Result<(), OperatorError> {
         for ((cell, function), view) in cells.iter_mut().zip(&self.functions).zip(views) {
-            function.add(cell, view.as_ref(), row).ok_or_else(|| {
-                OperatorError::Record {
+            function
+                .add(cell, view.as_ref(), row)
+                .ok_or_else(|| OperatorError::Record {
                     message: "the result overflows int64".to_owned(),
                     record: show_record(batch, row),
-                }
-            })?;
+                })?;
         }
         Ok(())
     }
@@ -114,7 +112,9 @@ impl Accumulator {
     pub(super) fn builders(&self) -> Vec<ColumnBuilder> {
         let fields = self.output.fields();
         let results = fields.iter().skip(fields.len() - self.functions.len());
-        results.map(|field| ColumnBuilder::new(field.data_type())).collect()
+        results
+            .map(|field| ColumnBuilder::new(field.data_type()))
+            .collect()
     }
 
     /// Appends a key's results.
@@ -188,7 +188,10 @@ impl Function {
                 }
             }
             // The check of the job refuses these.
-            (Sum | Average, Some(ColumnView::Text(_) | ColumnView::Bool(_) | ColumnView::Timestamp(_)))
+            (
+                Sum | Average,
+                Some(ColumnView::Text(_) | ColumnView::Bool(_) | ColumnView::Timestamp(_)),
+            )
             | (Min | Max, Some(ColumnView::Bool(_))) => {}
         }
         Some(())

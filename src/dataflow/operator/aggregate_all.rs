@@ -49,7 +49,9 @@ pub(super) fn cells_of<'t>(
     if !table.contains_key(key) {
         table.insert(key.into(), accumulator.empty());
     }
-    table.get_mut(key).expect("it was put in if it was not there")
+    table
+        .get_mut(key)
+        .expect("it was put in if it was not there")
 }
 
 impl Operator for AggregateAll {

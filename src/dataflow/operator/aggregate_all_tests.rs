@@ -79,11 +79,20 @@ fn updates_answer_each_record() {
 fn a_mean_of_large_integers_does_not_overflow_and_a_sum_names_the_record() {
     let input = batch([("k", ints(&[1, 1])), ("i", ints(&[i64::MAX, i64::MAX]))]);
     let of = |function| vec![Aggregation::of("r", function, "i")];
-    let mut harness = Harness::new(&spec(of(AggregateFunction::Average), Trigger::Final), &input);
+    let mut harness = Harness::new(
+        &spec(of(AggregateFunction::Average), Trigger::Final),
+        &input,
+    );
     harness.process(input.clone());
     harness.end();
     assert_eq!(harness.lines(), ["1 9.223372036854776e18"]);
     let mut harness = Harness::new(&spec(of(AggregateFunction::Sum), Trigger::Final), &input);
-    let error = harness.try_process(input).expect_err("overflow").to_string();
-    assert_eq!(error, "the result overflows int64, at record [1 9223372036854775807]");
+    let error = harness
+        .try_process(input)
+        .expect_err("overflow")
+        .to_string();
+    assert_eq!(
+        error,
+        "the result overflows int64, at record [1 9223372036854775807]"
+    );
 }

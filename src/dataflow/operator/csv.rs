@@ -40,7 +40,9 @@ fn unquote(text: &str, number: usize) -> Result<(Cow<'_, str>, &str), String> {
     let mut rest = text;
     loop {
         let Some(quote) = rest.find('"') else {
-            return Err(format!("no CSV record: value {number} has no closing quote"));
+            return Err(format!(
+                "no CSV record: value {number} has no closing quote"
+            ));
         };
         let (before, after) = (&rest[..quote], &rest[quote + 1..]);
         match after.strip_prefix('"') {
@@ -84,14 +86,20 @@ mod tests {
 
     fn values(text: &str) -> Vec<String> {
         let fields = split(text, ',').expect("a record");
-        fields.into_iter().map(|(text, _)| text.into_owned()).collect()
+        fields
+            .into_iter()
+            .map(|(text, _)| text.into_owned())
+            .collect()
     }
 
     #[test]
     fn quotes_protect_and_are_doubled() {
         assert_eq!(values("a,b c,,"), ["a", "b c", "", ""]);
         assert_eq!(values(""), [""]);
-        assert_eq!(values(r#""a,b","say ""hi""","",d"e"#), ["a,b", "say \"hi\"", "", "d\"e"]);
+        assert_eq!(
+            values(r#""a,b","say ""hi""","",d"e"#),
+            ["a,b", "say \"hi\"", "", "d\"e"]
+        );
         assert_eq!(values(r#""""""#), ["\""]);
         for wrong in [r#""a"#, r#""a"b,c"#, r#"a,""""#] {
             assert!(split(wrong, ',').is_err(), "{wrong}");

@@ -168,7 +168,9 @@ mod tests {
             loop {
                 match source.next(Instant::now()).expect("made") {
                     SourceState::Batch(batch) => record::write_lines(&batch, "", &mut lines),
-                    SourceState::Wait(_) => panic!("waits without a rate"),
+                    SourceState::Wait(_) | SourceState::WaitFor(_) => {
+                        panic!("waits without a rate")
+                    }
                     SourceState::End => break,
                 }
             }

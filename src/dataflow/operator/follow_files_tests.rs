@@ -68,7 +68,13 @@ fn append(path: &Path, text: &str) {
 fn directory() -> (TempDir, PathBuf, Vec<String>) {
     let directory = tempfile::tempdir().expect("directory");
     let file = directory.path().join("a.log");
-    let paths = vec![directory.path().join("*.log").to_string_lossy().into_owned()];
+    let paths = vec![
+        directory
+            .path()
+            .join("*.log")
+            .to_string_lossy()
+            .into_owned(),
+    ];
     (directory, file, paths)
 }
 
@@ -88,7 +94,13 @@ fn a_file_that_grows_is_read_on_and_a_line_waits_for_its_end() {
 #[test]
 fn files_and_paths_that_come_later_are_found() {
     let (directory, file, mut paths) = directory();
-    paths.push(directory.path().join("named").to_string_lossy().into_owned());
+    paths.push(
+        directory
+            .path()
+            .join("named")
+            .to_string_lossy()
+            .into_owned(),
+    );
     let mut following = Following::new(&paths, 3);
     assert!(following.read().is_empty());
     append(&file, "a\n");
@@ -104,7 +116,9 @@ fn files_and_paths_that_come_later_are_found() {
 fn a_file_that_is_rotated_is_read_to_its_end_and_its_successor_from_the_beginning() {
     for still_matches in [false, true] {
         let (directory, file, paths) = directory();
-        let old = directory.path().join(if still_matches { "a.1.log" } else { "a.log.1" });
+        let old = directory
+            .path()
+            .join(if still_matches { "a.1.log" } else { "a.log.1" });
         append(&file, "a\n");
         let mut following = Following::new(&paths, 2);
         assert_eq!(following.read(), ["a"]);
@@ -120,7 +134,11 @@ fn a_file_that_is_rotated_is_read_to_its_end_and_its_successor_from_the_beginnin
         following.now += GRACE;
         let rest = following.read();
         assert_eq!(rest, if still_matches { vec![] } else { vec!["half"] });
-        let open: usize = following.sources.iter().map(|source| source.files.len()).sum();
+        let open: usize = following
+            .sources
+            .iter()
+            .map(|source| source.files.len())
+            .sum();
         assert_eq!(open, if still_matches { 2 } else { 1 });
     }
 }

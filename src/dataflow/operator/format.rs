@@ -77,7 +77,9 @@ fn write_json(column: &ColumnView<'_>, row: usize, line: &mut String) {
         // What JSON has no number for is null.
         ColumnView::Float64(array) => serde_json::Value::from(array.value(row)),
         ColumnView::Bool(array) => serde_json::Value::from(array.value(row)),
-        ColumnView::Timestamp(array) => serde_json::Value::from(timestamp::format(array.value(row))),
+        ColumnView::Timestamp(array) => {
+            serde_json::Value::from(timestamp::format(array.value(row)))
+        }
     };
     write!(line, "{value}").expect("writing to memory doesn't fail");
 }
@@ -89,7 +91,7 @@ fn write_csv(column: &ColumnView<'_>, row: usize, separator: char, line: &mut St
     let text = match column {
         ColumnView::Text(array) => return csv::write(array.value(row), separator, line),
         ColumnView::Int64(array) => array.value(row).to_string(),
-        ColumnView::Float64(array) => array.value(row).to_string(),
+        ColumnView::Float64(array) => format!("{:?}", array.value(row)),
         ColumnView::Bool(array) => array.value(row).to_string(),
         ColumnView::Timestamp(array) => timestamp::format(array.value(row)),
     };
@@ -108,7 +110,10 @@ impl Operator for Format {
             lines.append_value(&line);
             if lines.values_slice().len() >= BATCH_BYTES || row + 1 == batch.num_rows() {
                 let column: ArrayRef = Arc::new(lines.finish());
-                output.emit(RecordBatch::try_new(Arc::clone(&self.output), vec![column])?);
+                output.emit(RecordBatch::try_new(
+                    Arc::clone(&self.output),
+                    vec![column],
+                )?);
             }
         }
         Ok(())

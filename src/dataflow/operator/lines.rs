@@ -35,7 +35,9 @@ impl LineBuffer {
 
     /// The next whole line, without its line break. A line that does not end is an error, as in a file.
     pub(super) fn next_line(&mut self) -> Result<Option<&[u8]>, OperatorError> {
-        let found = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
+        let found = self.bytes[self.searched..]
+            .iter()
+            .position(|byte| *byte == b'\n');
         let Some(found) = found else {
             self.searched = self.bytes.len();
             let waiting = (self.bytes.len() - self.start) as u64;
@@ -142,7 +144,10 @@ mod tests {
     #[test]
     fn a_line_without_end_is_an_error() {
         let mut buffer = LineBuffer::default();
-        buffer.push(&vec![b'x'; usize::try_from(LONGEST_LINE).expect("fits") + 1]);
+        buffer.push(&vec![
+            b'x';
+            usize::try_from(LONGEST_LINE).expect("fits") + 1
+        ]);
         assert!(buffer.next_line().is_err());
     }
 }

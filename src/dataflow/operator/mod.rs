@@ -181,10 +181,13 @@ impl Output {
 
     /// The batches that were emitted, in order.
     pub fn into_batches(self) -> Vec<RecordBatch> {
-        let batches = self.elements.into_iter().filter_map(|element| match element {
-            Element::Batch(batch) => Some(batch),
-            Element::Time(_) => None,
-        });
+        let batches = self
+            .elements
+            .into_iter()
+            .filter_map(|element| match element {
+                Element::Batch(batch) => Some(batch),
+                Element::Time(_) => None,
+            });
         batches.collect()
     }
 }
@@ -312,13 +315,19 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::Discard {} => Box::new(print::Discard::default()),
         OperatorSpec::ParseJson(spec) => Box::new(parse::json(&input, spec, output)?),
         OperatorSpec::ParseCsv(spec) => Box::new(parse::csv(&input, spec, output)?),
-        OperatorSpec::FlatMapRegex(spec) => Box::new(regex::FlatMapRegex::new(&input, spec, output)?),
+        OperatorSpec::FlatMapRegex(spec) => {
+            Box::new(regex::FlatMapRegex::new(&input, spec, output)?)
+        }
         OperatorSpec::FormatJson {} => Box::new(format::json(&input, output)),
         OperatorSpec::FormatCsv(spec) => Box::new(format::csv(spec.separator, output)),
         OperatorSpec::Watermarks(spec) => Box::new(watermarks::Watermarks::new(&input, spec)?),
         OperatorSpec::Aggregate(spec) => match &spec.trigger {
-            Trigger::Final => Box::new(aggregate_all::AggregateAll::new(&input, spec, false, output)?),
-            Trigger::Updates => Box::new(aggregate_all::AggregateAll::new(&input, spec, true, output)?),
+            Trigger::Final => Box::new(aggregate_all::AggregateAll::new(
+                &input, spec, false, output,
+            )?),
+            Trigger::Updates => Box::new(aggregate_all::AggregateAll::new(
+                &input, spec, true, output,
+            )?),
             Trigger::Window(window) => {
                 Box::new(windows::WindowAggregate::new(&input, spec, window, output)?)
             }

@@ -33,7 +33,9 @@ pub(super) fn json(
     Ok(Parse {
         column: column_of(input, &spec.column)?.0,
         format: Json {
-            places: columns.map(|(place, column)| (column.name.clone(), place)).collect(),
+            places: columns
+                .map(|(place, column)| (column.name.clone(), place))
+                .collect(),
         },
         rows: RowReader::new(spec.reading.clone(), output),
     })
@@ -95,7 +97,12 @@ impl Format for Csv {
 
 impl<F: Format> Operator for Parse<F> {
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
-        for text in batch.column(self.column).as_string::<i32>().iter().flatten() {
+        for text in batch
+            .column(self.column)
+            .as_string::<i32>()
+            .iter()
+            .flatten()
+        {
             let found = self.format.find(text, &self.rows).transpose();
             if let Some(found) = found {
                 self.rows.add(found, text, output)?;

@@ -42,7 +42,9 @@ fn csv_spec(reading: Reading, header: bool) -> OperatorSpec {
 fn parsed(spec: &OperatorSpec, lines: &[&str]) -> Result<Vec<String>, String> {
     let input = texts("line", lines);
     let mut harness = Harness::new(spec, &input);
-    harness.try_process(input).map_err(|error| error.to_string())?;
+    harness
+        .try_process(input)
+        .map_err(|error| error.to_string())?;
     Ok(harness.lines())
 }
 
@@ -82,7 +84,10 @@ fn a_record_that_can_not_be_read_fails_the_job_or_is_left_out_or_has_no_values()
     ];
     assert_eq!(
         parsed(&json_spec(user_and_bytes(OnError::Fail)), &lines),
-        Err(r#"column `bytes`: "many" is no int64, at record [{"user": "b", "bytes": "many"}]"#.into())
+        Err(
+            r#"column `bytes`: "many" is no int64, at record [{"user": "b", "bytes": "many"}]"#
+                .into()
+        )
     );
     let skipped = parsed(&json_spec(user_and_bytes(OnError::Skip)), &lines);
     assert_eq!(skipped.expect("skipped"), ["a 1", "e 5"]);
@@ -92,7 +97,11 @@ fn a_record_that_can_not_be_read_fails_the_job_or_is_left_out_or_has_no_values()
         ["a 1", "b null", "c null", "null null", "null null", "e 5"]
     );
     let error = parsed(&json_spec(user_and_bytes(OnError::Fail)), &["[1]"]);
-    assert!(error.expect_err("no object").starts_with("no JSON object: "));
+    assert!(
+        error
+            .expect_err("no object")
+            .starts_with("no JSON object: ")
+    );
 }
 
 #[test]

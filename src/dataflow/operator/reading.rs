@@ -87,7 +87,11 @@ impl RowReader {
     pub(super) fn flush(&mut self, output: &mut Output) -> Result<(), OperatorError> {
         if self.rows > 0 {
             self.rows = 0;
-            let columns = self.builders.iter_mut().map(ColumnBuilder::finish).collect();
+            let columns = self
+                .builders
+                .iter_mut()
+                .map(ColumnBuilder::finish)
+                .collect();
             output.emit(RecordBatch::try_new(Arc::clone(&self.output), columns)?);
         }
         Ok(())
@@ -125,18 +129,14 @@ fn default_value(default: &serde_json::Value) -> Value<'static> {
             Some(number) => Value::Int(number),
             None => number.as_f64().map_or(Value::Null, Value::Float),
         },
-        serde_json::Value::Null
-        | serde_json::Value::Array(_)
-        | serde_json::Value::Object(_) => Value::Null,
+        serde_json::Value::Null | serde_json::Value::Array(_) | serde_json::Value::Object(_) => {
+            Value::Null
+        }
     }
 }
 
 /// A value as a column's type has it; none if it can't be that.
-fn in_type<'a>(
-    found: &Value<'a>,
-    wanted: ColumnType,
-    format: Option<&str>,
-) -> Option<Value<'a>> {
+fn in_type<'a>(found: &Value<'a>, wanted: ColumnType, format: Option<&str>) -> Option<Value<'a>> {
     Some(match (wanted, found) {
         (_, Value::Null) => return None,
         (ColumnType::String, Value::Text(text)) => Value::Text(text.clone()),
@@ -144,7 +144,6 @@ fn in_type<'a>(
         (ColumnType::Int64, Value::Int(number)) => Value::Int(*number),
         (ColumnType::Int64, Value::Text(text)) => Value::Int(text.trim().parse().ok()?),
         (ColumnType::Float64, Value::Float(number)) => Value::Float(*number),
-        #[allow(clippy::cast_precision_loss)]
         (ColumnType::Float64, Value::Int(number)) => Value::Float(*number as f64),
         (ColumnType::Float64, Value::Text(text)) => Value::Float(text.trim().parse().ok()?),
         (ColumnType::Bool, Value::Bool(truth)) => Value::Bool(*truth),

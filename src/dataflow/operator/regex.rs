@@ -28,7 +28,9 @@ impl FlatMapRegex {
         let names = regex.capture_names().enumerate();
         Ok(FlatMapRegex {
             column: column_of(input, &spec.column)?.0,
-            groups: names.filter_map(|(group, name)| name.map(|_| group)).collect(),
+            groups: names
+                .filter_map(|(group, name)| name.map(|_| group))
+                .collect(),
             rows: RowReader::new(spec.full_reading(&regex), output),
             regex,
         })
@@ -37,7 +39,12 @@ impl FlatMapRegex {
 
 impl Operator for FlatMapRegex {
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
-        for text in batch.column(self.column).as_string::<i32>().iter().flatten() {
+        for text in batch
+            .column(self.column)
+            .as_string::<i32>()
+            .iter()
+            .flatten()
+        {
             for found in self.regex.captures_iter(text) {
                 let values = self.groups.iter().map(|group| {
                     let value = found.get(*group)?;

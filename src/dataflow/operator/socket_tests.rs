@@ -1,7 +1,5 @@
 //! Both ends of a socket against a real one.
 
-use std::sync::Arc;
-
 use arrow_array::cast::AsArray;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
@@ -57,7 +55,10 @@ async fn a_source_connects_again_when_its_server_goes_away() {
         stream.write_all(text.as_bytes()).await.expect("sent");
         drop(stream);
         let lines = take(&mut source, 3).await;
-        assert_eq!(lines, ["1", "2", "3"].map(|number| format!("{round}{number}")));
+        assert_eq!(
+            lines,
+            ["1", "2", "3"].map(|number| format!("{round}{number}"))
+        );
     }
 }
 
@@ -96,14 +97,16 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
     let (listener, address) = listener().await;
     let mut sink = SocketSink::new(&address);
     sink.open().expect("opened");
-    sink.process(texts("w", &["a", "b"]), &mut Output::default()).expect("queued");
+    sink.process(texts("w", &["a", "b"]), &mut Output::default())
+        .expect("queued");
     let (stream, _) = listener.accept().await.expect("it comes");
     let mut reader = BufReader::new(stream);
     assert_eq!(line(&mut reader).await.as_deref(), Some("a"));
     // It goes away with a line unread.
     drop(reader);
     let (stream, _) = listener.accept().await.expect("it comes back");
-    sink.process(texts("w", &["c"]), &mut Output::default()).expect("queued");
+    sink.process(texts("w", &["c"]), &mut Output::default())
+        .expect("queued");
     let finishing = tokio::task::spawn_blocking(sink.prepare_commit().expect("it has to finish"));
     let mut reader = BufReader::new(stream);
     let mut lines = Vec::new();
@@ -121,10 +124,11 @@ async fn a_sink_that_nobody_reads_has_no_room_and_can_be_dropped() {
     sink.open().expect("opened");
     assert!(sink.without_room().is_none());
     let long = "x".repeat(1024 * 1024);
-    sink.process(texts("w", &[&long]), &mut Output::default()).expect("queued");
+    sink.process(texts("w", &[&long]), &mut Output::default())
+        .expect("queued");
     let room = sink.without_room().expect("it is full");
     let finishing = tokio::task::spawn_blocking(sink.prepare_commit().expect("it has to finish"));
     drop(sink);
     assert!(finishing.await.expect("no panic").is_err());
-    drop(Arc::clone(&room));
+    drop(room);
 }

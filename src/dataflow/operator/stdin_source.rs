@@ -204,10 +204,9 @@ mod tests {
             output,
             ..context(0, 1)
         };
-        StdinSource {
-            slot,
-            ..StdinSource::new(&context)
-        }
+        let mut source = StdinSource::new(&context);
+        source.slot = slot;
+        source
     }
 
     async fn next(source: &mut StdinSource) -> Option<Vec<String>> {

@@ -127,7 +127,9 @@ impl Harness {
     pub(crate) fn watermark(&mut self, watermark: i64) {
         let mut output = Output::default();
         let signal = TimeSignal::Watermark(watermark);
-        self.operator.signal(signal, &mut output).expect("time is taken");
+        self.operator
+            .signal(signal, &mut output)
+            .expect("time is taken");
         self.dropped.count(&output);
         self.emitted.extend(output.into_batches());
     }

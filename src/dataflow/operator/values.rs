@@ -35,9 +35,7 @@ impl ColumnBuilder {
             DataType::Int64 => ColumnBuilder::Int64(Int64Builder::new()),
             DataType::Float64 => ColumnBuilder::Float64(Float64Builder::new()),
             DataType::Boolean => ColumnBuilder::Bool(BooleanBuilder::new()),
-            DataType::Timestamp(..) => {
-                ColumnBuilder::Timestamp(TimestampMillisecondBuilder::new())
-            }
+            DataType::Timestamp(..) => ColumnBuilder::Timestamp(TimestampMillisecondBuilder::new()),
             _ => ColumnBuilder::Text(StringBuilder::new()),
         }
     }

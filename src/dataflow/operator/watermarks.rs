@@ -55,7 +55,9 @@ impl Operator for Watermarks {
             return Ok(());
         };
         self.seen = true;
-        let possible = latest.saturating_sub(self.out_of_orderness).saturating_sub(1);
+        let possible = latest
+            .saturating_sub(self.out_of_orderness)
+            .saturating_sub(1);
         let watermark = self.watermark.map_or(possible, |said| said.max(possible));
         if self.watermark != Some(watermark) || self.idle {
             self.watermark = Some(watermark);
@@ -111,10 +113,13 @@ mod tests {
     }
 
     fn signals(output: &mut Output) -> Vec<TimeSignal> {
-        let signals = output.take().into_iter().filter_map(|element| match element {
-            Element::Time(signal) => Some(signal),
-            Element::Batch(_) => None,
-        });
+        let signals = output
+            .take()
+            .into_iter()
+            .filter_map(|element| match element {
+                Element::Time(signal) => Some(signal),
+                Element::Batch(_) => None,
+            });
         signals.collect()
     }
 

@@ -82,7 +82,9 @@ impl WindowAggregate {
     /// Emits what the watermark has passed, and forgets what nothing changes any more.
     fn advance(&mut self, watermark: i64, output: &mut Output) -> Result<(), OperatorError> {
         let before = std::mem::replace(&mut self.watermark, watermark);
-        let passed = self.windows.range(..=watermark.saturating_sub(self.size - 1));
+        let passed = self
+            .windows
+            .range(..=watermark.saturating_sub(self.size - 1));
         for (start, table) in passed {
             if start + self.size - 1 > before {
                 let mut results = table.iter().map(|(key, cells)| (&**key, &**cells));
@@ -115,7 +117,12 @@ fn emit<'r>(
             let Some((start, key, cells)) = results.next() else {
                 break;
             };
-            bytes += key.len() + builders.iter().map(ColumnBuilder::text_bytes).sum::<usize>() / BATCH_ROWS;
+            bytes += key.len()
+                + builders
+                    .iter()
+                    .map(ColumnBuilder::text_bytes)
+                    .sum::<usize>()
+                    / BATCH_ROWS;
             keys.push(key);
             starts.push(start);
             Accumulator::append(&mut builders, cells);
@@ -147,11 +154,16 @@ fn times(column: &ArrayRef) -> Option<&[i64]> {
 pub(super) fn event_times(batch: &RecordBatch, column: usize) -> Result<&[i64], OperatorError> {
     let times = times(batch.column(column))
         .ok_or_else(|| OperatorError::specification("the event time is no timestamp or int64"))?;
-    let impossible = times.iter().position(|time| timestamp::in_range(*time).is_none());
+    let impossible = times
+        .iter()
+        .position(|time| timestamp::in_range(*time).is_none());
     match impossible {
         None => Ok(times),
         Some(row) => Err(OperatorError::Record {
-            message: format!("its event time {} can't be milliseconds since 1970", times[row]),
+            message: format!(
+                "its event time {} can't be milliseconds since 1970",
+                times[row]
+            ),
             record: show_record(batch, row),
         }),
     }

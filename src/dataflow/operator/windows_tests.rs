@@ -26,7 +26,8 @@ fn spec(size_ms: u64, slide_ms: u64, allowed_lateness_ms: u64) -> OperatorSpec {
 
 /// Records of key, time and value.
 fn records(records: &[(i64, i64, i64)]) -> arrow_array::RecordBatch {
-    let column = |of: fn(&(i64, i64, i64)) -> i64| ints(&records.iter().map(of).collect::<Vec<_>>());
+    let column =
+        |of: fn(&(i64, i64, i64)) -> i64| ints(&records.iter().map(of).collect::<Vec<_>>());
     batch([
         ("k", column(|record| record.0)),
         ("t", column(|record| record.1)),

@@ -155,7 +155,9 @@ impl Chain {
 
     /// What tells that an operator without room has some again; none if there is room.
     pub(super) fn without_room(&self) -> Option<Arc<Notify>> {
-        self.links.iter().find_map(|link| link.operator.without_room())
+        self.links
+            .iter()
+            .find_map(|link| link.operator.without_room())
     }
 
     /// Tells one operator that its input has ended.

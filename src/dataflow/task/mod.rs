@@ -10,6 +10,8 @@ mod run;
 mod status;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod time_tests;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

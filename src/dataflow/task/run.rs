@@ -333,7 +333,9 @@ impl Outputs {
         }
         self.push_ready().await?;
         if let Some(signal) = self.signal.take() {
-            self.edges.iter().for_each(|edge| edge.writer.signal(signal));
+            self.edges
+                .iter()
+                .for_each(|edge| edge.writer.signal(signal));
         }
         self.flushed_at = Instant::now();
         Ok(())

@@ -128,9 +128,13 @@ impl Aggregation {
                 let found = plain_column(input, column)?;
                 let function = self.function;
                 function.result(found).ok_or_else(|| {
-                    vec![wrong_type(input, column, found, function.wanted(), |found| {
-                        function.result(found).is_some()
-                    })]
+                    vec![wrong_type(
+                        input,
+                        column,
+                        found,
+                        function.wanted(),
+                        |found| function.result(found).is_some(),
+                    )]
                 })?
             }
         };

@@ -113,7 +113,8 @@ impl Reading {
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.columns.is_empty() {
-            problems.push("`columns` is empty: declare at least one, such as `user: string`".into());
+            problems
+                .push("`columns` is empty: declare at least one, such as `user: string`".into());
         }
         if self.columns.len() > MAX_COLUMNS {
             problems.push(format!("it has more than {MAX_COLUMNS} columns"));
@@ -135,7 +136,9 @@ impl Reading {
             if let Some(problem) = super::super::validate::name_problem(name) {
                 problems.push(format!("the name of a column {problem}"));
             } else if !seen.insert(name) {
-                problems.push(format!("column `{name}` is declared twice: declare it once"));
+                problems.push(format!(
+                    "column `{name}` is declared twice: declare it once"
+                ));
             }
             if let Some(default) = &column.default
                 && value_in_type(default, column.column_type).as_ref() != Some(default)

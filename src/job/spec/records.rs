@@ -77,7 +77,9 @@ fn separator_problem(separator: char) -> Option<String> {
     let usable = separator == '\t' || separator.is_ascii_graphic() || separator == ' ';
     let usable = usable && separator != '"' && !separator.is_ascii_alphanumeric();
     (!usable).then(|| {
-        format!("`separator` is {separator:?}: write a punctuation mark such as `,` or `;`, or a tab")
+        format!(
+            "`separator` is {separator:?}: write a punctuation mark such as `,` or `;`, or a tab"
+        )
     })
 }
 

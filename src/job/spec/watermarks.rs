@@ -27,7 +27,8 @@ impl Watermarks {
         }
         if self.idle_timeout_ms == Some(0) {
             problems.push(
-                "`idle-timeout` is 0: write a time, or leave it out to wait for every subtask".into(),
+                "`idle-timeout` is 0: write a time, or leave it out to wait for every subtask"
+                    .into(),
             );
         }
         problems

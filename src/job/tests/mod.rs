@@ -4,6 +4,7 @@ mod chaining;
 mod examples;
 mod messages;
 mod parameters;
+mod pipelines;
 mod robustness;
 
 use std::collections::BTreeMap;

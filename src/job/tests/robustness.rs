@@ -191,11 +191,12 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn operator() -> impl Strategy<Value = v1::Operator> {
-    let column = (text(), -1..7_i32, any::<bool>()).prop_map(|(name, r#type, nullable)| v1::Column {
-        name,
-        r#type,
-        nullable,
-    });
+    let column =
+        (text(), -1..7_i32, any::<bool>()).prop_map(|(name, r#type, nullable)| v1::Column {
+            name,
+            r#type,
+            nullable,
+        });
     (text(), text(), prop::collection::vec(column, 0..3))
         .prop_map(|(name, spec, output)| v1::Operator { name, spec, output })
 }

@@ -20,7 +20,9 @@ impl Check<'_> {
                 && let Some(problem) = self.parallelism_problem(parallelism)
             {
                 self.report(index, format!("its parallelism {problem}"));
-            } else if self.nodes[index].parallelism.is_some_and(|parallelism| parallelism > 1)
+            } else if self.nodes[index]
+                .parallelism
+                .is_some_and(|parallelism| parallelism > 1)
                 && self.runs_once(index)
             {
                 self.report(index, "it can only run once: remove its `parallelism`");

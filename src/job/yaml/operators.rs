@@ -194,7 +194,8 @@ fn aggregation(key: &Key, node: &Node, reader: &mut Reader) -> Option<Aggregatio
                 return match found {
                     None => {
                         let instead = instead(&function.text, functions);
-                        let message = format!("there is no function `{}`; {instead}", function.text);
+                        let message =
+                            format!("there is no function `{}`; {instead}", function.text);
                         reader.problem(Some(function.position), message);
                         None
                     }
@@ -232,7 +233,8 @@ fn windows(
         return Some(None);
     };
     if emit.is_some() {
-        let message = "`emit` says nothing with a `window`, which is emitted when it has passed: remove it";
+        let message =
+            "`emit` says nothing with a `window`, which is emitted when it has passed: remove it";
         reader.problem(Some(node.position), message);
     }
     let mut fields = Fields::of(node, reader);
@@ -259,7 +261,9 @@ fn windows(
             return None;
         }
     };
-    Some(Some(lateness.map_or(windows, |lateness| windows.allowing_lateness(lateness))))
+    Some(Some(lateness.map_or(windows, |lateness| {
+        windows.allowing_lateness(lateness)
+    })))
 }
 
 fn reading(
@@ -270,6 +274,11 @@ fn reading(
     let on_error = fields.optional_value("on-error", reader, |reader, field, node| {
         reader.one_of(field, node, &OnError::ALL)
     });
+    // YAML has a value of that name.
+    let on_error = match fields.is_null("on-error") {
+        true => Some(OnError::Null),
+        false => on_error,
+    };
     let timestamp_format = fields.optional("timestamp-format", reader, Reader::text);
     Some(Reading {
         columns: columns?,
@@ -325,7 +334,9 @@ fn column_type(reader: &mut Reader, field: &str, node: &Node) -> Option<(ColumnT
         Some(name) => (name, true),
         None => (text, false),
     };
-    let found = ColumnType::ALL.into_iter().find(|known| known.name() == name);
+    let found = ColumnType::ALL
+        .into_iter()
+        .find(|known| known.name() == name);
     if found.is_none() {
         let instead = instead(name, ColumnType::ALL.map(ColumnType::name));
         let message = format!("`{field}` has no type {}; {instead}", node.describe());

@@ -186,6 +186,13 @@ impl<'n> Fields<'n> {
         (node.value != Value::Null).then_some(node)
     }
 
+    /// Whether a field is there and says null.
+    pub fn is_null(&self, name: &str) -> bool {
+        self.fields
+            .iter()
+            .any(|(key, node)| key.text == name && node.value == Value::Null)
+    }
+
     /// A field that may be left out.
     pub fn optional<T>(
         &mut self,

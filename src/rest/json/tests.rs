@@ -24,6 +24,8 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             records_out: 5,
             bytes_in: 100,
             bytes_out: 50,
+            late_records_dropped: 2,
+            records_skipped: 3,
         }),
     }
 }
@@ -96,6 +98,7 @@ fn metrics(factor: u64, complete: bool) -> Value {
         "write-bytes": 50 * factor, "write-bytes-complete": complete,
         "read-records": 10 * factor, "read-records-complete": complete,
         "write-records": 5 * factor, "write-records-complete": complete,
+        "late-records-dropped": 2 * factor, "records-skipped": 3 * factor,
         "accumulated-backpressured-time": 0, "accumulated-idle-time": 0, "accumulated-busy-time": 0
     })
 }

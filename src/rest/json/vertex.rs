@@ -82,6 +82,10 @@ pub struct IoMetrics {
     pub write_records: u64,
     /// Whether every subtask reported them.
     pub write_records_complete: bool,
+    /// Records that windows dropped because they came too late.
+    pub late_records_dropped: u64,
+    /// Records that were left out because they could not be read.
+    pub records_skipped: u64,
     /// Not measured.
     pub accumulated_backpressured_time: u64,
     /// Not measured.
@@ -101,6 +105,8 @@ impl IoMetrics {
                     sum.records_out += metrics.records_out;
                     sum.bytes_in += metrics.bytes_in;
                     sum.bytes_out += metrics.bytes_out;
+                    sum.late_records_dropped += metrics.late_records_dropped;
+                    sum.records_skipped += metrics.records_skipped;
                 }
                 None => complete = false,
             }
@@ -114,6 +120,8 @@ impl IoMetrics {
             read_records_complete: complete,
             write_records: sum.records_out,
             write_records_complete: complete,
+            late_records_dropped: sum.late_records_dropped,
+            records_skipped: sum.records_skipped,
             ..IoMetrics::default()
         }
     }
