@@ -79,7 +79,9 @@ impl FollowFiles {
         let mut present = BTreeSet::new();
         let mut found = BTreeSet::new();
         for path in &self.paths {
-            if Path::new(path).exists() || !path.contains(['*', '?', '[']) {
+            if Path::new(path).is_dir() {
+                found.extend(matching(&format!("{}/*", glob::Pattern::escape(path)))?);
+            } else if Path::new(path).exists() || !path.contains(['*', '?', '[']) {
                 found.insert(PathBuf::from(path));
             } else {
                 found.extend(matching(path)?);

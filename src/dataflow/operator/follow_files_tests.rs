@@ -113,6 +113,19 @@ fn files_and_paths_that_come_later_are_found() {
 }
 
 #[test]
+fn a_directory_stands_for_the_files_in_it() {
+    let (directory, file, _) = directory();
+    fs::create_dir(directory.path().join("inner")).expect("created");
+    append(&directory.path().join(".hidden"), "no\n");
+    append(&file, "a\n");
+    let path = directory.path().to_string_lossy().into_owned();
+    let mut following = Following::new(&[path], 1);
+    assert_eq!(following.read(), ["a"]);
+    append(&directory.path().join("b"), "b\n");
+    assert_eq!(following.read_later(), ["b"]);
+}
+
+#[test]
 fn a_file_that_is_rotated_is_read_to_its_end_and_its_successor_from_the_beginning() {
     for still_matches in [false, true] {
         let (directory, file, paths) = directory();

@@ -8,7 +8,7 @@ use super::super::typing::path_problems;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FollowFiles {
-    /// Paths or globs; none of them need exist so far.
+    /// Files, directories (all files in them that are not hidden) or globs; none of them need exist so far.
     pub paths: Vec<String>,
     /// How often it is looked for files that are new, gone or replaced.
     pub discovery_interval_ms: u64,
