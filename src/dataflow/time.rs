@@ -23,6 +23,19 @@ pub enum Element {
     Time(TimeSignal),
 }
 
+impl TimeSignal {
+    /// Adds this to what is still to be said: a watermark takes the place of all before it, idle stands behind one. Never
+    /// more than these two.
+    pub(super) fn add_to(self, signals: &mut Vec<TimeSignal>) {
+        match self {
+            TimeSignal::Watermark(_) => signals.clear(),
+            TimeSignal::Idle if signals.last() == Some(&TimeSignal::Idle) => return,
+            TimeSignal::Idle => {}
+        }
+        signals.push(self);
+    }
+}
+
 /// How far one channel has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChannelTime {
@@ -57,6 +70,8 @@ impl ChannelTime {
 #[derive(Debug, Default)]
 pub(super) struct Alignment {
     told: ChannelTime,
+    /// What is to be told next.
+    owed: Option<TimeSignal>,
 }
 
 impl Alignment {
@@ -65,14 +80,21 @@ impl Alignment {
         from.idle || to.idle || from.watermark <= self.told.watermark
     }
 
+    /// What is to be told after what [`Alignment::align`] said, before anything else is taken.
+    pub(super) fn owed(&mut self) -> Option<TimeSignal> {
+        let signal = self.owed.take()?;
+        self.told.apply(signal);
+        Some(signal)
+    }
+
     /// What is to be told, if that is more than was told before. Channels that have ended are not among these.
     pub(super) fn align(
         &mut self,
         channels: impl Iterator<Item = ChannelTime>,
     ) -> Option<TimeSignal> {
-        let (mut any, mut least) = (false, None);
+        let (mut latest, mut least) = (None, None);
         for channel in channels {
-            any = true;
+            latest = latest.max(Some(channel.watermark));
             if !channel.idle {
                 least = Some(
                     least.map_or(channel.watermark, |least: i64| least.min(channel.watermark)),
@@ -83,7 +105,14 @@ impl Alignment {
             Some(least) if least > self.told.watermark || self.told.idle => {
                 TimeSignal::Watermark(least.max(self.told.watermark))
             }
-            None if any && !self.told.idle => TimeSignal::Idle,
+            // Had the others been idle first, the latest would have counted alone: the order makes no difference.
+            None if latest.is_some() && !self.told.idle => {
+                self.owed = Some(TimeSignal::Idle);
+                match latest {
+                    Some(latest) if latest > self.told.watermark => TimeSignal::Watermark(latest),
+                    Some(_) | None => return self.owed(),
+                }
+            }
             Some(_) | None => return None,
         };
         self.told.apply(signal);
@@ -132,6 +161,36 @@ mod tests {
         assert_eq!(align(&[]), None);
     }
 
+    #[test]
+    fn in_which_order_channels_fall_idle_makes_no_difference() {
+        for first in [0, 1] {
+            let mut alignment = Alignment::default();
+            let mut channels = [after(&[Watermark(7)]), ChannelTime::default()];
+            let mut said = Vec::new();
+            for index in [first, 1 - first] {
+                channels[index].apply(Idle);
+                said.extend(alignment.align(channels.iter().copied()));
+                said.extend(alignment.owed());
+            }
+            assert_eq!(said, [Watermark(7), Idle]);
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_said_is_a_watermark_and_then_idle_at_most() {
+        let mut signals = Vec::new();
+        let mut said = |signal: TimeSignal| {
+            signal.add_to(&mut signals);
+            signals.clone()
+        };
+        assert_eq!(said(Idle), [Idle]);
+        assert_eq!(said(Watermark(1)), [Watermark(1)]);
+        assert_eq!(said(Watermark(2)), [Watermark(2)]);
+        assert_eq!(said(Idle), [Watermark(2), Idle]);
+        assert_eq!(said(Idle), [Watermark(2), Idle]);
+        assert_eq!(said(Watermark(3)), [Watermark(3)]);
+    }
+
     proptest! {
         #[test]
         fn time_never_goes_back_and_skipping_what_can_not_change_it_changes_nothing(
@@ -149,12 +208,14 @@ mod tests {
                     false => None,
                 };
                 prop_assert_eq!(found, expected);
+                prop_assert_eq!(when_needed.owed(), always.owed());
                 if let Some(Watermark(watermark)) = found {
                     prop_assert!(watermark >= highest);
                     highest = watermark;
                     let active = channels.iter().filter(|channel| !channel.idle);
                     let least = active.map(|channel| channel.watermark).min();
-                    prop_assert!(least.is_some_and(|least| least <= watermark));
+                    let latest = channels.iter().map(|channel| channel.watermark).max();
+                    prop_assert!(least.or(latest).is_some_and(|known| known <= watermark));
                 }
             }
         }

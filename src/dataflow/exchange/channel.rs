@@ -1,6 +1,6 @@
 //! A bounded queue of batches between one producer and one consumer: what backpressure rests on. What is said about event
 //! time stands between the batches; it takes no place and needs no credit, since of what was said without a batch in between
-//! only the last is kept.
+//! only the last watermark is kept, and idle behind it.
 //!
 //! Between tasks of one TaskManager it is the whole channel. Over the network there is one at each end: the producer's, out of
 //! which the server sends as far as the consumer's credit goes, and the consumer's, whose free places are that credit.
@@ -119,16 +119,19 @@ impl Channel {
         true
     }
 
-    /// Says how far event time has come; in place of what was said last, if no batch came since.
+    /// Says how far event time has come; in place of the watermark that was said last, if no batch came since.
     pub(super) fn signal(&self, signal: TimeSignal) {
         let mut state = self.lock();
         if state.end.is_some() {
             return;
         }
-        match state.queue.back_mut() {
-            Some(Element::Time(last)) => *last = signal,
-            Some(Element::Batch(_)) | None => state.queue.push_back(Element::Time(signal)),
+        let mut signals = Vec::new();
+        while let Some(Element::Time(said)) = state.queue.back().cloned() {
+            state.queue.pop_back();
+            signals.insert(0, said);
         }
+        signal.add_to(&mut signals);
+        state.queue.extend(signals.into_iter().map(Element::Time));
         state.wake();
     }
 
@@ -309,6 +312,8 @@ mod tests {
         for _ in 0..PLACES {
             assert!(matches!(channel.pop(), Popped::Batch(_)));
         }
+        let last = channel.pop();
+        assert!(matches!(last, Popped::Time(TimeSignal::Watermark(100))));
         assert!(matches!(channel.pop(), Popped::Time(TimeSignal::Idle)));
         assert!(matches!(channel.pop(), Popped::Empty));
     }

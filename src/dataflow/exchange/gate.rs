@@ -77,6 +77,9 @@ impl InputGate {
 
     /// The next batch of any channel, in turn.
     pub(in crate::dataflow) fn poll(&mut self) -> Result<Input, InputError> {
+        if let Some(signal) = self.alignment.owed() {
+            return Ok(Input::Time(signal));
+        }
         let mut looked_at = 0;
         while looked_at < self.sources.len() {
             let index = self.next % self.sources.len();

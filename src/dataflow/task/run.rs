@@ -270,7 +270,7 @@ struct Outputs {
     counters: Arc<Counters>,
     flushed_at: Instant,
     /// What is to be said about event time once all records before it are out.
-    signal: Option<TimeSignal>,
+    signals: Vec<TimeSignal>,
 }
 
 impl Outputs {
@@ -298,7 +298,7 @@ impl Outputs {
             edges,
             counters: Arc::clone(counters),
             flushed_at: Instant::now(),
-            signal: None,
+            signals: Vec::new(),
         })
     }
 
@@ -315,7 +315,7 @@ impl Outputs {
                     }
                     self.push_ready().await?;
                 }
-                Element::Time(signal) => self.signal = Some(signal),
+                Element::Time(signal) => signal.add_to(&mut self.signals),
             }
         }
         Ok(())
@@ -332,7 +332,7 @@ impl Outputs {
             edge.partitioner.flush()?;
         }
         self.push_ready().await?;
-        if let Some(signal) = self.signal.take() {
+        for signal in self.signals.drain(..) {
             self.edges
                 .iter()
                 .for_each(|edge| edge.writer.signal(signal));
