@@ -48,7 +48,7 @@ impl JobMasterActor {
             }
         };
         Ok(pb::RegisterTaskManagerResponse {
-            registration: Some(answer.into_message()),
+            registration: Some(answer.into_message(&self.context.sender.cluster_incarnation)),
             job_incarnation,
         })
     }

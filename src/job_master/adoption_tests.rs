@@ -9,7 +9,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::JobMasterOptions;
 use super::event::{Connection, Effect, Event, Refusal, Registration, SubmitOutcome};
 use super::recovered::{
-    RECONCILE_MS, Recovered, both, end, id, location, one_region, placed, report, two_regions,
+    RECONCILE_MS, Recovered, both, end, id, location, one_region, placed, report, slot, two_regions,
 };
 use super::restart::RestartStrategy;
 use super::scripted::{Fixture, lock, options, wait_until};
@@ -284,6 +284,35 @@ fn another_incarnation_of_a_task_manager_has_nothing_to_adopt() {
     assert!(job.cancelled().contains(&("tm1".to_owned(), 1, 1)));
     job.reports("tm1", both(1, 1, S::Canceled));
     job.assert_restarts(1, &[("tm0", 0)]);
+}
+
+#[test]
+fn a_slot_idles_only_from_the_end_of_the_reconciliation_on() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 1));
+    job.register("tm0", "1", both(0, 1, S::Running));
+    let surplus = pb::SlotOffer {
+        allocation_id: slot(9).to_string(),
+        slot: 1,
+        profile: None,
+    };
+    job.hear(Event::SlotsOffered {
+        connection: job.connection("tm0"),
+        slots: vec![surplus],
+    });
+    let freed = |job: &Recovered| {
+        let is_freed = |effect: &&Effect| matches!(effect, Effect::FreeSlots { .. });
+        job.effects.iter().filter(is_freed).count()
+    };
+    // Six times as long as slots idle.
+    job.pass(30_000);
+    assert_eq!(freed(&job), 0);
+    job.register("tm1", "1", both(1, 1, S::Running));
+    job.assert_adopted(4);
+    job.pass(4_999);
+    assert_eq!(freed(&job), 0);
+    job.pass(1);
+    assert_eq!(freed(&job), 1);
 }
 
 #[test]

@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use super::core::{Connection, Contact, Core, Effect};
 use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::{Options, ResourceManagerServices};
-use crate::gateway::registration::Answer;
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
     ResourceRequirements, TaskExecutorGateway,
@@ -129,7 +128,8 @@ impl Actor {
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
-                answer_to(reply, answer.map(Answer::into_message));
+                let cluster = self.core.term().incarnation.to_string();
+                answer_to(reply, answer.map(|answer| answer.into_message(&cluster)));
             }
             Message::SlotsAvailable(request, reply) => {
                 answer_to(reply, self.core.slots_available(now, request));

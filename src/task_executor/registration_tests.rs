@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::scripted_leader::*;
 use super::testing::*;
-use super::tests::{A1, A2, running};
 use super::*;
 use crate::gateway::GatewayError;
 

@@ -318,8 +318,10 @@ impl Core {
         let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
         known.to_offer.insert(holder.allocation);
         if known.connection.is_registered() {
-            self.slots
-                .start_timer(holder.allocation, now, self.options.slot_timeout);
+            if self.is_led {
+                self.slots
+                    .start_timer(holder.allocation, now, self.options.slot_timeout);
+            }
             self.flush(now, holder.job);
         } else if known.connection.is_idle() {
             self.connect(Target::JobMaster(holder.job));

@@ -8,20 +8,12 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::{ExecutionState, JobStatus};
 
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-
-const JOB: JobId = JobId::from_bits(0xA);
+use crate::process::testing::running::{self, JOB, used_task_manager};
 
 /// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
 async fn running(job_managers: u32) -> (TestCluster, String) {
-    let cluster = TestCluster::start(job_managers, 3, 1).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    assert_eq!(cluster.until_running(JOB, 4).await, 1);
-    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
-    let used = life.split('#').next().unwrap_or_default().to_owned();
+    let cluster = running::running(job_managers, 3, 1).await;
+    let used = used_task_manager(&cluster);
     (cluster, used)
 }
 
@@ -92,7 +84,8 @@ async fn a_task_manager_that_comes_back_late_is_adopted() {
     cluster.world.cut(&used);
     kill_leader(&mut cluster).await;
     until_awaited(&cluster, 2).await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Longer than anybody waits for a slot to be taken or lets it idle, and shorter than a TaskManager is waited for.
+    tokio::time::sleep(Duration::from_secs(30)).await;
     until_awaited(&cluster, 2).await;
     cluster.world.heal(&used);
     finishes(&cluster, 1).await;
