@@ -13,6 +13,7 @@ use super::dial::Awaiting;
 use super::peers::Reports;
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
+use crate::gateway::refusals::Refusals;
 use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
@@ -29,6 +30,7 @@ pub(super) struct LauncherServices {
     pub store: Arc<JobStore>,
     pub resources: Arc<dyn ResourceRequirementsGateway>,
     pub connector: Arc<dyn Connector>,
+    pub refusals: Arc<dyn Refusals>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
     /// Hears of each JobMaster of a recovered job.
@@ -75,6 +77,7 @@ impl JobMasterLauncher for Launcher {
             state_store: services.store.clone(),
             resources: services.resources.clone(),
             connector: services.connector.clone(),
+            refusals: services.refusals.clone(),
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),

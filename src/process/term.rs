@@ -31,7 +31,8 @@ use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
 use super::peers::takeover::TakeoverRecord;
 use super::peers::{
-    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse, look_for_the_deposed,
+    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
+    look_for_the_deposed, refusals,
 };
 use super::settings;
 use super::sinks::Sinks;
@@ -43,6 +44,7 @@ use crate::dispatcher::{
 };
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
+use crate::gateway::refusals::Refusals;
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -160,12 +162,14 @@ async fn lead_on(
     }
     let placements = Placements::of(&recovered);
     let awaiting = Awaiting::default();
+    let (refusals, mut refused) = refusals(services.peers.is_some());
     let term = start_components(
         services,
         session,
         store.clone(),
         recovered,
         awaiting.clone(),
+        refusals,
     );
     services.current.begin(term.components.clone());
     // Ends with the term.
@@ -231,6 +235,7 @@ async fn lead_on(
                     &resources,
                     session,
                     hand_over,
+                    &mut refused,
                 ) => match never {},
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
@@ -298,6 +303,7 @@ fn start_components(
     store: Arc<JobStore>,
     recovered: RecoveredJobs,
     awaiting: Awaiting,
+    refusals: Arc<dyn Refusals>,
 ) -> StartedTerm {
     let options = &services.options;
     let on_higher_epoch = on_higher_epoch(services);
@@ -305,6 +311,7 @@ fn start_components(
         settings::resource_manager(options),
         ResourceManagerServices {
             connector: services.connector.clone(),
+            refusals: refusals.clone(),
             term: Term {
                 cluster_id: options.ha.cluster_id.to_string(),
                 incarnation: session.incarnation().clone(),
@@ -322,6 +329,7 @@ fn start_components(
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),
+        refusals,
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
         awaiting,

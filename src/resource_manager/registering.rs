@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::core::{Core, Effect, Worker, millis};
 use super::job_masters::{Heard, Superseded};
 use super::report::parse_report;
+use crate::gateway::refusals::RefusedCalls;
 use crate::gateway::registration::Answer;
 use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
 use crate::telemetry::version;
@@ -92,7 +93,7 @@ impl Core {
                 memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
                 next_heartbeat: now + self.options.heartbeat_interval,
-                unreachable: 0,
+                refused: RefusedCalls::default(),
                 is_draining,
             },
         );
