@@ -36,6 +36,7 @@ impl JobMaster {
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
         let (outcome, outcome_seen) = watch::channel(None);
         let (reconciled, reconciled_seen) = watch::channel(None);
+        let (begun, begun_seen) = watch::channel(None);
         let stop = CancellationToken::new();
         let name = Arc::from(format!("the JobMaster of {}", context.graph.job_id));
         let handle = JobMasterHandle {
@@ -43,11 +44,13 @@ impl JobMaster {
             mailbox,
             outcome: outcome_seen,
             reconciled: reconciled_seen,
+            begun: begun_seen,
             stop: stop.clone(),
         };
         let seen = Seen {
             outcome,
             reconciled,
+            begun,
         };
         tokio::spawn(run(options, context, messages, seen, stop));
         handle
@@ -58,6 +61,7 @@ impl JobMaster {
 pub(super) struct Seen {
     pub(super) outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
     reconciled: watch::Sender<Option<Adoption>>,
+    begun: watch::Sender<Option<u64>>,
 }
 
 async fn run(
@@ -252,8 +256,17 @@ impl JobMasterActor {
                 }
             }
         }
+        self.tell_begun();
         self.tell_reconciled();
         Ok(answer)
+    }
+
+    /// Tells, once, that the record names this JobMaster.
+    fn tell_begun(&self) {
+        if self.core.is_durable() && self.seen.begun.borrow().is_none() {
+            let incarnation = self.core.job_incarnation();
+            self.seen.begun.send_replace(Some(incarnation));
+        }
     }
 
     /// Tells, once, that nothing is awaited any more.

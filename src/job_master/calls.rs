@@ -213,10 +213,14 @@ impl Calls {
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
         };
+        let own_epoch = self.sender.epoch;
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.submit_tasks(request)).await;
             let (outcome, error) = match answer {
                 Ok(answer) => (SubmitOutcome::Answered(answer.refused), None),
+                Err(error @ GatewayError::Outdated { epoch, .. }) if epoch <= own_epoch => {
+                    (SubmitOutcome::Outdated, Some(error))
+                }
                 Err(error) => (SubmitOutcome::Unknown(error.to_string()), Some(error)),
             };
             let event = Event::TasksSubmitted {
