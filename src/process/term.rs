@@ -161,23 +161,20 @@ async fn lead_on(
         reports.recovering(0, jobs as u64);
     }
     let placements = Placements::of(&recovered);
-    let awaiting = Awaiting::default();
     let (refusals, mut refused) = refusals(services.peers.is_some());
+    let dial_services = dial_services(services, session);
     let term = start_components(
         services,
         session,
         store.clone(),
         recovered,
-        awaiting.clone(),
+        dial_services.clone(),
         refusals,
     );
     services.current.begin(term.components.clone());
     // Ends with the term.
     let mut dialling = JoinSet::new();
-    dialling.spawn(dial::dial(
-        placements,
-        dial_services(services, session, awaiting),
-    ));
+    dialling.spawn(dial::dial(placements, dial_services));
     let confirmed = services
         .ha
         .election
@@ -302,7 +299,7 @@ fn start_components(
     session: &LeaderSession,
     store: Arc<JobStore>,
     recovered: RecoveredJobs,
-    awaiting: Awaiting,
+    dial: DialServices,
     refusals: Arc<dyn Refusals>,
 ) -> StartedTerm {
     let options = &services.options;
@@ -332,7 +329,7 @@ fn start_components(
         refusals,
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
-        awaiting,
+        dial,
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
@@ -364,11 +361,7 @@ fn start_components(
     }
 }
 
-fn dial_services(
-    services: &TermServices,
-    session: &LeaderSession,
-    awaiting: Awaiting,
-) -> DialServices {
+fn dial_services(services: &TermServices, session: &LeaderSession) -> DialServices {
     DialServices {
         connector: services.connector.clone(),
         sender: sender(session),
@@ -376,7 +369,8 @@ fn dial_services(
         process: session.process().to_string(),
         patience: services.options.heartbeat.timeout,
         on_higher_epoch: on_higher_epoch(services),
-        awaiting,
+        jobs: Vec::new(),
+        awaiting: Awaiting::default(),
     }
 }
 

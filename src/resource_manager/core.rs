@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::Options;
 use super::job_masters::JobMasters;
 use super::report::{parse_report, slot_outcome};
-use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
+use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
 use crate::gateway::refusals::{Judged, Question, RefusedCalls};
 use crate::gateway::{GatewayError, GatewayResult};
 
@@ -207,8 +207,9 @@ impl Core {
         };
         worker.last_heartbeat = now;
         worker.refused.reached();
+        let version = SlotsVersion(report.version);
         match parse_report(report) {
-            Ok(report) => self.slots.report(&to.worker, &report, asked_at),
+            Ok(report) => self.slots.report(&to.worker, &report, asked_at, version),
             Err(error) => tracing::warn!(task_manager = %to.worker, %error, "bad slot report"),
         }
         self.changed(now);
@@ -246,6 +247,8 @@ impl Core {
         if self.connected(to).is_none() {
             return;
         }
+        let version = answer.as_ref().map(|answer| answer.slots_version);
+        let version = SlotsVersion(version.unwrap_or_default());
         let outcome = match answer {
             Ok(answer) => slot_outcome(&to.worker, answer),
             Err(GatewayError::Unreachable { .. }) => RequestOutcome::Refused,
@@ -258,15 +261,13 @@ impl Core {
                 }
             }
         };
-        self.slots
-            .answered(&to.worker, request.slot, request.holder, &outcome);
-        match outcome {
-            RequestOutcome::Allocated => {}
-            RequestOutcome::Occupied(_) => {}
-            RequestOutcome::Refused | RequestOutcome::Unknown => {
-                let retry_at = now + self.options.slot_request_retry_delay;
-                self.retry_at = Some(self.retry_at.map_or(retry_at, |at| at.min(retry_at)));
-            }
+        let (slot, holder) = (request.slot, request.holder);
+        let is_open = self
+            .slots
+            .answered(&to.worker, slot, holder, &outcome, version);
+        if is_open {
+            let retry_at = now + self.options.slot_request_retry_delay;
+            self.retry_at = Some(self.retry_at.map_or(retry_at, |at| at.min(retry_at)));
         }
         self.changed(now);
     }

@@ -71,6 +71,7 @@ impl ScriptedTaskExecutor {
         };
         pb::SlotReport {
             slots: slots.iter().enumerate().map(status).collect(),
+            version: 0,
         }
     }
 }
@@ -99,6 +100,7 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         self.requests.send(request).await.expect("the test listens");
         Ok(pb::RequestSlotResponse {
             answer: Some(answer),
+            slots_version: 0,
         })
     }
 
