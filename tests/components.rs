@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist::gateway::fencing::HighestEpoch;
+use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
     GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords, JobStandings,
     LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
@@ -154,6 +155,7 @@ impl Cluster {
         let incarnation = ClusterIncarnation::new("c1");
         let services = ResourceManagerServices {
             connector: Arc::new(self.connector.clone()),
+            refusals: Arc::new(RefusalsCount),
             term: Term {
                 cluster_id: "test".to_owned(),
                 incarnation: incarnation.clone(),

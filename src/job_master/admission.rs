@@ -100,7 +100,7 @@ impl JobMasterActor {
             && peer.registration == registration
         {
             peer.last_heard = Instant::now();
-            peer.failed_calls = 0;
+            peer.refused.reached();
         }
         Ok(Connection {
             task_manager,

@@ -494,3 +494,86 @@ async fn proof_that_a_task_manager_is_gone_restarts_its_region_elsewhere_at_once
     let second = |report: &pb::ExecutionReport| report.generation == 2;
     assert!(task_executor.reports().iter().all(second));
 }
+
+#[test]
+fn a_slow_registration_whose_deployment_came_to_nothing_counts_as_no_failure() {
+    let graph = one_region();
+    let ids = |subtask| {
+        let vertices = graph.vertices.iter();
+        let id = vertices.map(|vertex| pb::ExecutionId {
+            vertex_id: vertex.id.clone(),
+            subtask,
+            generation: 1,
+        });
+        id.collect::<Vec<_>>()
+    };
+    let refused_after = |is_answered_first: bool| {
+        let mut job = Recovered::new(&graph, submitted(&graph));
+        job.register("tm0", "1", vec![]);
+        job.register("tm1", "1", vec![]);
+        assert_eq!(job.deployed().len(), 4);
+        let answer = Event::TasksSubmitted {
+            connection: job.connection("tm0"),
+            tasks: ids(0),
+            outcome: SubmitOutcome::Outdated,
+        };
+        // It did not hear the answer to its registration, has sent another one, and refuses what rests on the first.
+        if is_answered_first {
+            job.hear(answer.clone());
+            assert_eq!(job.generations(), [1], "that is open");
+            job.register("tm0", "1", vec![]);
+        } else {
+            job.register("tm0", "1", vec![]);
+            assert!(job.try_hear(answer).is_err(), "of the former registration");
+        }
+        job
+    };
+    for is_answered_first in [true, false] {
+        let mut job = refused_after(is_answered_first);
+        assert_eq!(job.generations(), [2]);
+        job.reports("tm1", both(1, 1, S::Canceled));
+        assert_eq!(job.deployed().len(), 8, "all of it, anew");
+        let details = job.core.details();
+        assert_eq!(
+            (details.restarts, details.status()),
+            (0, JobStatus::Running)
+        );
+        let cause = &details.failures.last().expect("it is told").cause;
+        assert!(cause.contains("never started"), "{cause}");
+    }
+}
+
+#[test]
+fn a_deployment_that_was_refused_as_outdated_and_is_there_all_the_same_runs_on() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    job.register("tm0", "1", both(0, 1, S::Running));
+    assert_eq!((job.generations(), job.deployed().len()), (vec![1], 4));
+    // Whoever lost what it was known to run has failed it.
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.core.status(), JobStatus::Failing);
+}
+
+#[test]
+fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    job.register("tm0", "1", vec![]);
+    let registration = Registration::new(job.registrations + 1);
+    job.registrations += 1;
+    job.hear(Event::Registered {
+        connection: Connection {
+            task_manager: id("tm0"),
+            registration,
+        },
+        location: location("tm0", "1"),
+        executions: vec![],
+        slots: vec![],
+    });
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.deployed().len(), 0, "one slot is gone");
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.deployed().len(), 4);
+}

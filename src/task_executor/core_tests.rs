@@ -204,6 +204,7 @@ impl World {
                     }),
                     leader_rpc_address: format!("jm{epoch}:1"),
                     process: "jm".to_owned(),
+                    jobs: Vec::new(),
                 };
                 let answer = self.core.announce_leader(now, &request);
                 prop_assert_eq!(answer.is_ok(), epoch >= self.epoch, "{:?}", answer);

@@ -37,6 +37,7 @@ async fn a_store_in_which_another_incarnation_of_the_cluster_is_led_is_fatal() {
     // A dial of it alone says nothing.
     world.lead_in("c1", &old);
     let dial = pb::AnnounceLeaderRequest {
+        jobs: Vec::new(),
         sender: Some(pb::Sender {
             cluster_incarnation: "c2".to_owned(),
             epoch: 9,

@@ -64,6 +64,7 @@ impl Core {
         tracing::debug!(%epoch, process = request.process, "dialled by a leader");
         let address = request.leader_rpc_address.clone();
         self.follow(now, Leader { epoch, address });
+        self.job_masters_changed(&request.jobs);
         let (resource_id, incarnation) = self.identity();
         Ok(pb::AnnounceLeaderResponse {
             resource_id,

@@ -200,6 +200,7 @@ impl Leader {
             sender: Some(self.sender(0)),
             leader_rpc_address: self.address.clone(),
             process: self.address.clone(),
+            jobs: Vec::new(),
         };
         self.task_executor().announce_leader(request).await
     }

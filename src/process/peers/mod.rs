@@ -7,6 +7,7 @@
 mod budget;
 mod hand_over;
 mod pulse;
+mod refused;
 mod reports;
 mod server;
 pub(super) mod takeover;
@@ -33,6 +34,7 @@ use tracing::{info, warn};
 pub(super) use budget::look_for_the_deposed;
 pub(super) use hand_over::{HandOverOptions, hand_over_when_cut_off};
 pub(super) use pulse::keep_pulse;
+pub(super) use refused::refusals;
 pub use reports::Reports;
 
 use super::view::CurrentTerm;

@@ -133,3 +133,36 @@ async fn a_cancel_that_comes_while_it_reconciles_ends_the_job_when_all_have_stop
     assert!(cluster.world.tasks.of(JOB).is_empty());
     cluster.check();
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_a_job_master_broke_its_task_managers_know_the_next_one_at_once() {
+    let (cluster, _) = running(1).await;
+    let epoch = cluster.epoch();
+    let mut is_broken = false;
+    cluster.strike_at(move |step| {
+        if !is_broken && step.calls("heartbeat_from_job_master") {
+            is_broken = true;
+            panic!("a JobMaster breaks, as this test wants");
+        }
+        false
+    });
+    let is_rebuilt = async {
+        loop {
+            let details = cluster.client.describe(JOB).await.expect("it is there");
+            if details.status() == JobStatus::Reconciling {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let bound = Duration::from_secs(60);
+    tokio::time::timeout(bound, is_rebuilt)
+        .await
+        .expect("it broke");
+    let broke = tokio::time::Instant::now();
+    assert_eq!(cluster.until_running(JOB, 4).await, 1, "adopted");
+    let took = broke.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(cluster.epoch(), epoch, "the same term");
+    finishes(&cluster, 1).await;
+}

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::refusals::RefusalsCount;
 use crate::gateway::{
     Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
@@ -188,6 +189,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     let (job_timeout, silence) = (options.job_timeout, options.heartbeat_timeout);
     let services = ResourceManagerServices {
         connector: Arc::new(connector.clone()),
+        refusals: Arc::new(RefusalsCount),
         term: Term {
             cluster_id: "default".to_owned(),
             incarnation: incarnation.clone(),
