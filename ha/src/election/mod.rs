@@ -2,10 +2,11 @@
 //!
 //! - [`driver`]: what an election needs from a store; each backend implements it.
 //! - [`core`]: the decisions, pure; [`event`]: what goes into it and comes out.
-//! - [`service`]: the actor that runs the core on a driver: [`LeaderElection`].
+//! - `actor`: runs the core on a driver; [`service`]: the handle to it: [`LeaderElection`].
 //! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
 //! - [`takeover`]: how a term came about, by name: [`Takeover`].
 
+mod actor;
 pub mod core;
 pub mod driver;
 pub mod event;
