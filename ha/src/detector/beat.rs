@@ -87,8 +87,12 @@ pub struct Beat {
 pub enum Break {
     /// The connection was there and ended.
     Ended,
-    /// The address refuses connections.
+    /// The address refuses connections: nobody is there, or a firewall says so.
     Refused,
+    /// It refuses, and is an address of this process's own network namespace: its own kernel says that nobody is there.
+    RefusedHere,
+    /// It refuses, and is a loopback address: nobody is there on this host, wherever whoever named it may be.
+    RefusedOnLoopback,
     /// The address does not answer in time, or can't be reached at all.
     NoAnswer,
 }

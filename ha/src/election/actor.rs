@@ -13,6 +13,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::clock::{Moment, wall_clock_ms};
 use crate::election::core::{Effect, ElectionCore, Event, Standing, Term};
+use crate::election::deposing::{Wish, Wishes};
 use crate::election::driver::{
     ClusterIncarnation, ElectionDriver, ElectionView, Epoch, SessionState,
 };
@@ -26,6 +27,7 @@ use crate::store::Fence;
 #[derive(Debug)]
 pub(super) enum Command {
     Depose {
+        wish: Wish,
         epoch: Epoch,
         evidence: Option<Evidence>,
         reply: oneshot::Sender<Result<Epoch>>,
@@ -34,7 +36,7 @@ pub(super) enum Command {
         epoch: Epoch,
         evidence: Evidence,
     },
-    Spare(Epoch),
+    Spare(Wish),
     Vouched {
         epoch: Epoch,
         until: Option<Moment>,
@@ -58,11 +60,11 @@ pub(super) struct ElectionActor {
     leadership: watch::Sender<Leadership>,
     /// Ends with the present term.
     over: CancellationToken,
-    /// Why the term of that epoch is to be deposed.
-    evidence: Option<(Epoch, Evidence)>,
+    /// What was said in advance about the end of that epoch's term.
+    explanation: Option<(Epoch, Evidence)>,
     /// How the term of that epoch came about, if the last request for it was applied.
     attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
-    deposing: Vec<(Epoch, oneshot::Sender<Result<Epoch>>)>,
+    wishes: Wishes,
     resigning: Vec<oneshot::Sender<()>>,
     stop: CancellationToken,
 }
@@ -91,9 +93,9 @@ impl ElectionActor {
             standing: watch::Sender::new(Standing::Standby),
             leadership,
             over: CancellationToken::new(),
-            evidence: None,
+            explanation: None,
             attempt: None,
-            deposing: Vec::new(),
+            wishes: Wishes::default(),
             resigning: Vec::new(),
             stop,
         }
@@ -151,6 +153,7 @@ impl ElectionActor {
                 Event::Wake
             }
             Command::Depose {
+                wish,
                 epoch,
                 evidence,
                 reply,
@@ -159,28 +162,22 @@ impl ElectionActor {
                     .as_ref()
                     .map_or(Detection::Invited, |e| e.detection);
                 info!(%epoch, %reason, "deposing the leader");
-                self.evidence = evidence.map(|evidence| (epoch, evidence));
-                self.deposing.push((epoch, reply));
+                self.wishes.add(wish, epoch, evidence, reply);
                 Event::Depose(epoch)
             }
             Command::Explain { epoch, evidence } => {
-                if self.evidence.as_ref().is_none_or(|(of, _)| *of != epoch) {
-                    self.evidence = Some((epoch, evidence));
+                if self.explanation.as_ref().is_none_or(|(of, _)| *of != epoch) {
+                    self.explanation = Some((epoch, evidence));
                 }
                 Event::Wake
             }
-            Command::Spare(epoch) => {
-                info!(%epoch, "the leader is heard again and is not deposed");
-                let (spared, waiting) = std::mem::take(&mut self.deposing)
-                    .into_iter()
-                    .partition(|(of, _)| *of == epoch);
-                self.deposing = waiting;
-                for (_, reply) in spared {
-                    let text = "the wish to depose was withdrawn";
-                    let _: Result<_, _> = reply.send(Err(Error::Misconfigured(text.into())));
+            Command::Spare(wish) => match self.wishes.withdraw(wish) {
+                Some(epoch) => {
+                    info!(%epoch, "the leader is not deposed after all");
+                    Event::Spare(epoch)
                 }
-                Event::Spare(epoch)
-            }
+                None => Event::Wake,
+            },
             Command::Vouched { epoch, until } => Event::Vouched { epoch, until },
             Command::Resign { reply } => {
                 self.resigning.push(reply);
@@ -262,8 +259,14 @@ impl ElectionActor {
         if former == Epoch::ZERO {
             return None;
         }
-        if let Some(known) = self.evidence.clone().filter(|(epoch, _)| *epoch == former) {
-            return Some(known);
+        let explanation = self.explanation.as_ref();
+        let explanation = explanation.filter(|(epoch, _)| *epoch == former);
+        let known = match self.wishes.reason(former) {
+            Some(reason) => reason,
+            None => explanation.map(|(_, evidence)| evidence),
+        };
+        if let Some(known) = known {
+            return Some((former, known.clone()));
         }
         let leases_end = matches!(
             &*self.session.borrow(),
@@ -342,13 +345,7 @@ impl ElectionActor {
 
     fn answer_waiting(&mut self) {
         let highest = self.core.highest();
-        let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.deposing)
-            .into_iter()
-            .partition(|(epoch, _)| highest > *epoch);
-        self.deposing = waiting;
-        for (_, reply) in over {
-            let _ = reply.send(Ok(highest));
-        }
+        self.wishes.answer(highest);
         if !self.core.is_resigning() {
             for reply in self.resigning.drain(..) {
                 let _ = reply.send(());

@@ -227,8 +227,13 @@ impl ElectionCore {
             .view
             .as_ref()
             .filter(|view| leases_end && view.leader.is_none())?;
+        let of_another = view
+            .info
+            .as_ref()
+            .is_some_and(|info| info.epoch == view.youngest() && info.process != self.process);
         let bound = self.timing.suspended_holdoff;
-        self.hold_off.until(now, view, bound)
+        let unheard = of_another.then_some(self.timing.unheard_holdoff);
+        self.hold_off.until(now, view, bound, unheard)
     }
 
     fn pause(&mut self, now: Moment) {

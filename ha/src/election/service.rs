@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -15,6 +16,7 @@ use tracing::debug;
 use crate::clock::{Clock, Moment, wall_clock_ms};
 use crate::election::actor::{Command, ElectionActor};
 use crate::election::core::Timing;
+use crate::election::deposing::Wish;
 use crate::election::driver::{
     Attempt, ElectionDriver, ElectionView, Epoch, LeaderInformation, Member, ProcessId,
     SessionState,
@@ -44,6 +46,7 @@ pub struct LeaderElection {
     observed: watch::Receiver<Option<ElectionView>>,
     driver: Arc<dyn ElectionDriver>,
     clock: Clock,
+    wishes: Arc<AtomicU64>,
     runtime: tokio::runtime::Handle,
     /// `None` in a handle that does not keep the election running.
     _stop: Option<Arc<DropGuard>>,
@@ -127,6 +130,7 @@ impl LeaderElection {
                 observed,
                 driver,
                 clock,
+                wishes: Arc::default(),
                 runtime: tokio::runtime::Handle::current(),
                 _stop: stop,
             },
@@ -168,21 +172,38 @@ impl LeaderElection {
         self.clock
     }
 
-    /// Ends the term of `epoch` through the store and leads instead: somebody invited this process to. Returns the youngest epoch once that term is over,
-    /// whoever ended it; an error if it could not be tried.
+    /// A number for a wish to depose, by which it can be taken back.
+    pub fn wish(&self) -> Wish {
+        Wish(self.wishes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Ends the term of `epoch` through the store and leads instead: somebody invited this process to. Returns the youngest
+    /// epoch once that term is over, whoever ended it; an error if it could not be tried.
     pub async fn depose(&self, epoch: Epoch) -> Result<Epoch> {
-        self.request_depose(epoch, None).await
+        self.request_depose(self.wish(), epoch, None).await
     }
 
-    /// As [`LeaderElection::depose`], for a reason that the next term's [`Takeover`] tells.
-    pub async fn depose_because(&self, epoch: Epoch, evidence: Evidence) -> Result<Epoch> {
-        self.request_depose(epoch, Some(evidence)).await
+    /// As [`LeaderElection::depose`], for a reason that the next term's [`Takeover`](super::Takeover) tells. An error also if
+    /// the wish was taken back.
+    pub async fn depose_because(
+        &self,
+        wish: Wish,
+        epoch: Epoch,
+        evidence: Evidence,
+    ) -> Result<Epoch> {
+        self.request_depose(wish, epoch, Some(evidence)).await
     }
 
-    async fn request_depose(&self, epoch: Epoch, evidence: Option<Evidence>) -> Result<Epoch> {
+    async fn request_depose(
+        &self,
+        wish: Wish,
+        epoch: Epoch,
+        evidence: Option<Evidence>,
+    ) -> Result<Epoch> {
         let (reply, answer) = oneshot::channel();
         self.commands
             .send(Command::Depose {
+                wish,
                 epoch,
                 evidence,
                 reply,
@@ -192,9 +213,10 @@ impl LeaderElection {
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// The reason to depose that term is gone: it is not tried any more. A request that is on its way may still be applied.
-    pub async fn spare(&self, epoch: Epoch) {
-        let _ = self.commands.send(Command::Spare(epoch)).await;
+    /// Takes a wish to depose back: unless somebody else has one, it is not tried any more. A request that is on its way
+    /// may still be applied.
+    pub async fn spare(&self, wish: Wish) {
+        let _ = self.commands.send(Command::Spare(wish)).await;
     }
 
     /// If the term of `epoch` ends without anybody deposing it, this is why. What was said first counts.
