@@ -58,8 +58,19 @@ pub struct TermInfo {
     pub state: String,
     /// Its epoch.
     pub epoch: u64,
+    /// Whose it is.
+    #[serde(default)]
+    pub process: Option<String>,
     /// Since when it is led: milliseconds since 1970, or -1.
     pub since: i64,
+    /// Since when it stands so: milliseconds since 1970, or -1.
+    #[serde(default = "unknown_time")]
+    pub state_since: i64,
+}
+
+/// A version that does not say.
+fn unknown_time() -> i64 {
+    -1
 }
 
 /// A JobManager.

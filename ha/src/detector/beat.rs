@@ -72,6 +72,9 @@ pub struct Beat {
     pub host: Option<HostIdentity>,
     /// What it is busy with.
     pub progress: Progress,
+    /// Since when its stance and phase are what they are: milliseconds since 1970 by its own wall clock; nothing: it does
+    /// not tell. For people.
+    pub since_ms: Option<u64>,
     /// How long its parts have stood still.
     pub turns: Turns,
     /// The last term that it gave up because nothing in it moved.

@@ -71,6 +71,7 @@ struct Hearing {
 pub struct Detector {
     pub(super) services: DetectorServices,
     hearing: watch::Receiver<Hearing>,
+    last_beat: watch::Receiver<Option<Beat>>,
     _stop: Arc<DropGuard>,
 }
 
@@ -83,6 +84,7 @@ impl Detector {
         };
         let stop = CancellationToken::new();
         let (hearing_out, hearing) = watch::channel(Hearing::default());
+        let (last_beat_out, last_beat) = watch::channel(None);
         let identity = services.identity.clone();
         let core = DetectorCore::new(
             identity.process,
@@ -102,6 +104,7 @@ impl Detector {
             members_of: Epoch::ZERO,
             witnesses: Vec::new(),
             hearing: hearing_out,
+            last_beat: last_beat_out,
             twin: None,
             wish: None,
             began: None,
@@ -111,8 +114,17 @@ impl Detector {
         Detector {
             services,
             hearing,
+            last_beat,
             _stop: Arc::new(stop.drop_guard()),
         }
+    }
+
+    /// The last sign of life of the term that is watched, for as long as it is heard: who leads, or recovers, or is suspended.
+    pub fn heard(&self) -> Option<Beat> {
+        let hearing = self.hearing.borrow();
+        let (process, epoch) = hearing.leader.as_ref().filter(|_| hearing.connected)?;
+        let beat = self.last_beat.borrow().clone();
+        beat.filter(|beat| beat.process == *process && beat.stance.epoch() == Some(*epoch))
     }
 
     /// Answers another process that lost a leader: by what is heard of it from now on.
@@ -185,6 +197,7 @@ struct DetectorActor {
     /// Addresses that the leader named, to be asked beside the members.
     witnesses: Vec<String>,
     hearing: watch::Sender<Hearing>,
+    last_beat: watch::Sender<Option<Beat>>,
     /// The living process that was complained about.
     twin: Option<String>,
     /// The last wish to depose, and what takes it back.
@@ -347,6 +360,7 @@ impl DetectorActor {
             self.witnesses.clone_from(&beat.witnesses);
         }
         self.hearing.send_modify(|hearing| hearing.beats += 1);
+        self.last_beat.send_replace(Some(beat.clone()));
         self.feed(Event::Beat(beat));
     }
 

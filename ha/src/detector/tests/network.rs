@@ -241,6 +241,7 @@ impl Network {
             stance,
             host: node.identity.host.clone(),
             progress: Progress::default(),
+            since_ms: None,
             turns: Turns::default(),
             gave_up: state.gave_up.get(node.identity.process.as_str()).copied(),
             cached_change: state

@@ -33,6 +33,7 @@ pub(super) fn beat(incarnation: &str, stance: Stance) -> Beat {
         stance,
         host: Some(host("there")),
         progress: Progress::default(),
+        since_ms: None,
         turns: Turns::default(),
         gave_up: None,
         cached_change: 0,
