@@ -169,10 +169,14 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             return lead_and_log_much();
         }
-        let name = std::thread::current().name().map(str::to_owned);
-        let name = name.expect("a test's thread has its name");
+        let path = concat!(
+            module_path!(),
+            "::a_process_whose_standard_error_is_a_full_pipe_goes_on_leading"
+        );
+        // Tests are listed without the name of their crate.
+        let (_, name) = path.split_once("::").expect("a module is in a crate");
         let mut child = Command::new(std::env::current_exe().expect("this program has a path"))
-            .args(["--exact", &name, "--nocapture", "--test-threads", "2"])
+            .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")
             .stdout(Stdio::piped())
             // Nobody ever reads it.
