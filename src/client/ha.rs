@@ -53,6 +53,7 @@ pub struct LeaderInfo {
 
 /// The youngest term.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct TermInfo {
     /// `leading`, `suspended`, `recovering` or `none`.
     pub state: String,
