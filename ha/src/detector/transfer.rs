@@ -191,11 +191,12 @@ async fn depose_within(
     evidence: Evidence,
     bound: Duration,
 ) -> Result<(), String> {
-    match timeout(bound, election.depose_because(epoch, evidence)).await {
+    let wish = election.wish();
+    match timeout(bound, election.depose_because(wish, epoch, evidence)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
-            election.spare(epoch).await;
+            election.spare(wish).await;
             Err(format!("the store did not grant it within {bound:?}"))
         }
     }
