@@ -57,7 +57,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
         .start()
         .await?;
     let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
-    let running = RunningOn::start(&mut cluster, 20).await?;
+    let running = RunningOn::start(&mut cluster, 26).await?;
     cluster.submit(&ended.submission).await?;
     cluster.wait_for_state(ended.job(), "FINISHED").await?;
     let results = async |cluster: &tanist_chaos::Cluster| {
@@ -71,7 +71,13 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     let mut arguments = refused.submission.attached_arguments();
     let address = running.first.rest.clone();
     // A patient client would go on trying.
-    let more = ["--detached", "--address", &address, "-D", "client.timeout=1 s"];
+    let more = [
+        "--detached",
+        "--address",
+        &address,
+        "-D",
+        "client.timeout=1 s",
+    ];
     arguments.extend(more.map(str::to_owned));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let said = cluster.cli().run(&arguments).await?;
@@ -111,7 +117,7 @@ async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
         .slots(4)
         .start()
         .await?;
-    let running = RunningOn::start(&mut cluster, 14).await?;
+    let running = RunningOn::start(&mut cluster, 24).await?;
     let ballast = Ballast::fill(&disk)?;
     // What it can't log ends it; the client repeats itself.
     let waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
