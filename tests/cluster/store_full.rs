@@ -52,12 +52,12 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
         .await?
         .store_directory(&disk)
         .slots(4)
-        .set("jobstore.expiration-time", "10 s")
-        .set("client.timeout", "1 s")
+        .set("jobstore.expiration-time", "6 s")
+        .set("client.timeout", "600 ms")
         .start()
         .await?;
     let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
-    let running = RunningOn::start(&mut cluster, 26).await?;
+    let running = RunningOn::start(&mut cluster, 34).await?;
     cluster.submit(&ended.submission).await?;
     cluster.wait_for_state(ended.job(), "FINISHED").await?;
     let results = async |cluster: &tanist_chaos::Cluster| {
@@ -67,21 +67,11 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     ensure!(results(&cluster).await? == 1, "its result is kept");
 
     let ballast = Ballast::fill(&disk)?;
-    let refused = WordsAndTicks::prepare_in(&cluster, "refused", 1)?;
-    let mut arguments = refused.submission.attached_arguments();
-    let address = running.first.rest.clone();
-    // A patient client would go on trying.
-    let more = [
-        "--detached",
-        "--address",
-        &address,
-        "-D",
-        "client.timeout=1 s",
-    ];
-    arguments.extend(more.map(str::to_owned));
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let said = cluster.cli().run(&arguments).await?;
-    ensure!(said.stderr.contains("out of space"), "{said:?}");
+    // The client repeats itself, and asks the one that will be left.
+    let waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
+    let standby = cluster.rest_address(1 - running.first.index).to_owned();
+    let (cli, submission) = (cluster.cli().clone(), waiting.submission.clone());
+    let submitting = tokio::spawn(async move { submission.submit(&cli, &standby).await });
     let full = |status: &serde_json::Value| status["warnings"].to_string().contains("is full");
     cluster
         .wait_for_rest("the warning", BOUND, "/v1/ha/status", full)
@@ -96,7 +86,20 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     // Elections have their space too.
     cluster.jobmanager(running.first.index).kill();
     let second = cluster.successor_of(&running.first).await?;
+    let graphs = cluster
+        .store_dump()
+        .await?
+        .items
+        .get(&Kind::Graphs)
+        .map_or(0, Vec::len);
+    ensure!(
+        graphs == 1 && !submitting.is_finished(),
+        "{graphs} graphs are stored"
+    );
     ballast.remove()?;
+    submitting.await??.success()?;
+    cluster.wait_for_state(waiting.job(), "FINISHED").await?;
+    waiting.check_result()?;
     running
         .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
         .await
