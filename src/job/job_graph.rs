@@ -68,6 +68,14 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
     })
 }
 
+/// Whether checking a graph compiles expressions, which is not for a thread that others wait for.
+pub fn has_expressions(graph: &JobGraph) -> bool {
+    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.any(|operator| {
+        OperatorSpec::from_json(&operator.spec).is_ok_and(|spec| spec.has_expressions())
+    })
+}
+
 struct Check<'a> {
     graph: &'a JobGraph,
     vertex_of: HashMap<&'a str, usize>,

@@ -32,7 +32,7 @@ pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
 pub use expression::NamedExpression;
-pub use job_graph::{InvalidJobGraph, unsupported, validate_job_graph};
+pub use job_graph::{InvalidJobGraph, has_expressions, unsupported, validate_job_graph};
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};

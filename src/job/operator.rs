@@ -161,11 +161,15 @@ impl OperatorSpec {
 
     /// The feature of the program that it needs, if this program was built without it.
     pub fn missing_feature(&self) -> Option<&'static str> {
-        let has_expressions = matches!(
+        (self.has_expressions() && !cfg!(feature = "sql")).then_some(super::expression::NEEDS_SQL)
+    }
+
+    /// Whether it is made of SQL expressions.
+    pub fn has_expressions(&self) -> bool {
+        matches!(
             self,
             OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
-        );
-        (has_expressions && !cfg!(feature = "sql")).then_some(super::expression::NEEDS_SQL)
+        )
     }
 
     /// Whether it has no input.

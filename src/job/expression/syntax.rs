@@ -159,7 +159,8 @@ impl Check<'_> {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => instead(&name.value, known),
         };
-        if name.quote_style == Some('"') {
+        let is_part = self.text.0 != name.to_string();
+        if name.quote_style == Some('"') && is_part {
             instead.push_str(" (texts stand in single quotes)");
         }
         let (column, input) = (&name.value, self.input);

@@ -87,10 +87,10 @@ fn everything_that_is_wrong_is_said_at_once_with_step_and_column() {
   line 8, column 5: step `m`: column `a`: `upper(lines)`, character 7: column `lines` is not in its input (line: string); did you mean `line`?
   line 8, column 5: step `m`: column `b`: `line * 2`: Cannot coerce arithmetic expression string * int64 to valid types
   line 11, column 5: step `p`: column `line` is given twice: write it once
-  line 11, column 5: step `p`: column `other`: `\"other\"`, character 1: column `other` is not in its input (line: string); there is: line (texts stand in single quotes)
+  line 11, column 5: step `p`: column `other`: `\"other\"`, character 1: column `other` is not in its input (line: string); there is: line
   line 16, column 25: step `q`: `expression` is missing: write `expression: price * amount`
   line 17, column 5: step `e`: `columns` is empty: write at least one column
-  line 22, column 33: step `w`: filter has no field `column`; did you mean `where`?"
+  line 22, column 33: step `w`: filter has no field `column`; there is: where"
     );
 }
 
