@@ -101,7 +101,7 @@ fn compile(text: Text<'_>, input: &Schema) -> Result<Compiled, String> {
         let searched = text.0.len() <= SEARCHED_LENGTH;
         let found = searched.then(|| syntax::first_failing(&parsed, fails));
         match found.flatten() {
-            Some((place, part, message)) if part != text.0 => {
+            Some((place, part, message)) if part != parsed.to_string() => {
                 text.at(place, format!("in `{part}`: {message}"))
             }
             Some((_, _, message)) => text.whole(message),

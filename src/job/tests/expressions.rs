@@ -1,9 +1,9 @@
 //! Steps with SQL expressions, from what a person writes to the JobGraph or the message.
 
 use super::{graph_of, options, with_steps};
-use crate::job::{
-    JobBuilder, NamedExpression, OperatorSpec, Plan, unsupported, validate_job_graph,
-};
+#[cfg(feature = "sql")]
+use crate::job::{JobBuilder, Plan};
+use crate::job::{NamedExpression, OperatorSpec, unsupported, validate_job_graph};
 
 const STEPS: &str = "  - name: numbers
     datagen: {count: 9}
