@@ -132,7 +132,7 @@ pub(super) fn check(text: Text<'_>, parsed: &Expr, input: &Schema) -> Result<(),
     };
     match parsed.visit(&mut check) {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(problem) => Err(*problem),
+        ControlFlow::Break(problem) => Err(problem),
     }
 }
 
@@ -143,11 +143,11 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn refuse(&self, at: Location, message: impl Display) -> ControlFlow<Box<String>> {
-        ControlFlow::Break(Box::new(self.text.at(at, message)))
+    fn refuse(&self, at: Location, message: impl Display) -> ControlFlow<String> {
+        ControlFlow::Break(self.text.at(at, message))
     }
 
-    fn identifier(&self, name: &Ident) -> ControlFlow<Box<String>> {
+    fn identifier(&self, name: &Ident) -> ControlFlow<String> {
         if self.input.column_type(&name.value).is_some() {
             return ControlFlow::Continue(());
         }
@@ -168,7 +168,7 @@ impl Check<'_> {
         self.refuse(name.span.start, message)
     }
 
-    fn function(&self, function: &Function) -> ControlFlow<Box<String>> {
+    fn function(&self, function: &Function) -> ControlFlow<String> {
         let written = function.name.to_string();
         let at = function.name.span().start;
         let has_clause = function.over.is_some()
@@ -206,7 +206,7 @@ impl Check<'_> {
         }
     }
 
-    fn subquery(&self, query: &Query) -> ControlFlow<Box<String>> {
+    fn subquery(&self, query: &Query) -> ControlFlow<String> {
         self.refuse(
             query.span().start,
             "an expression has no subqueries: it sees one record and no tables",
@@ -215,16 +215,16 @@ impl Check<'_> {
 }
 
 impl Visitor for Check<'_> {
-    type Break = Box<String>;
+    type Break = String;
 
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Box<String>> {
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<String> {
         self.subquery(query)
     }
 
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Box<String>> {
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return ControlFlow::Break(Box::new(self.text.whole(TOO_DEEP)));
+            return ControlFlow::Break(self.text.whole(TOO_DEEP));
         }
         match expr {
             Expr::Identifier(name) => self.identifier(name),
@@ -251,12 +251,12 @@ impl Visitor for Check<'_> {
         }
     }
 
-    fn post_visit_expr(&mut self, _expr: &Expr) -> ControlFlow<Box<String>> {
+    fn post_visit_expr(&mut self, _expr: &Expr) -> ControlFlow<String> {
         self.depth -= 1;
         ControlFlow::Continue(())
     }
 
-    fn pre_visit_value(&mut self, value: &ValueWithSpan) -> ControlFlow<Box<String>> {
+    fn pre_visit_value(&mut self, value: &ValueWithSpan) -> ControlFlow<String> {
         match &value.value {
             Value::Placeholder(name) => self.refuse(
                 value.span.start,
