@@ -15,6 +15,7 @@
 pub mod builder;
 mod chaining;
 pub mod compile;
+pub mod expression;
 pub mod job_graph;
 pub mod operator;
 pub mod plan;
@@ -30,7 +31,8 @@ mod yaml;
 pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
-pub use job_graph::{InvalidJobGraph, validate_job_graph};
+pub use expression::NamedExpression;
+pub use job_graph::{InvalidJobGraph, has_expressions, unsupported, validate_job_graph};
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};

@@ -6,11 +6,15 @@
 
 mod aggregate;
 mod datagen;
+#[cfg(feature = "sql")]
+mod expression;
 mod file_sink;
 mod file_source;
 mod filter;
 mod hasher;
 mod print;
+#[cfg(feature = "sql")]
+mod projection;
 mod schema;
 mod split_words;
 
@@ -29,6 +33,8 @@ pub use schema::output_schema;
 use super::key::NoKeyColumn;
 use super::sink::SinkError;
 use crate::job::OperatorSpec;
+#[cfg(not(feature = "sql"))]
+use crate::job::expression::NEEDS_SQL;
 
 /// What went wrong in an operator. Which operator and subtask it was is said by who called it.
 #[derive(Debug, thiserror::Error)]
@@ -218,6 +224,16 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         }
         OperatorSpec::Filter { column, op, value } => {
             Box::new(filter::Filter::new(&input, column, *op, value)?)
+        }
+        #[cfg(feature = "sql")]
+        OperatorSpec::Where { condition } => Box::new(projection::Where::new(&input, condition)?),
+        #[cfg(feature = "sql")]
+        OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
+            Box::new(projection::Projection::new(&input, columns, output)?)
+        }
+        #[cfg(not(feature = "sql"))]
+        OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. } => {
+            return Err(OperatorError::specification(NEEDS_SQL));
         }
         OperatorSpec::Count { keys, emit } => aggregate::count(&input, keys, *emit, output)?,
         OperatorSpec::Sum { keys, column, emit } => {
