@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::core::{Submission, SubmissionKey};
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
-use crate::job::validate_job_graph;
+use crate::job::{has_expressions, validate_job_graph};
 
 /// The size of an encoded graph that is worth a thread of its own, in bytes.
 const LARGE: usize = 64 * 1024;
@@ -184,6 +184,11 @@ fn job_of(text: &str) -> GatewayResult<JobId> {
         .map_err(|error| GatewayError::Invalid(format!("{error}")))
 }
 
+/// Whether checking and hashing a graph would hold a thread of the runtime up.
+fn takes_time(graph: &pb::JobGraph) -> bool {
+    graph.encoded_len() > LARGE || has_expressions(graph)
+}
+
 /// Checks a submission: what is wrong with it is said before anything is persisted.
 fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
@@ -216,8 +221,7 @@ impl DispatcherGateway for DispatcherHandle {
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let request = self.with_graph(request).await?;
         let graph = request.graph.as_ref();
-        let submission = if graph.is_some_and(|graph| graph.encoded_len() > LARGE) {
-            // Checking and hashing it would hold a thread of the runtime up.
+        let submission = if graph.is_some_and(takes_time) {
             let checking = tokio::task::spawn_blocking(move || check(request));
             let failed =
                 |error| GatewayError::Internal(format!("checking the graph failed: {error}"));

@@ -19,6 +19,7 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
 use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
 
@@ -174,6 +175,35 @@ impl Steps {
                 value: value.into(),
             },
         )
+    }
+
+    /// Passes on what a SQL expression is true for: `amount > 10 and level = 'ERROR'`.
+    #[must_use]
+    pub fn filter_where(self, name: impl Into<String>, condition: impl Into<String>) -> Steps {
+        let condition = condition.into();
+        self.step(name, Transformation::Where { condition })
+    }
+
+    /// Adds or replaces columns, each computed by a SQL expression: `[("total", "price * amount")]`.
+    #[must_use]
+    pub fn map<C: Into<NamedExpression>>(
+        self,
+        name: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+    ) -> Steps {
+        let columns = columns.into_iter().map(Into::into).collect();
+        self.step(name, Transformation::Map { columns })
+    }
+
+    /// Emits only these columns; see [`Steps::map`] and [`NamedExpression::column`].
+    #[must_use]
+    pub fn project<C: Into<NamedExpression>>(
+        self,
+        name: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+    ) -> Steps {
+        let columns = columns.into_iter().map(Into::into).collect();
+        self.step(name, Transformation::Project { columns })
     }
 
     /// Partitions by the values of these columns.

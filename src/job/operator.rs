@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::expression::NamedExpression;
 use super::spec::{
     Aggregate, FlatMapRegex, FollowFiles, FormatCsv, ParseCsv, ParseJson, SocketSink, SocketSource,
     Watermarks,
@@ -43,6 +44,21 @@ pub enum OperatorSpec {
         op: Comparison,
         /// With what, in the column's type.
         value: serde_json::Value,
+    },
+    /// Passes records on for which a SQL expression is true. Called `filter` in job files, too.
+    Where {
+        /// The expression.
+        condition: String,
+    },
+    /// Computes columns by SQL expressions and keeps the others.
+    Map {
+        /// They take the place of the column of their name, or stand behind all others, in this order.
+        columns: Vec<NamedExpression>,
+    },
+    /// Computes columns by SQL expressions. Emits only these.
+    Project {
+        /// In this order.
+        columns: Vec<NamedExpression>,
     },
     /// Counts records by key. Emits the key columns and `count: int64`.
     Count {
@@ -167,6 +183,19 @@ impl OperatorSpec {
     /// From a JobGraph.
     pub fn from_json(json: &str) -> Result<OperatorSpec, serde_json::Error> {
         serde_json::from_str(json)
+    }
+
+    /// The feature of the program that it needs, if this program was built without it.
+    pub fn missing_feature(&self) -> Option<&'static str> {
+        (self.has_expressions() && !cfg!(feature = "sql")).then_some(super::expression::NEEDS_SQL)
+    }
+
+    /// Whether it is made of SQL expressions.
+    pub fn has_expressions(&self) -> bool {
+        matches!(
+            self,
+            OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
+        )
     }
 
     /// Whether it has no input.

@@ -8,6 +8,7 @@ use tanist_proto::v1;
 
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{InvalidJob, Position};
 use super::spec::{Aggregate, Aggregation, millis};
@@ -51,6 +52,21 @@ pub enum Transformation {
         op: Comparison,
         /// With what; read in the column's type, so a text is fine for a number.
         value: Value,
+    },
+    /// See [`super::OperatorSpec::Where`].
+    Where {
+        /// A SQL expression.
+        condition: String,
+    },
+    /// See [`super::OperatorSpec::Map`].
+    Map {
+        /// What is added or replaced.
+        columns: Vec<NamedExpression>,
+    },
+    /// See [`super::OperatorSpec::Project`].
+    Project {
+        /// All that is emitted.
+        columns: Vec<NamedExpression>,
     },
     /// Records with the same values in these columns go to the same subtask of the next step. No operator of its own.
     KeyBy {
@@ -134,7 +150,9 @@ impl Transformation {
             Transformation::FileSource { .. } => "file-source",
             Transformation::Datagen { .. } => "datagen",
             Transformation::SplitWords { .. } => "split-words",
-            Transformation::Filter { .. } => "filter",
+            Transformation::Filter { .. } | Transformation::Where { .. } => "filter",
+            Transformation::Map { .. } => "map",
+            Transformation::Project { .. } => "project",
             Transformation::KeyBy { .. } => "key-by",
             Transformation::Count { .. } => "count",
             Transformation::Sum { .. } => "sum",

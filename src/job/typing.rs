@@ -7,10 +7,15 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::expression::{self, NamedExpression};
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
 use super::spec::{Aggregate, EventTime, Trigger, line};
+use super::validate::name_problem;
+
+/// A step computes at most so many columns.
+const MAX_COLUMNS: usize = 1_000;
 
 impl OperatorSpec {
     /// Its name in a job file.
@@ -19,7 +24,9 @@ impl OperatorSpec {
             OperatorSpec::FileSource { .. } => "file-source",
             OperatorSpec::Datagen { .. } => "datagen",
             OperatorSpec::SplitWords { .. } => "split-words",
-            OperatorSpec::Filter { .. } => "filter",
+            OperatorSpec::Filter { .. } | OperatorSpec::Where { .. } => "filter",
+            OperatorSpec::Map { .. } => "map",
+            OperatorSpec::Project { .. } => "project",
             OperatorSpec::Count { .. } => "count",
             OperatorSpec::Sum { .. } => "sum",
             OperatorSpec::Print { .. } => "print",
@@ -48,6 +55,9 @@ impl OperatorSpec {
             | OperatorSpec::Datagen { .. }
             | OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
+            | OperatorSpec::Where { .. }
+            | OperatorSpec::Map { .. }
+            | OperatorSpec::Project { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
             | OperatorSpec::Discard {}
@@ -72,6 +82,9 @@ impl OperatorSpec {
             OperatorSpec::Datagen { count, .. } => count.is_some(),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
+            | OperatorSpec::Where { .. }
+            | OperatorSpec::Map { .. }
+            | OperatorSpec::Project { .. }
             | OperatorSpec::Count { .. }
             | OperatorSpec::Sum { .. }
             | OperatorSpec::Print { .. }
@@ -136,6 +149,13 @@ impl OperatorSpec {
             OperatorSpec::Watermarks(spec) => problems.extend(spec.problems()),
             OperatorSpec::Aggregate(spec) => problems.extend(spec.problems()),
             OperatorSpec::SocketSink(spec) => problems.extend(spec.problems()),
+            OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
+                problems.extend(self.missing_feature().map(String::from));
+                problems.extend(column_problems(columns));
+            }
+            OperatorSpec::Where { .. } => {
+                problems.extend(self.missing_feature().map(String::from));
+            }
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
@@ -192,8 +212,9 @@ impl OperatorSpec {
         }
     }
 
-    /// What it emits for this input (empty for a source), or everything that is wrong with the input.
-    pub(super) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
+    /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
+    /// it is an error all the same where the fields' problems say it: a feature is missing.
+    pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
             OperatorSpec::FileSource { .. }
             | OperatorSpec::FollowFiles(_)
@@ -221,6 +242,24 @@ impl OperatorSpec {
                     .or_else(|| check_value(column, found, value));
                 problem.map_or_else(|| Ok(input.clone()), |problem| Err(vec![problem]))
             }
+            OperatorSpec::Where { condition } => {
+                expression::check_condition(condition, input).map(|()| input.clone())
+            }
+            OperatorSpec::Map { columns } => {
+                let types = expression::types_of(columns, input)?;
+                let mut all = input.columns().to_vec();
+                for column in computed(columns, types) {
+                    match all.iter_mut().find(|it| it.name == column.name) {
+                        Some(replaced) => *replaced = column,
+                        None => all.push(column),
+                    }
+                }
+                Ok(Schema::new(all))
+            }
+            OperatorSpec::Project { columns } => {
+                let types = expression::types_of(columns, input)?;
+                Ok(Schema::new(computed(columns, types).collect()))
+            }
             OperatorSpec::Count { keys, .. } => {
                 aggregated(input, keys, Column::new("count", ColumnType::Int64))
             }
@@ -239,6 +278,35 @@ impl OperatorSpec {
             | OperatorSpec::SocketSink(_) => Ok(Schema::default()),
         }
     }
+}
+
+/// What is wrong with computed columns apart from their expressions.
+fn column_problems(columns: &[NamedExpression]) -> Vec<String> {
+    if columns.is_empty() {
+        return vec!["`columns` is empty: write at least one column".into()];
+    }
+    if columns.len() > MAX_COLUMNS {
+        let number = columns.len();
+        return vec![format!(
+            "it has {number} columns: write at most {MAX_COLUMNS}"
+        )];
+    }
+    let mut seen = HashSet::new();
+    let problems = columns.iter().filter_map(|NamedExpression { name, .. }| {
+        if let Some(problem) = name_problem(name) {
+            Some(format!("column `{name}`: its name {problem}"))
+        } else if !seen.insert(name) {
+            Some(format!("column `{name}` is given twice: write it once"))
+        } else {
+            None
+        }
+    });
+    problems.take(MAX_PROBLEMS).collect()
+}
+
+fn computed(columns: &[NamedExpression], types: Vec<ColumnType>) -> impl Iterator<Item = Column> {
+    let named = columns.iter().zip(types);
+    named.map(|(column, column_type)| Column::new(&column.name, column_type))
 }
 
 /// Whether these can be key columns of records like these.

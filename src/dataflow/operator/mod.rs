@@ -9,6 +9,8 @@ mod aggregate;
 mod aggregate_all;
 mod csv;
 mod datagen;
+#[cfg(feature = "sql")]
+mod expression;
 mod file_sink;
 mod file_source;
 mod filter;
@@ -19,6 +21,8 @@ mod json;
 mod lines;
 mod parse;
 mod print;
+#[cfg(feature = "sql")]
+mod projection;
 mod reading;
 mod regex;
 mod schema;
@@ -47,6 +51,8 @@ use super::key::NoKeyColumn;
 use super::sink::SinkError;
 use super::time::{Element, TimeSignal};
 use crate::job::OperatorSpec;
+#[cfg(not(feature = "sql"))]
+use crate::job::expression::NEEDS_SQL;
 use crate::job::spec::Trigger;
 
 /// What went wrong in an operator. Which operator and subtask it was is said by who called it.
@@ -305,6 +311,16 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         }
         OperatorSpec::Filter { column, op, value } => {
             Box::new(filter::Filter::new(&input, column, *op, value)?)
+        }
+        #[cfg(feature = "sql")]
+        OperatorSpec::Where { condition } => Box::new(projection::Where::new(&input, condition)?),
+        #[cfg(feature = "sql")]
+        OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
+            Box::new(projection::Projection::new(&input, columns, output)?)
+        }
+        #[cfg(not(feature = "sql"))]
+        OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. } => {
+            return Err(OperatorError::specification(NEEDS_SQL));
         }
         OperatorSpec::Count { keys, emit } => aggregate::count(&input, keys, *emit, output)?,
         OperatorSpec::Sum { keys, column, emit } => {

@@ -21,7 +21,7 @@ pub fn output_schema(
             ["seq", "key", "value"].map(|name| (name, DataType::Int64)),
         )),
         OperatorSpec::SplitWords { .. } => Some(schema([("word", DataType::Utf8)])),
-        OperatorSpec::Filter { .. } => Some(Arc::clone(input_of()?)),
+        OperatorSpec::Filter { .. } | OperatorSpec::Where { .. } => Some(Arc::clone(input_of()?)),
         OperatorSpec::Count { keys, .. } => {
             Some(aggregated(input_of()?, keys, "count", DataType::Int64)?)
         }

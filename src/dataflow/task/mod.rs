@@ -7,6 +7,8 @@
 mod chain;
 mod plan;
 mod run;
+#[cfg(all(test, feature = "sql"))]
+mod sql_tests;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 mod chaining;
 mod examples;
+mod expressions;
 mod messages;
 mod parameters;
 mod pipelines;

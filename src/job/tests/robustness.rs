@@ -282,6 +282,8 @@ fn step() -> impl Strategy<Value = String> {
         "file-source",
         "split-words",
         "filter",
+        "map",
+        "project",
         "key-by",
         "count",
         "sum",
@@ -290,7 +292,7 @@ fn step() -> impl Strategy<Value = String> {
         "what",
     ]);
     let field = prop::sample::select(vec![
-        "paths", "column", "columns", "rate", "emit", "op", "value",
+        "paths", "column", "columns", "rate", "emit", "op", "value", "where",
     ]);
     let of_step = prop::sample::select(vec![
         "input",

@@ -197,6 +197,9 @@ fn spec_of(
                 value: in_type.unwrap_or(value),
             }
         }
+        Transformation::Where { condition } => OperatorSpec::Where { condition },
+        Transformation::Map { columns } => OperatorSpec::Map { columns },
+        Transformation::Project { columns } => OperatorSpec::Project { columns },
         Transformation::Count { emit } => OperatorSpec::Count {
             keys,
             emit: emit.unwrap_or(implied),
