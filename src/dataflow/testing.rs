@@ -142,6 +142,7 @@ impl GraphBuilder {
         }
         if let Some((source, partitioning, keys)) = input {
             self.graph.edges.push(JobEdge {
+                exchange: 0,
                 source: self.graph.vertices[source].id.clone(),
                 target: id.clone(),
                 partitioning: partitioning.into(),

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tanist_proto::v1;
 
 use super::operator::{Comparison, Emit};
-use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
+use super::stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation};
 
 /// The start of a job: what concerns it as a whole, then its first step.
 #[derive(Debug, Clone)]
@@ -54,6 +54,13 @@ impl JobBuilder {
     #[must_use]
     pub fn chaining(mut self, enabled: bool) -> JobBuilder {
         self.graph.chaining = Some(enabled);
+        self
+    }
+
+    /// How records pass between chains whose steps do not say it.
+    #[must_use]
+    pub fn exchange(mut self, exchange: Exchange) -> JobBuilder {
+        self.graph.exchange = Some(exchange);
         self
     }
 
@@ -245,6 +252,12 @@ impl Steps {
     #[must_use]
     pub fn partitioned(self, partition: Partition) -> Steps {
         self.last(|step| step.partition = Some(partition))
+    }
+
+    /// Whether the last step reads its input while that is made, or when it is complete.
+    #[must_use]
+    pub fn exchanged(self, exchange: Exchange) -> Steps {
+        self.last(|step| step.exchange = Some(exchange))
     }
 
     /// The last step is a task of its own.

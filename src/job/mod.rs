@@ -35,9 +35,10 @@ pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};
-pub use stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
+pub use stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation};
 pub use topology::{
-    edges_into, edges_out_of, fed_subtasks, feeding_subtasks, regions, slots_needed,
+    blocking_edges_within_regions, edges_into, edges_out_of, fed_subtasks, feeding_subtasks,
+    regions, slots_needed,
 };
 
 #[cfg(test)]

@@ -158,6 +158,35 @@ impl Partition {
     }
 }
 
+/// When the input of a step can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exchange {
+    /// While it is made.
+    Pipelined,
+    /// When the step that makes it has finished.
+    Blocking,
+}
+
+impl Exchange {
+    /// Both of them.
+    pub const ALL: [Exchange; 2] = [Exchange::Pipelined, Exchange::Blocking];
+
+    /// Its name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exchange::Pipelined => "pipelined",
+            Exchange::Blocking => "blocking",
+        }
+    }
+
+    pub(super) fn to_proto(self) -> v1::Exchange {
+        match self {
+            Exchange::Pipelined => v1::Exchange::Pipelined,
+            Exchange::Blocking => v1::Exchange::Blocking,
+        }
+    }
+}
+
 /// One step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamNode {
@@ -169,6 +198,7 @@ pub struct StreamNode {
     pub(super) inputs: Option<Vec<String>>,
     pub(super) parallelism: Option<u32>,
     pub(super) partition: Option<Partition>,
+    pub(super) exchange: Option<Exchange>,
     pub(super) chaining: bool,
     pub(super) slot_sharing_group: Option<String>,
     pub(super) position: Option<Position>,
@@ -185,6 +215,7 @@ impl StreamNode {
             inputs: None,
             parallelism: None,
             partition: None,
+            exchange: None,
             chaining: true,
             slot_sharing_group: None,
             position: None,
@@ -229,6 +260,7 @@ pub struct StreamGraph {
     pub(super) parallelism: Option<u32>,
     pub(super) max_parallelism: Option<u32>,
     pub(super) chaining: Option<bool>,
+    pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
 }
 
@@ -240,6 +272,7 @@ impl StreamGraph {
             parallelism: None,
             max_parallelism: None,
             chaining: None,
+            exchange: None,
             restart_strategy: None,
         }
     }

@@ -23,6 +23,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
         edges: edges
             .iter()
             .map(|(source, target)| pb::JobEdge {
+                exchange: 0,
                 source: id(*source),
                 target: id(*target),
                 partitioning: pb::Partitioning::Hash.into(),

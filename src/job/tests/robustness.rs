@@ -226,13 +226,17 @@ fn edge() -> impl Strategy<Value = v1::JobEdge> {
         text(),
         -1..8_i32,
         prop::collection::vec(text(), 0..3),
+        -1..3_i32,
     )
-        .prop_map(|(source, target, partitioning, key_columns)| v1::JobEdge {
-            source,
-            target,
-            partitioning,
-            key_columns,
-        })
+        .prop_map(
+            |(source, target, partitioning, key_columns, exchange)| v1::JobEdge {
+                exchange,
+                source,
+                target,
+                partitioning,
+                key_columns,
+            },
+        )
 }
 
 fn job_graph() -> impl Strategy<Value = v1::JobGraph> {

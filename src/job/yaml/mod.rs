@@ -19,7 +19,7 @@ use reader::{Fields, Reader};
 use super::compile::{JobFile, JobFileError};
 use super::problem::Problem;
 use super::restart;
-use super::stream_graph::StreamGraph;
+use super::stream_graph::{Exchange, StreamGraph};
 
 /// The job and what is wrong with its file.
 pub(super) fn read(
@@ -83,6 +83,9 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.parallelism = fields.optional_value("parallelism", reader, Reader::u32);
     graph.max_parallelism = fields.optional_value("max-parallelism", reader, Reader::u32);
     graph.chaining = fields.optional_value("chaining", reader, Reader::bool);
+    graph.exchange = fields.optional_value("exchange", reader, |reader, field, node| {
+        reader.one_of(field, node, &exchanges())
+    });
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
@@ -111,6 +114,10 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     }
     fields.finish("a job", reader);
     graph
+}
+
+fn exchanges() -> [(&'static str, Exchange); 2] {
+    Exchange::ALL.map(|exchange| (exchange.name(), exchange))
 }
 
 /// The sub-keys are those of Flink's configuration, without their prefix.

@@ -23,12 +23,13 @@ const OPERATORS: [&str; 10] = [
 ];
 
 /// What every step can have beside its operator.
-const STEP_FIELDS: [&str; 7] = [
+const STEP_FIELDS: [&str; 8] = [
     "name",
     "input",
     "inputs",
     "parallelism",
     "partition",
+    "exchange",
     "chaining",
     "slot-sharing-group",
 ];
@@ -82,6 +83,9 @@ pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode
             return None;
         }
         reader.one_of(field, node, &Partition::ALL.map(|partition| (partition.name(), partition)))
+    });
+    step.exchange = fields.optional_value("exchange", reader, |reader, field, node| {
+        reader.one_of(field, node, &super::exchanges())
     });
     step.chaining = fields
         .optional_value("chaining", reader, Reader::bool)
