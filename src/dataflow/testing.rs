@@ -65,6 +65,7 @@ impl TaskManager {
             name,
             "first",
             gate.clone() as _,
+            vec![std::env::temp_dir()],
             Handle::current(),
         );
         let exchange = exchange.await.expect("a free port");

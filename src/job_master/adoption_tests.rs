@@ -206,6 +206,7 @@ fn a_registration_that_is_older_than_one_that_was_seen_adopts_nothing() {
         location: location("tm0", "1"),
         executions: vec![],
         slots: vec![],
+        outputs: vec![],
     });
     assert!(matches!(late, Err(Refusal::Outdated { .. })));
     // It registers again in the middle of it.

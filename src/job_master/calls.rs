@@ -283,6 +283,7 @@ impl Calls {
                         asked_in,
                         allocations: allocations.collect(),
                         executions: answer.executions,
+                        outputs: answer.outputs,
                     };
                     (Some(event), None)
                 }

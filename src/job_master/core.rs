@@ -59,6 +59,8 @@ pub(super) struct TaskManager {
     pub(super) strays: BTreeMap<(usize, u64), Stray>,
     // Ended executions that it reports until they are acknowledged: index of the task, generation.
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
+    // Outputs that it keeps, and how far their release is.
+    pub(super) outputs: BTreeMap<(usize, u64), Cancellation>,
 }
 
 /// A task failed, or could not be placed.
@@ -220,8 +222,10 @@ impl JobMasterCore {
                 location,
                 executions,
                 slots,
+                outputs,
             } => {
                 self.register(&connection, location, &executions, &slots, now_ms)?;
+                self.note_outputs(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
                 self.check(&connection)?;
@@ -252,10 +256,12 @@ impl JobMasterCore {
                 asked_in,
                 executions,
                 allocations,
+                outputs,
             } => {
                 self.check(&connection)?;
                 self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
                 self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
+                self.note_outputs(&connection.task_manager, &outputs, Some(asked_in));
             }
             Event::TaskManagerLost { connection, cause } => {
                 self.check(&connection)?;
@@ -280,6 +286,7 @@ impl JobMasterCore {
             } => {
                 self.check(&connection)?;
                 self.note_cancelled(&connection, &tasks, is_confirmed);
+                self.note_released(&connection.task_manager, &tasks, is_confirmed);
             }
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::Persisted(number) => {
@@ -359,6 +366,7 @@ impl JobMasterCore {
             registration: offered,
             strays: before.map(|before| before.strays).unwrap_or_default(),
             unacknowledged: BTreeSet::new(),
+            outputs: BTreeMap::new(),
             location,
         };
         self.task_managers.insert(task_manager.clone(), registered);

@@ -145,6 +145,7 @@ impl TaskExecutorGateway for TaskExecutor {
         self.answer("heartbeat".to_owned()).await?;
         let allocation_ids = lock(&self.slots).clone();
         Ok(pb::HeartbeatFromJobMasterResponse {
+            outputs: Vec::new(),
             executions: self.reports(),
             allocation_ids,
         })
@@ -346,6 +347,7 @@ impl Fixture {
             .map(|offer| offer.allocation_id.clone())
             .collect();
         let request = pb::RegisterTaskManagerRequest {
+            outputs: Vec::new(),
             sender: Some(sender(registration)),
             job_id: self.graph.job_id.clone(),
             location: Some(pb::TaskManagerLocation {

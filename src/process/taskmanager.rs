@@ -87,6 +87,7 @@ impl TaskManager {
             &location.resource_id,
             &location.incarnation,
             gate,
+            options.process.tmp_dirs.clone(),
             tasks.handle(),
         )
         .map_err(StartError::Host)?;

@@ -393,7 +393,7 @@ impl Actor {
                 }
                 if status.changed().await.is_err() && !status.borrow().is_terminal() {
                     let cause = "the task ended without a result".to_owned();
-                    let failed = Message::Task(task, TaskStatus::Failed { cause });
+                    let failed = Message::Task(task, TaskStatus::failed(cause));
                     let _it_ended = mailbox.send(failed).await;
                     return Called::Watched;
                 }

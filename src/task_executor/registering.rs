@@ -144,6 +144,7 @@ impl Core {
             location: Some(self.description.location.clone()),
             executions: known.executions.full_report(metrics),
             slots,
+            outputs: known.executions.outputs(),
         })
     }
 

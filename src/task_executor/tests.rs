@@ -103,9 +103,7 @@ async fn a_final_state_is_reported_with_every_heartbeat_until_it_is_acknowledged
 async fn a_report_that_did_not_arrive_is_repeated() {
     let (world, leader, task) = running(false).await;
     world.connector.set_fault("jm1:1", Fault::Unreachable);
-    task.status.send_replace(TaskStatus::Failed {
-        cause: "boom".to_owned(),
-    });
+    task.status.send_replace(TaskStatus::failed("boom"));
     pass(Duration::from_secs(5)).await;
     world.connector.set_fault("jm1:1", Fault::None);
     assert_eq!(leader.updated(ExecutionState::Failed).await.cause, "boom");

@@ -114,9 +114,7 @@ impl RunningTask {
             .wait_for(TaskStatus::is_terminal)
             .await
             .map(|status| status.clone());
-        ended.unwrap_or_else(|_| TaskStatus::Failed {
-            cause: "its runtime has ended".to_owned(),
-        })
+        ended.unwrap_or_else(|_| TaskStatus::failed("its runtime has ended"))
     }
 }
 
@@ -140,17 +138,13 @@ async fn supervise(
             TaskStatus::Canceled
         }
         Some(Ok(Ok(committables))) => TaskStatus::Finished { committables },
-        Some(Ok(Err(error))) => TaskStatus::Failed {
-            cause: error.to_string(),
-        },
-        Some(Err(panic)) => TaskStatus::Failed {
-            cause: format!("panicked: {}", panic_message(&*panic)),
-        },
+        Some(Ok(Err(error))) => error.into_status(),
+        Some(Err(panic)) => TaskStatus::failed(format!("panicked: {}", panic_message(&*panic))),
     };
     // Its files and channels are closed before anybody hears that it has ended.
     drop(running);
     match &last {
-        TaskStatus::Failed { cause } => tracing::warn!(task = name, cause, "task failed"),
+        TaskStatus::Failed { cause, .. } => tracing::warn!(task = name, cause, "task failed"),
         ended => tracing::debug!(task = name, status = ended.name(), "task ended"),
     }
     status.send_replace(last);

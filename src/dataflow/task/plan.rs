@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use tanist_proto::id::{Generation, InvalidId, JobId, JobVertexId};
-use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLocation};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLocation};
 
 use super::TaskSpec;
 use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
@@ -65,6 +65,8 @@ pub(super) struct PlannedOutput {
     pub(super) partition: PartitionId,
     pub(super) targets: Vec<u32>,
     pub(super) partitioner: Partitioner,
+    /// Whether all is made before anything is read.
+    pub(super) is_blocking: bool,
 }
 
 /// All that a task needs to know.
@@ -253,6 +255,7 @@ fn plan_inputs(
                     ..attempt
                 },
                 target_subtask: deployment.subtask,
+                is_kept: edge.exchange() == Exchange::Blocking,
                 location,
                 schema: schema
                     .cloned()
@@ -323,6 +326,7 @@ fn plan_outputs(
             partition,
             targets,
             partitioner,
+            is_blocking: edge.exchange() == Exchange::Blocking,
         });
     }
     Ok(outputs)

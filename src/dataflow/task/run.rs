@@ -14,7 +14,9 @@ use super::chain::{Chain, Place};
 use super::plan::{Plan, PlanError, PlannedOutput};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
-use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate, PartitionWriter};
+use crate::dataflow::exchange::{
+    Closed, Exchange, Input, InputError, InputGate, KeepingWriter, KeptError, PartitionWriter,
+};
 use crate::dataflow::operator::{EndOfInput, OperatorError, Source, SourceState};
 use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::size_of;
@@ -46,6 +48,9 @@ pub enum TaskError {
     /// The result partition was closed from outside.
     #[error("its result partition was closed: {0}")]
     Output(String),
+    /// Its output could not be kept.
+    #[error("can't keep its output: {0}")]
+    Keep(String),
     /// A batch could not be shared out among the targets.
     #[error("can't partition a batch: {0}")]
     Partition(#[from] ArrowError),
@@ -60,6 +65,18 @@ impl From<JoinError> for TaskError {
             Ok(panic) => format!("panicked: {}", panic_message(&*panic)),
             Err(error) => format!("its runtime ends: {error}"),
         })
+    }
+}
+
+impl TaskError {
+    /// What the task ends with.
+    pub(super) fn into_status(self) -> TaskStatus {
+        let cause = self.to_string();
+        let unreadable = match self {
+            TaskError::Input(InputError { kept, .. }) => kept,
+            _ => None,
+        };
+        TaskStatus::Failed { cause, unreadable }
     }
 }
 
@@ -93,12 +110,13 @@ impl Run {
         let mut plan = Plan::of(&self.spec)?;
         // Consumers of a task that can't even open hear its reason.
         let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;
-        let result = self.run_with(plan, &mut outputs).await;
-        match &result {
-            Ok(_) => outputs.finish(),
-            Err(error) => outputs.fail(&error.to_string()),
+        match self.run_with(plan, &mut outputs).await {
+            Ok(committables) => outputs.finish().await.map(|()| committables),
+            Err(error) => {
+                outputs.fail(&error.to_string());
+                Err(error)
+            }
         }
-        result
     }
 
     async fn run_with(
@@ -202,7 +220,31 @@ impl Run {
 /// An edge out of the task.
 struct OutputEdge {
     partitioner: Partitioner,
-    writer: PartitionWriter,
+    writer: Writer,
+}
+
+/// Where records of an edge go.
+enum Writer {
+    /// To consumers that take them meanwhile.
+    Pipelined(PartitionWriter),
+    /// To consumers that come when all is there.
+    Blocking(KeepingWriter),
+}
+
+impl Writer {
+    async fn push(&mut self, place: usize, batch: RecordBatch) -> Result<(), TaskError> {
+        match self {
+            Writer::Pipelined(writer) => {
+                let pushed = writer.push(place, batch).await;
+                pushed.map_err(|closed| TaskError::Output(closed.to_string()))
+            }
+            Writer::Blocking(writer) => writer.push(place, &batch).await.map_err(keep_error),
+        }
+    }
+}
+
+fn keep_error(error: KeptError) -> TaskError {
+    TaskError::Keep(error.to_string())
 }
 
 /// All edges out of the task.
@@ -224,9 +266,16 @@ impl Outputs {
                 partition,
                 targets,
                 partitioner,
+                is_blocking,
             } = output;
-            let writer = exchange.register(partition, attempt, targets);
-            let writer = writer.map_err(|closed| TaskError::Output(closed.to_string()))?;
+            let writer = if is_blocking {
+                let writer = exchange.keep(partition, attempt, targets);
+                Writer::Blocking(writer.map_err(keep_error)?)
+            } else {
+                let writer = exchange.register(partition, attempt, targets);
+                let closed = |closed: Closed| TaskError::Output(closed.to_string());
+                Writer::Pipelined(writer.map_err(closed)?)
+            };
             Ok(OutputEdge {
                 partitioner,
                 writer,
@@ -272,21 +321,30 @@ impl Outputs {
         {
             while let Some((place, batch)) = partitioner.next_ready() {
                 let (rows, bytes) = (batch.num_rows(), size_of(&batch));
-                let pushed = writer.push(place, batch).await;
-                pushed.map_err(|closed| TaskError::Output(closed.to_string()))?;
+                writer.push(place, batch).await?;
                 self.counters.count_out(rows, bytes);
             }
         }
         Ok(())
     }
 
-    fn finish(self) {
-        self.edges.into_iter().for_each(|edge| edge.writer.finish());
+    async fn finish(self) -> Result<(), TaskError> {
+        for edge in self.edges {
+            match edge.writer {
+                Writer::Pipelined(writer) => writer.finish(),
+                Writer::Blocking(writer) => writer.finish().await.map_err(keep_error)?,
+            }
+        }
+        Ok(())
     }
 
     fn fail(self, cause: &str) {
-        self.edges
-            .into_iter()
-            .for_each(|edge| edge.writer.fail(cause));
+        for edge in self.edges {
+            match edge.writer {
+                Writer::Pipelined(writer) => writer.fail(cause),
+                // Nobody has begun to read it.
+                Writer::Blocking(_) => {}
+            }
+        }
     }
 }
