@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::exec::ExecSpec;
+
 /// The specification of one operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
@@ -69,6 +71,12 @@ pub enum OperatorSpec {
     },
     /// Counts and drops records.
     Discard {},
+    /// Runs a program that gets records and gives records.
+    Exec(Box<ExecSpec>),
+    /// Runs a program that gives records.
+    ExecSource(Box<ExecSpec>),
+    /// Runs a program that gets records; what it writes goes to the log.
+    ExecSink(Box<ExecSpec>),
 }
 
 /// How a filter compares.
@@ -146,7 +154,9 @@ impl OperatorSpec {
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
+            OperatorSpec::FileSource { .. }
+                | OperatorSpec::Datagen { .. }
+                | OperatorSpec::ExecSource(_)
         )
     }
 
@@ -154,7 +164,10 @@ impl OperatorSpec {
     pub fn is_sink(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {}
+            OperatorSpec::Print { .. }
+                | OperatorSpec::FileSink { .. }
+                | OperatorSpec::Discard {}
+                | OperatorSpec::ExecSink(_)
         )
     }
 }

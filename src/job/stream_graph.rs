@@ -6,6 +6,7 @@ use tanist_proto::v1;
 
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::exec::ExecSpec;
 use super::operator::{Comparison, Emit};
 use super::problem::{InvalidJob, Position};
 use super::{chaining, validate};
@@ -78,6 +79,12 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
+    /// See [`super::OperatorSpec::Exec`].
+    Exec(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSource`].
+    ExecSource(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSink`].
+    ExecSink(Box<ExecSpec>),
 }
 
 impl Transformation {
@@ -94,6 +101,9 @@ impl Transformation {
             Transformation::Print { .. } => "print",
             Transformation::FileSink { .. } => "file-sink",
             Transformation::Discard => "discard",
+            Transformation::Exec(_) => "exec",
+            Transformation::ExecSource(_) => "exec-source",
+            Transformation::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -101,7 +111,9 @@ impl Transformation {
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            Transformation::FileSource { .. } | Transformation::Datagen { .. }
+            Transformation::FileSource { .. }
+                | Transformation::Datagen { .. }
+                | Transformation::ExecSource(_)
         )
     }
 
@@ -112,6 +124,7 @@ impl Transformation {
             Transformation::Print { .. }
                 | Transformation::FileSink { .. }
                 | Transformation::Discard
+                | Transformation::ExecSink(_)
         )
     }
 }

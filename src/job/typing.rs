@@ -24,6 +24,9 @@ impl OperatorSpec {
             OperatorSpec::Print { .. } => "print",
             OperatorSpec::FileSink { .. } => "file-sink",
             OperatorSpec::Discard {} => "discard",
+            OperatorSpec::Exec(_) => "exec",
+            OperatorSpec::ExecSource(_) => "exec-source",
+            OperatorSpec::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -37,7 +40,10 @@ impl OperatorSpec {
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => None,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSource(_)
+            | OperatorSpec::ExecSink(_) => None,
         }
     }
 
@@ -46,13 +52,16 @@ impl OperatorSpec {
         match self {
             OperatorSpec::FileSource { .. } => true,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::ExecSource(exec) => !exec.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Count { .. }
             | OperatorSpec::Sum { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => false,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSink(_) => false,
         }
     }
 
@@ -108,6 +117,10 @@ impl OperatorSpec {
                     problems.push("it has no key columns: put a key-by before it".into());
                 }
             }
+            OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+                problems.extend(exec.problems(true));
+            }
+            OperatorSpec::ExecSink(exec) => problems.extend(exec.problems(false)),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
@@ -168,6 +181,15 @@ impl OperatorSpec {
                     )]),
                 }
             }
+            OperatorSpec::Exec(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(exec.schema()),
+                problems => Err(problems),
+            },
+            OperatorSpec::ExecSource(exec) => Ok(exec.schema()),
+            OperatorSpec::ExecSink(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(Schema::default()),
+                problems => Err(problems),
+            },
             OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
             | OperatorSpec::Discard {} => Ok(Schema::default()),

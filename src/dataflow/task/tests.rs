@@ -444,6 +444,7 @@ async fn a_panic_fails_the_task_and_not_the_process() {
         panicking,
         sender,
         CancellationToken::new(),
+        Lingering::new().1,
     )
     .await;
     let cause = "panicked: an operator's mistake".to_owned();

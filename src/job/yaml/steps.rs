@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::exec;
 use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::operator::{Comparison, Emit};
@@ -9,7 +10,7 @@ use crate::job::problem::instead;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 10] = [
+const OPERATORS: [&str; 13] = [
     "file-source",
     "datagen",
     "split-words",
@@ -20,6 +21,9 @@ const OPERATORS: [&str; 10] = [
     "print",
     "file-sink",
     "discard",
+    "exec",
+    "exec-source",
+    "exec-sink",
 ];
 
 /// What every step can have beside its operator.
@@ -207,6 +211,9 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
+        "exec" => exec::read(exec::Role::Between, f, reader).map(Transformation::Exec),
+        "exec-source" => exec::read(exec::Role::Source, f, reader).map(Transformation::ExecSource),
+        "exec-sink" => exec::read(exec::Role::Sink, f, reader).map(Transformation::ExecSink),
         _ => None,
     };
     fields.finish(kind, reader);
