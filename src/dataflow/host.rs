@@ -4,22 +4,45 @@ use std::path::PathBuf;
 
 use tokio::sync::mpsc;
 
+use super::exec::ArtifactCache;
+
 /// What every task of a process gets.
 #[derive(Debug, Clone)]
 pub struct TaskHost {
-    /// The binary that supervises programs: this one, unless somebody else's `main` runs here.
-    pub exec_binary: PathBuf,
+    /// The binary that supervises programs.
+    pub(super) exec_binary: PathBuf,
     /// Where programs get their directories.
-    pub working_dir: PathBuf,
+    pub(super) working_dir: PathBuf,
+    /// The files that jobs ship.
+    pub(super) artifacts: ArtifactCache,
+}
+
+impl TaskHost {
+    /// Tasks keep their files in `working_dir`, which is this process's own.
+    pub fn new(working_dir: PathBuf) -> TaskHost {
+        TaskHost {
+            // This very binary, also after its file was replaced.
+            exec_binary: PathBuf::from("/proc/self/exe"),
+            artifacts: ArtifactCache::new(working_dir.join("artifacts")),
+            working_dir,
+        }
+    }
+
+    /// The same with another binary to supervise programs: where this one's `main` is somebody else's.
+    #[must_use]
+    pub fn supervised_by(self, exec_binary: PathBuf) -> TaskHost {
+        TaskHost {
+            exec_binary,
+            ..self
+        }
+    }
 }
 
 impl Default for TaskHost {
-    /// This very binary, also after its file was replaced, and the system's directory for temporary files.
+    /// A directory below the system's one for temporary files.
     fn default() -> TaskHost {
-        TaskHost {
-            exec_binary: PathBuf::from("/proc/self/exe"),
-            working_dir: std::env::temp_dir(),
-        }
+        let name = format!("tanist-tasks-{}", std::process::id());
+        TaskHost::new(std::env::temp_dir().join(name))
     }
 }
 

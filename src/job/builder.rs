@@ -19,6 +19,7 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::ArtifactSpec;
 use super::exec::ExecSpec;
 use super::operator::{Comparison, Emit};
 use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
@@ -62,6 +63,13 @@ impl JobBuilder {
     #[must_use]
     pub fn restart_strategy(mut self, strategy: v1::RestartStrategy) -> JobBuilder {
         self.graph.restart_strategy = Some(strategy);
+        self
+    }
+
+    /// A file that the job ships; see [`super::CompileOptions::artifact_dir`].
+    #[must_use]
+    pub fn artifact(mut self, artifact: ArtifactSpec) -> JobBuilder {
+        self.graph.artifacts.push(artifact);
         self
     }
 

@@ -12,6 +12,7 @@
 //!
 //! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
 
+pub mod artifact;
 pub mod builder;
 mod chaining;
 pub mod compile;
@@ -28,6 +29,7 @@ mod typing;
 mod validate;
 mod yaml;
 
+pub use artifact::ArtifactSpec;
 pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};

@@ -4,6 +4,7 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::{self, ArtifactSpec};
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
 use super::exec::ExecSpec;
@@ -243,6 +244,7 @@ pub struct StreamGraph {
     pub(super) max_parallelism: Option<u32>,
     pub(super) chaining: Option<bool>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    pub(super) artifacts: Vec<ArtifactSpec>,
 }
 
 impl StreamGraph {
@@ -254,6 +256,7 @@ impl StreamGraph {
             max_parallelism: None,
             chaining: None,
             restart_strategy: None,
+            artifacts: Vec::new(),
         }
     }
 
@@ -286,7 +289,8 @@ impl StreamGraph {
         let chaining = ChainingOptions {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };
-        let graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        let mut graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        graph.artifacts = artifact::read(&self.artifacts, options.artifact_dir.as_deref())?;
         // What leaves here passes the same check as what arrives from strangers (limits on totals live there).
         super::job_graph::validate_job_graph(&graph).map_err(|invalid| {
             let problem = |message| super::Problem::of_job(None, message);

@@ -107,7 +107,7 @@ impl TaskManager {
     /// The same, with a directory of its own for what its tasks need.
     #[must_use]
     pub fn working_in(mut self, directory: &Path) -> TaskManager {
-        self.host.working_dir = directory.to_owned();
+        self.host = TaskHost::new(directory.to_owned());
         self
     }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tanist::dataflow::{Exchange, RunningTask, TaskHost, TaskRuntime, TaskSpec, TaskStatus};
 use tanist::gateway::fencing::HighestEpoch;
 use tanist::job::{
-    ColumnType, CompileOptions, ExecColumn, ExecFormat, ExecLimits, ExecSpec, JobBuilder, Steps,
+    ArtifactSpec, ColumnType, CompileOptions, ExecColumn, ExecFormat, ExecLimits, ExecSpec,
+    JobBuilder, Steps,
 };
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::testing::wait_until;
@@ -41,17 +42,18 @@ impl World {
 
     /// Runs the one task that all these steps are chained into.
     async fn start(&self, steps: Steps) -> RunningTask {
-        let graph = steps.build().compile(&CompileOptions::default());
+        let options = CompileOptions {
+            artifact_dir: Some(self.files.path().to_owned()),
+            ..CompileOptions::default()
+        };
+        let graph = steps.build().compile(&options);
         let graph = graph.expect("the job is valid");
         assert_eq!(graph.vertices.len(), 1, "all steps are chained");
         let gate = Arc::new(HighestEpoch::default());
         let exchange = Exchange::bind("127.0.0.1:0", "tm", "1", gate, Handle::current());
         let exchange = exchange.await.expect("a free port");
-        let host = TaskHost {
-            exec_binary: self.binary.clone().into(),
-            working_dir: self.working.path().to_owned(),
-            ..TaskHost::default()
-        };
+        let host = TaskHost::new(self.working.path().to_owned());
+        let host = host.supervised_by(self.binary.clone().into());
         let spec = TaskSpec {
             deployment: pb::TaskDeployment {
                 vertex_id: graph.vertices[0].id.clone(),
@@ -75,6 +77,9 @@ impl World {
         let left = fs::read_dir(self.working.path().join("programs"));
         let left = left.map_or(0, Iterator::count);
         assert_eq!(left, 0, "no program's directory is left");
+        let left = fs::read_dir(self.working.path().join("artifacts"));
+        let left = left.map_or(0, Iterator::count);
+        assert_eq!(left, 0, "no artifact is left");
         ended
     }
 
@@ -338,6 +343,21 @@ async fn a_killed_supervisor_takes_its_program_along() {
     };
     assert!(cause.contains("supervisor ended without a word"), "{cause}");
     check_gone(&pids_of_two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_find_what_their_job_ships() {
+    let world = World::new();
+    fs::write(world.file("model.txt"), "knowledge").expect("written");
+    let script = "#!/bin/sh\necho $(cat $1) $(cat model) $(cat $TANIST_ARTIFACTS_DIR/model)\n";
+    fs::write(world.file("tool.sh"), script).expect("written");
+    let program = ExecSpec::new(["./tool", "${artifact:model}"]);
+    let steps = JobBuilder::new("test")
+        .artifact(ArtifactSpec::new("model", "model.txt"))
+        .artifact(ArtifactSpec::new("tool", "tool.sh").executable())
+        .exec_source("it", program);
+    let lines = world.lines(steps).await;
+    assert_eq!(lines, ["knowledge knowledge knowledge"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

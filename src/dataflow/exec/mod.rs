@@ -4,6 +4,7 @@
 //! What records look like in a pipe is [`codec`]'s, when they move is the operators'. The supervisor is this very binary:
 //! whoever links this library calls [`become_child_if_asked`] first in `main`.
 
+mod artifacts;
 pub(super) mod codec;
 mod launch;
 mod log;
@@ -14,6 +15,8 @@ mod supervisor;
 pub(super) mod surroundings;
 
 use std::ffi::OsString;
+
+pub(super) use artifacts::ArtifactCache;
 
 /// The hidden first argument of this binary.
 const SUBCOMMAND: &str = "exec-child";

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::artifacts::HeldArtifact;
 use super::log::{Labels, LastLines, log_lines};
 use super::protocol::{self, Ended, Report, Request, TERMINATE};
 use super::{SUBCOMMAND, SUPERVISE, processes};
@@ -59,6 +60,8 @@ pub(crate) struct Surroundings {
     pub(crate) binary: PathBuf,
     /// A directory that is the program's alone; removed when it has ended.
     pub(crate) directory: PathBuf,
+    /// What it finds there.
+    pub(crate) artifacts: Vec<HeldArtifact>,
     /// For the log.
     pub(crate) labels: Labels,
     /// Held until nothing of the program is left.
@@ -122,6 +125,7 @@ impl Program {
             logs,
             last_lines,
             directory: around.directory,
+            artifacts: around.artifacts,
             lingering: around.lingering,
         };
         tokio::spawn(attending.run(control, cancel.clone(), tell));
@@ -195,6 +199,7 @@ struct Attending {
     logs: Vec<JoinHandle<()>>,
     last_lines: LastLines,
     directory: PathBuf,
+    artifacts: Vec<HeldArtifact>,
     lingering: Lingering,
 }
 
@@ -211,6 +216,7 @@ impl Attending {
             logs,
             last_lines,
             directory,
+            artifacts,
             lingering,
         } = self;
         if matches!(ended, Err(Lost::NoHello))
@@ -241,7 +247,10 @@ impl Attending {
                 ))
             }
         };
-        let removed = tokio::task::spawn_blocking(move || remove(&directory));
+        let removed = tokio::task::spawn_blocking(move || {
+            remove(&directory);
+            drop(artifacts);
+        });
         let _ = removed.await;
         let _the_task_may_be_gone = tell.send(outcome);
         drop(lingering);

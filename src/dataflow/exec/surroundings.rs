@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use super::artifacts::HeldArtifact;
 use super::log::Labels;
 use super::program::Surroundings;
 use super::protocol::Request;
 use crate::dataflow::operator::{OperatorContext, OperatorError};
-use crate::job::ExecSpec;
+use crate::job::{ExecSpec, artifact};
 
 /// The variables that every program gets from the TaskManager's environment, where they are set there. The rest of it may be
 /// nobody's business.
@@ -23,9 +24,34 @@ pub(crate) fn prepare(
     logs_output: bool,
 ) -> Result<(Request, Surroundings), OperatorError> {
     let directory = make_directory(context)?;
+    let found = link_artifacts(context, &directory).and_then(|artifacts| {
+        let path_of = |name: &str| {
+            let known = context
+                .graph
+                .artifacts
+                .iter()
+                .any(|known| known.name == name);
+            known.then(|| directory.join(name).to_string_lossy().into_owned())
+        };
+        let resolve = |text: &String| {
+            artifact::resolve(text, path_of).map_err(|name| {
+                OperatorError::specification(format!("there is no artifact {name:?}"))
+            })
+        };
+        let command = spec.command.iter().map(resolve);
+        let command: Vec<String> = command.collect::<Result<_, _>>()?;
+        let mut env = environment(context, &directory);
+        for (name, value) in &spec.env {
+            env.insert(name.clone(), resolve(value)?);
+        }
+        Ok((artifacts, command, env))
+    });
+    let (artifacts, command, env) = found.inspect_err(|_| {
+        let _nothing_else_removes_it = fs::remove_dir_all(&directory);
+    })?;
     let request = Request {
-        command: spec.command.clone(),
-        env: environment(spec, context, &directory),
+        command,
+        env,
         directory: directory.clone(),
         limits: spec.limits,
         grace_ms: spec.grace_ms,
@@ -33,6 +59,7 @@ pub(crate) fn prepare(
     let around = Surroundings {
         binary: context.host.exec_binary.clone(),
         directory,
+        artifacts,
         labels: Labels {
             job: context.job.to_string(),
             vertex: vertex_name(context).to_owned(),
@@ -59,6 +86,22 @@ fn make_directory(context: &OperatorContext) -> Result<std::path::PathBuf, Opera
     Ok(directory)
 }
 
+/// Every program finds all that its job ships under their names.
+fn link_artifacts(
+    context: &OperatorContext,
+    directory: &Path,
+) -> Result<Vec<HeldArtifact>, OperatorError> {
+    let artifacts = context.graph.artifacts.iter();
+    let held = artifacts.map(|artifact| {
+        let held = context.host.artifacts.hold(artifact)?;
+        let link = directory.join(&artifact.name);
+        std::os::unix::fs::symlink(held.path(), &link)
+            .map_err(|error| OperatorError::io("create", link, error))?;
+        Ok(held)
+    });
+    held.collect()
+}
+
 fn vertex_name(context: &OperatorContext) -> &str {
     let id = context.vertex.to_string();
     let vertices = &context.graph.vertices;
@@ -66,17 +109,12 @@ fn vertex_name(context: &OperatorContext) -> &str {
     vertex.map_or("", |vertex| &vertex.name)
 }
 
-/// Later ones win: what is inherited, what the step says, what we say.
-fn environment(
-    spec: &ExecSpec,
-    context: &OperatorContext,
-    directory: &Path,
-) -> BTreeMap<String, String> {
+/// What is inherited and what we say; the step's own variables are neither.
+fn environment(context: &OperatorContext, directory: &Path) -> BTreeMap<String, String> {
     let inherited = INHERITED
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
     let mut all: BTreeMap<String, String> = inherited.collect();
-    all.extend(spec.env.clone());
     let ours = [
         ("TANIST_JOB_ID", context.job.to_string()),
         ("TANIST_JOB_NAME", context.graph.name.clone()),
@@ -86,7 +124,7 @@ fn environment(
         ("TANIST_PARALLELISM", context.parallelism.to_string()),
         ("TANIST_ATTEMPT", context.generation.to_string()),
         (
-            "TANIST_WORKING_DIR",
+            "TANIST_ARTIFACTS_DIR",
             directory.to_string_lossy().into_owned(),
         ),
     ];

@@ -249,6 +249,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
             vertices,
             edges,
             options: None,
+            artifacts: Vec::new(),
         })
 }
 
