@@ -2,6 +2,7 @@
 
 mod chaining;
 mod examples;
+mod exec;
 mod messages;
 mod parameters;
 mod robustness;
