@@ -36,11 +36,15 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     let job = cluster.submit(&second).await?;
     let pids = family(&file("second")).await?;
     cluster.taskmanager(0).kill();
-    wait_for("the programs of a killed TaskManager to be gone", BOUND, async || {
-        let left = alive(&pids);
-        ensure!(left.is_empty(), "{left:?} are there");
-        Ok::<_, anyhow::Error>(())
-    })
+    wait_for(
+        "the programs of a killed TaskManager to be gone",
+        BOUND,
+        async || {
+            let left = alive(&pids);
+            ensure!(left.is_empty(), "{left:?} are there");
+            Ok::<_, anyhow::Error>(())
+        },
+    )
     .await?;
     cluster.wait_for_state(job, "FAILED").await?;
     cluster.check_nothing_left(&[]).await

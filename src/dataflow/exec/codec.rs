@@ -108,6 +108,11 @@ impl Decoder {
         &mut self.read
     }
 
+    /// Whether nothing that was read is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read.is_empty()
+    }
+
     /// There is no more to read: what is left is a record.
     pub(crate) fn end(&mut self) {
         self.has_ended = true;

@@ -98,7 +98,11 @@ impl Program {
             .stderr(Stdio::from(stderr_there))
             .spawn()?;
         let supervisor = Supervisor(Some(child));
-        protocol::send(&mut control, request, stdin_there.as_fd())?;
+        match protocol::send(&mut control, request, stdin_there.as_fd()) {
+            // It is gone already: that it never said hello tells more.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            sent => sent?,
+        }
         drop(stdin_there);
         control.set_nonblocking(true)?;
         let control = UnixStream::from_std(control)?;

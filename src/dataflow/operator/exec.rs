@@ -92,8 +92,9 @@ impl Exec {
 
     /// Whether the program has ended as it should, and all its output was taken.
     fn is_done(&self) -> bool {
-        let done = |program: &Program| program.has_ended() && program.stdout.is_none();
-        self.program.as_ref().is_some_and(done)
+        let ended = |program: &Program| program.has_ended() && program.stdout.is_none();
+        self.program.as_ref().is_some_and(ended)
+            && self.decoder.as_ref().is_none_or(Decoder::is_empty)
     }
 
     fn too_soon() -> OperatorError {

@@ -90,21 +90,45 @@ fn says(exec: &str, message: &str) {
 #[test]
 fn what_is_wrong_with_a_program_is_said() {
     for (exec, message) in [
-        ("{}", "`command` is missing: write `command: [tr, a-z, A-Z]`"),
+        (
+            "{}",
+            "`command` is missing: write `command: [tr, a-z, A-Z]`",
+        ),
         ("{command: ['']}", "`command` is empty"),
         ("{command: a, format: xml}", "`format` can't be `xml`"),
         ("{command: a, bounded: true}", "exec has no field `bounded`"),
-        ("{command: a, format: frames}", "a record in frames is one text, but its input has (seq: int64"),
-        ("{command: a, output-format: json-lines}", "records in json-lines have columns"),
-        ("{command: a, columns: {n: int64}}", "a record in lines is one text"),
+        (
+            "{command: a, format: frames}",
+            "a record in frames is one text, but its input has (seq: int64",
+        ),
+        (
+            "{command: a, output-format: json-lines}",
+            "records in json-lines have columns",
+        ),
+        (
+            "{command: a, columns: {n: int64}}",
+            "a record in lines is one text",
+        ),
         ("{command: a, columns: {n: int}}", "`n` can't be `int`"),
-        ("{command: a, columns: [n]}", "`columns` is a list: write `{ word: string, count: int64 }`"),
+        (
+            "{command: a, columns: [n]}",
+            "`columns` is a list: write `{ word: string, count: int64 }`",
+        ),
         ("{command: a, env: {TANIST_X: y}}", "`env` sets `TANIST_X`"),
-        ("{command: a, limits: {memory: lots}}", "`memory` is `lots`: write a number and a unit"),
-        ("{command: a, limits: {cpu: 1 s}}", "limits has no field `cpu`"),
+        (
+            "{command: a, limits: {memory: lots}}",
+            "`memory` is `lots`: write a number and a unit",
+        ),
+        (
+            "{command: a, limits: {cpu: 1 s}}",
+            "limits has no field `cpu`",
+        ),
         ("{command: a, limits: {open-files: 0}}", "`open-files: 0`"),
         ("{command: a, grace: 1 h}", "`grace` is too long"),
-        ("{command: ['${artifact:m}']}", "step `p`: there is no artifact `m`"),
+        (
+            "{command: ['${artifact:m}']}",
+            "step `p`: there is no artifact `m`",
+        ),
     ] {
         says(exec, message);
     }
@@ -123,7 +147,9 @@ fn an_aggregation_can_not_wait_for_an_unbounded_program() {
 #[test]
 fn artifacts_are_files_of_whoever_submits() {
     let job = |artifacts: &str| {
-        format!("version: 1\nname: a\nartifacts: {artifacts}\nsteps:\n  - datagen: {{count: 1}}\n  - discard: {{}}\n")
+        format!(
+            "version: 1\nname: a\nartifacts: {artifacts}\nsteps:\n  - datagen: {{count: 1}}\n  - discard: {{}}\n"
+        )
     };
     for (artifacts, message) in [
         ("[a]", "`artifacts` is a list: write `{ NAME: path }`"),
@@ -136,5 +162,8 @@ fn artifacts_are_files_of_whoever_submits() {
         assert!(said.contains(message), "{artifacts}: {said}");
     }
     let elsewhere = message_of(&job("{m: exec.yaml}"), &options());
-    assert!(elsewhere.contains("submit it with `tanist run`"), "{elsewhere}");
+    assert!(
+        elsewhere.contains("submit it with `tanist run`"),
+        "{elsewhere}"
+    );
 }
