@@ -11,8 +11,8 @@ use tanist::job::{
     ArtifactSpec, ColumnType, CompileOptions, ExecColumn, ExecFormat, ExecLimits, ExecSpec,
     JobBuilder, Steps,
 };
+use tanist_chaos::wait_for;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_ha::testing::wait_until;
 use tanist_proto::v1 as pb;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -117,7 +117,7 @@ fn is_alive(pid: i32) -> bool {
 
 /// The process ids that a script has written, one a line, once there are so many.
 async fn pids(file: &str, count: usize) -> Vec<i32> {
-    wait_until("the processes to say who they are", BOUND, async || {
+    wait_for("the processes to say who they are", BOUND, async || {
         let text = fs::read_to_string(file).unwrap_or_default();
         let pids: Vec<i32> = text.lines().flat_map(str::parse).collect();
         if pids.len() == count {
@@ -127,10 +127,11 @@ async fn pids(file: &str, count: usize) -> Vec<i32> {
         }
     })
     .await
+    .expect("they all do")
 }
 
 async fn check_gone(pids: &[i32]) {
-    wait_until("the processes to be gone", BOUND, async || {
+    wait_for("the processes to be gone", BOUND, async || {
         let alive: Vec<&i32> = pids.iter().filter(|pid| is_alive(**pid)).collect();
         if alive.is_empty() {
             Ok(())
@@ -138,7 +139,8 @@ async fn check_gone(pids: &[i32]) {
             Err(format!("{alive:?}"))
         }
     })
-    .await;
+    .await
+    .expect("they were killed");
 }
 
 /// A program with a child, and a grandchild in a session of its own, none of which heeds requests to end.

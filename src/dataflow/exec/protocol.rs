@@ -84,8 +84,9 @@ fn signal_name(number: i32) -> String {
     match Signal::from_named_raw(number) {
         Some(signal) => {
             let name = format!("{signal:?}");
-            let name = name.trim_start_matches("Signal::");
-            format!("SIG{} ({number})", name.trim_start_matches("SIG"))
+            // It may stand in quotes.
+            let name = name.trim_matches('"').trim_start_matches("Signal::");
+            format!("SIG{name} ({number})")
         }
         None => number.to_string(),
     }
