@@ -41,7 +41,9 @@ pub fn main() -> std::process::ExitCode {
             return code.into();
         }
     };
-    execute(cli).into()
+    let code = execute(cli);
+    telemetry::flush();
+    code.into()
 }
 
 fn load_options(cli: &Cli) -> LoadOptions {

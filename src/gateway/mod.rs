@@ -12,6 +12,7 @@ mod job_control;
 mod job_records;
 pub mod local;
 pub mod persistence;
+pub mod refusals;
 pub mod registration;
 
 use std::collections::BTreeMap;

@@ -69,6 +69,8 @@ pub(super) struct Failure {
     pub(super) task: String,
     pub(super) host: String,
     pub(super) resource_id: String,
+    // Whether the restart strategy counts it.
+    pub(super) is_counted: bool,
 }
 
 /// How far the sinks' commit is.
@@ -363,6 +365,21 @@ impl JobMasterCore {
         };
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
+        // Late offers of the former registration are refused, so that what was given back under it may be taken again.
+        self.pool.forgive(&task_manager);
+        let offered: BTreeSet<&str> = slots
+            .iter()
+            .map(|slot| slot.allocation_id.as_str())
+            .collect();
+        for allocation in self.pool.slots_of(&task_manager) {
+            if !offered.contains(allocation.to_string().as_str()) {
+                self.lose_slot(
+                    &allocation,
+                    "its TaskManager connected again without it",
+                    now_ms,
+                );
+            }
+        }
         let (_, rejected) = self.offer(&task_manager, slots, now_ms);
         if !rejected.is_empty() {
             let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
@@ -453,6 +470,11 @@ impl JobMasterCore {
     /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
     pub fn turn(&self) -> u64 {
         self.turn
+    }
+
+    /// Whether anything that this JobMaster wrote is durable: the record names it.
+    pub fn is_durable(&self) -> bool {
+        self.is_durable
     }
 
     /// The number of JobMasters of this job up to and including this one.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tanist_ha::election::{LeaderInformation, ProcessId};
+use tanist_ha::election::ProcessId;
 use tanist_ha::keys::Name;
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
@@ -187,13 +187,12 @@ pub(super) struct ExecutorServices<'a> {
 
 /// Starts a TaskExecutor that follows the leader.
 pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
-    let leader = follow_leader(services.leaders, services.highest_epoch.clone());
     let options = settings::task_executor(services.options);
     TaskExecutor::start(
         options,
         TaskExecutorServices {
             connector: services.connector,
-            leader,
+            leaders: services.leaders,
             highest_epoch: services.highest_epoch,
             records: services.records,
             launcher: services.launcher,
@@ -226,38 +225,6 @@ pub(super) fn follow_store(
         }
     });
     leaders
-}
-
-/// The confirmed leader. The highest epoch is raised before anybody hears of it.
-fn follow_leader(
-    mut views: watch::Receiver<LeaderView>,
-    highest: HighestEpoch,
-) -> watch::Receiver<Option<LeaderInformation>> {
-    let (known, leader) = watch::channel(None);
-    tokio::spawn(async move {
-        loop {
-            let view = views.borrow_and_update().clone();
-            let mut accepted = view.leader;
-            if let Some(incarnation) = &view.incarnation
-                && let Err(refusal) = highest.observe(incarnation, view.epoch)
-            {
-                warn!(%refusal, "the store's leader is not followed");
-                accepted = None;
-            }
-            known.send_if_modified(|before| {
-                let news = *before != accepted;
-                if news {
-                    *before = accepted;
-                }
-                news
-            });
-            tokio::select! {
-                changed = views.changed() => if changed.is_err() { return },
-                () = known.closed() => return,
-            }
-        }
-    });
-    leader
 }
 
 pub(super) fn describe(

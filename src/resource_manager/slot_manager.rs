@@ -15,56 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
+pub use super::slots::{SlotHolder, SlotState, SlotsVersion, Turn};
+
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
-
-/// Who holds a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SlotHolder {
-    /// The job.
-    pub job: JobId,
-    /// The allocation.
-    pub allocation: AllocationId,
-}
-
-/// Counts the changes of the view, to tell reports from before a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Turn(u64);
-
-impl Turn {
-    #[cfg(test)]
-    pub fn of(number: u64) -> Turn {
-        Turn(number)
-    }
-}
-
-/// A slot as it is believed to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotState {
-    /// Nobody's.
-    Free,
-    /// Nobody's, but the TaskExecutor refused it or was not reached: left alone for a moment.
-    Resting,
-    /// Asked for; it is not known whether the TaskExecutor has allocated it.
-    Pending {
-        /// For whom.
-        holder: SlotHolder,
-        /// Whether an answer may still come; otherwise the request is to be sent again.
-        is_in_flight: bool,
-    },
-    /// Allocated by its TaskExecutor.
-    Allocated(SlotHolder),
-}
-
-impl SlotState {
-    /// Who has it, or may have it.
-    pub fn holder(&self) -> Option<SlotHolder> {
-        match self {
-            SlotState::Free | SlotState::Resting => None,
-            SlotState::Pending { holder, .. } | SlotState::Allocated(holder) => Some(*holder),
-        }
-    }
-}
 
 /// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,11 +104,12 @@ impl SlotManager {
         worker: &ResourceId,
         slot_profile: pb::ResourceProfile,
         report: &[(u32, Option<SlotHolder>)],
+        version: SlotsVersion,
     ) {
-        self.turn.0 += 1;
+        self.turn.advance();
         self.seen.insert(worker.clone());
         self.slots
-            .put_worker(worker, slot_profile, report, self.turn);
+            .put_worker(worker, slot_profile, report, self.turn, version);
     }
 
     /// Asks no slots of a TaskExecutor, or does so again.
@@ -167,28 +122,30 @@ impl SlotManager {
         self.slots.remove_worker(worker);
     }
 
-    /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor a pending slot
-    /// that is reported free: the request may still be on its way.
+    /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor what is known as of a
+    /// higher `version`, nor a pending slot that is reported free: the request may still be on its way.
     pub fn report(
         &mut self,
         worker: &ResourceId,
         report: &[(u32, Option<SlotHolder>)],
         asked_at: Turn,
+        version: SlotsVersion,
     ) {
         for &(number, holder) in report {
             let Some(slot) = self.slots.get(worker, number) else {
                 continue;
             };
-            if slot.changed > asked_at {
+            if slot.changed > asked_at || version.is_before(slot.version) {
                 continue;
             }
+            self.slots.see(worker, number, version);
             let reported = match (slot.state, holder) {
                 (SlotState::Pending { .. }, None) => continue,
                 (_, None) => SlotState::Free,
                 (_, Some(holder)) => SlotState::Allocated(holder),
             };
             if slot.state != reported {
-                self.turn.0 += 1;
+                self.turn.advance();
                 self.slots.set(worker, number, reported, self.turn);
             }
         }
@@ -222,22 +179,32 @@ impl SlotManager {
         job.held = requirements.held;
     }
 
-    /// Takes what came of a request.
+    /// Takes what came of a request, as of a version of the TaskExecutor's slots. An answer from before a report that has been
+    /// taken since does not say how it is: it is asked again. Gives whether something is to be retried.
     pub fn answered(
         &mut self,
         worker: &ResourceId,
         slot: u32,
         of: SlotHolder,
         outcome: &RequestOutcome,
-    ) {
-        let known = self.slots.get(worker, slot).map(|slot| slot.state);
-        let Some(SlotState::Pending { holder, .. }) = known else {
-            return;
+        version: SlotsVersion,
+    ) -> bool {
+        let known = self.slots.get(worker, slot);
+        let Some((SlotState::Pending { holder, .. }, seen)) =
+            known.map(|it| (it.state, it.version))
+        else {
+            return false;
         };
         if holder != of {
-            return;
+            return false;
         }
-        self.turn.0 += 1;
+        self.turn.advance();
+        let outcome = match outcome {
+            RequestOutcome::Allocated | RequestOutcome::Occupied(_) if version.is_before(seen) => {
+                &RequestOutcome::Unknown
+            }
+            outcome => outcome,
+        };
         let state = match outcome {
             RequestOutcome::Allocated => SlotState::Allocated(holder),
             RequestOutcome::Occupied(other) => SlotState::Allocated(*other),
@@ -248,6 +215,8 @@ impl SlotManager {
             },
         };
         self.slots.set(worker, slot, state, self.turn);
+        self.slots.see(worker, slot, version);
+        matches!(outcome, RequestOutcome::Refused | RequestOutcome::Unknown)
     }
 
     /// Ends the rest of slots that were refused, and gives the requests to send again.
@@ -264,7 +233,7 @@ impl SlotManager {
         });
         let waiting: Vec<_> = all.filter(|(_, _, slot)| is_waiting(slot.state)).collect();
         let mut again = Vec::new();
-        for (worker, number, Slot { state, changed }) in waiting {
+        for (worker, number, Slot { state, changed, .. }) in waiting {
             let Some(holder) = state.holder() else {
                 self.slots.set(&worker, number, SlotState::Free, changed);
                 continue;
@@ -455,7 +424,7 @@ impl SlotManager {
             job,
             allocation: AllocationId::from_bits(bits),
         };
-        self.turn.0 += 1;
+        self.turn.advance();
         let state = SlotState::Pending {
             holder,
             is_in_flight: true,

@@ -141,21 +141,23 @@ impl Actor {
     pub(super) async fn run(mut self) {
         self.follow_leader();
         let mut is_followed = true;
+        let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
             self.core.review_doubts(Instant::now());
-            self.core.review_draining();
+            self.core.review_draining(*kept_outputs.borrow_and_update());
             self.run_effects();
             let deadline = self.core.next_deadline();
             let cancel = self.channels.cancel.clone();
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => break None,
-                changed = self.services.leader.changed(), if is_followed => match changed {
+                changed = self.services.leaders.changed(), if is_followed => match changed {
                     Ok(()) => self.follow_leader(),
                     Err(_ended) => is_followed = false,
                 },
                 Some(called) = self.calls.join_next() => self.called(called),
                 () = at(deadline) => self.core.on_time(Instant::now()),
+                Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
                 Some(message) = self.channels.messages.recv() => {
                     if let Some(stop) = self.handle(message) {
                         break Some(stop);
@@ -171,8 +173,8 @@ impl Actor {
     }
 
     fn follow_leader(&mut self) {
-        let leader = self.services.leader.borrow_and_update().clone();
-        self.core.leader_changed(Instant::now(), leader);
+        let view = self.services.leaders.borrow_and_update().clone();
+        self.core.leader_changed(Instant::now(), view);
     }
 
     fn handle(&mut self, message: Message) -> Option<(String, oneshot::Sender<()>)> {

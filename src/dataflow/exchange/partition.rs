@@ -75,6 +75,8 @@ pub(in crate::dataflow) struct Partitions {
     partitions: Mutex<HashMap<PartitionId, Partition>>,
     /// Counts registrations: what waiting consumers wake up for.
     registered: watch::Sender<u64>,
+    /// How many there are.
+    kept: watch::Sender<usize>,
 }
 
 impl Default for Partitions {
@@ -82,6 +84,7 @@ impl Default for Partitions {
         Partitions {
             partitions: Mutex::default(),
             registered: watch::Sender::new(0),
+            kept: watch::Sender::new(0),
         }
     }
 }
@@ -125,6 +128,7 @@ impl Partitions {
                 channels: by_target.collect(),
             },
         );
+        self.note_kept(&partitions);
         drop(partitions);
         self.registered.send_modify(|count| *count += 1);
         let channels = channels.into_iter().map(|(_, channel)| channel).collect();
@@ -196,6 +200,7 @@ impl Partitions {
             partition.channels.remove(&target);
             if partition.channels.is_empty() {
                 partitions.remove(&id);
+                self.note_kept(&partitions);
             }
         }
     }
@@ -207,18 +212,32 @@ impl Partitions {
             .is_some_and(|partition| partition.attempt == attempt)
         {
             partitions.remove(&id);
+            self.note_kept(&partitions);
         }
     }
 
     /// Closes and forgets the partitions that are chosen.
     pub(super) fn release(&self, chosen: impl Fn(&PartitionId, Generation) -> bool) {
-        self.lock().retain(|id, partition| {
+        let mut partitions = self.lock();
+        partitions.retain(|id, partition| {
             let released = chosen(id, partition.attempt.generation);
             if released {
                 partition.fail("it was released");
             }
             !released
         });
+        self.note_kept(&partitions);
+    }
+
+    /// Follows how many there are.
+    pub(super) fn kept(&self) -> watch::Receiver<usize> {
+        self.kept.subscribe()
+    }
+
+    fn note_kept(&self, partitions: &HashMap<PartitionId, Partition>) {
+        let count = partitions.len();
+        self.kept
+            .send_if_modified(|kept| std::mem::replace(kept, count) != count);
     }
 
     pub(super) fn count(&self) -> usize {
