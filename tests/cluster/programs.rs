@@ -1,17 +1,21 @@
-//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled.
+//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled; and what their job ships
+//! outlives the leader that took it.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use tanist_chaos::{StoreKind, Submission, wait_for};
 
-use crate::support::{cluster_on, job_file};
+use crate::support::{cluster_on, example, job_file};
 
 /// How long processes may take to come and to go.
 const BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
-    embedded(Embedded) { programs_end_with_their_job_and_with_a_killed_taskmanager }
+    embedded(Embedded) {
+        programs_end_with_their_job_and_with_a_killed_taskmanager,
+        what_a_job_ships_survives_the_leader_that_took_it,
+    }
 }
 
 async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
@@ -48,6 +52,25 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     .await?;
     cluster.wait_for_state(job, "FAILED").await?;
     cluster.check_nothing_left(&[]).await
+}
+
+/// The example's count is right whether its programs began before or after the change of the leader.
+async fn what_a_job_ships_survives_the_leader_that_took_it(kind: StoreKind) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
+    let mut cluster = builder.slots(2).start().await?;
+    let output = cluster.directory().join("lengths");
+    let submission = Submission::new(example("exec.yaml")).path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.kill_leader().await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    let mut lines = Vec::new();
+    for part in std::fs::read_dir(&output)? {
+        let text = std::fs::read_to_string(part?.path())?;
+        lines.extend(text.lines().map(str::to_owned));
+    }
+    lines.sort();
+    ensure!(lines == ["1 9", "2 90", "3 900", "4 1"], "{lines:?}");
+    cluster.check_nothing_left(&[output]).await
 }
 
 /// The process ids of all three, once all have said who they are.
