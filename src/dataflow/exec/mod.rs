@@ -1,7 +1,7 @@
 //! Programs that tasks run: started under a supervisor that ends with its TaskManager (`docs/adr/0010`), fed and read through
 //! pipes, and gone with all that they started before their task counts as ended.
 //!
-//! What records look like in a pipe is [`codec`]'s, when they move is the operators'. The supervisor is this very binary:
+//! What records look like in a pipe is `codec`'s, when they move is the operators'. The supervisor is this very binary:
 //! whoever links this library calls [`become_child_if_asked`] first in `main`.
 
 mod artifacts;
