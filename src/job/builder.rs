@@ -19,6 +19,8 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::ArtifactSpec;
+use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
 use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
@@ -65,6 +67,13 @@ impl JobBuilder {
         self
     }
 
+    /// A file that the job ships; see [`super::CompileOptions::artifact_dir`].
+    #[must_use]
+    pub fn artifact(mut self, artifact: ArtifactSpec) -> JobBuilder {
+        self.graph.artifacts.push(artifact);
+        self
+    }
+
     /// See [`Steps::file_source`].
     pub fn file_source<P: Into<String>>(
         self,
@@ -84,6 +93,11 @@ impl JobBuilder {
         keys: u64,
     ) -> Steps {
         self.begin().datagen(name, rate, count, seed, keys)
+    }
+
+    /// See [`Steps::exec_source`].
+    pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.begin().exec_source(name, program)
     }
 
     /// See [`Steps::step`].
@@ -250,6 +264,26 @@ impl Steps {
     #[must_use]
     pub fn file_sink(self, name: impl Into<String>, path: impl Into<String>) -> Steps {
         self.step(name, Transformation::FileSink { path: path.into() })
+    }
+
+    /// Runs a program that gets records and gives records.
+    #[must_use]
+    pub fn exec(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.step(name, Transformation::Exec(Box::new(program)))
+    }
+
+    /// Runs a program that gives records.
+    #[must_use]
+    pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.step(name, Transformation::ExecSource(Box::new(program)))
+    }
+
+    /// Runs a program that gets records.
+    #[must_use]
+    pub fn exec_sink(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        let columns = Vec::new();
+        let program = ExecSpec { columns, ..program };
+        self.step(name, Transformation::ExecSink(Box::new(program)))
     }
 
     /// Drops records.

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
 
+use super::artifact;
 use super::operator::{Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, listing};
 use super::restart;
@@ -43,6 +44,9 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
         check.edges();
         check.totals();
         check.operators();
+        for problem in artifact::problems(graph) {
+            check.report(problem);
+        }
     }
     if check.problems.is_empty() {
         return Ok(());

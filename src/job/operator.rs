@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 
 /// The specification of one operator.
@@ -86,6 +87,12 @@ pub enum OperatorSpec {
     },
     /// Counts and drops records.
     Discard {},
+    /// Runs a program that gets records and gives records.
+    Exec(Box<ExecSpec>),
+    /// Runs a program that gives records.
+    ExecSource(Box<ExecSpec>),
+    /// Runs a program that gets records; what it writes goes to the log.
+    ExecSink(Box<ExecSpec>),
 }
 
 /// How a filter compares.
@@ -176,7 +183,9 @@ impl OperatorSpec {
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
+            OperatorSpec::FileSource { .. }
+                | OperatorSpec::Datagen { .. }
+                | OperatorSpec::ExecSource(_)
         )
     }
 
@@ -184,7 +193,10 @@ impl OperatorSpec {
     pub fn is_sink(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {}
+            OperatorSpec::Print { .. }
+                | OperatorSpec::FileSink { .. }
+                | OperatorSpec::Discard {}
+                | OperatorSpec::ExecSink(_)
         )
     }
 }

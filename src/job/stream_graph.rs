@@ -4,8 +4,10 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::{self, ArtifactSpec};
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
 use super::problem::{InvalidJob, Position};
@@ -94,6 +96,12 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
+    /// See [`super::OperatorSpec::Exec`].
+    Exec(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSource`].
+    ExecSource(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSink`].
+    ExecSink(Box<ExecSpec>),
 }
 
 impl Transformation {
@@ -112,6 +120,9 @@ impl Transformation {
             Transformation::Print { .. } => "print",
             Transformation::FileSink { .. } => "file-sink",
             Transformation::Discard => "discard",
+            Transformation::Exec(_) => "exec",
+            Transformation::ExecSource(_) => "exec-source",
+            Transformation::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -119,7 +130,9 @@ impl Transformation {
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            Transformation::FileSource { .. } | Transformation::Datagen { .. }
+            Transformation::FileSource { .. }
+                | Transformation::Datagen { .. }
+                | Transformation::ExecSource(_)
         )
     }
 
@@ -130,6 +143,7 @@ impl Transformation {
             Transformation::Print { .. }
                 | Transformation::FileSink { .. }
                 | Transformation::Discard
+                | Transformation::ExecSink(_)
         )
     }
 }
@@ -248,6 +262,7 @@ pub struct StreamGraph {
     pub(super) max_parallelism: Option<u32>,
     pub(super) chaining: Option<bool>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    pub(super) artifacts: Vec<ArtifactSpec>,
 }
 
 impl StreamGraph {
@@ -259,6 +274,7 @@ impl StreamGraph {
             max_parallelism: None,
             chaining: None,
             restart_strategy: None,
+            artifacts: Vec::new(),
         }
     }
 
@@ -291,7 +307,8 @@ impl StreamGraph {
         let chaining = ChainingOptions {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };
-        let graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        let mut graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        graph.artifacts = artifact::read(&self.artifacts, options.artifact_dir.as_deref())?;
         // What leaves here passes the same check as what arrives from strangers (limits on totals live there).
         super::job_graph::validate_job_graph(&graph).map_err(|invalid| {
             let problem = |message| super::Problem::of_job(None, message);

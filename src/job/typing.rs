@@ -31,6 +31,9 @@ impl OperatorSpec {
             OperatorSpec::Print { .. } => "print",
             OperatorSpec::FileSink { .. } => "file-sink",
             OperatorSpec::Discard {} => "discard",
+            OperatorSpec::Exec(_) => "exec",
+            OperatorSpec::ExecSource(_) => "exec-source",
+            OperatorSpec::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -47,7 +50,10 @@ impl OperatorSpec {
             | OperatorSpec::Project { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => None,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSource(_)
+            | OperatorSpec::ExecSink(_) => None,
         }
     }
 
@@ -56,6 +62,7 @@ impl OperatorSpec {
         match self {
             OperatorSpec::FileSource { .. } => true,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::ExecSource(exec) => !exec.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Where { .. }
@@ -65,7 +72,9 @@ impl OperatorSpec {
             | OperatorSpec::Sum { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => false,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSink(_) => false,
         }
     }
 
@@ -128,6 +137,10 @@ impl OperatorSpec {
             OperatorSpec::Where { .. } => {
                 problems.extend(self.missing_feature().map(String::from));
             }
+            OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+                problems.extend(exec.problems(true));
+            }
+            OperatorSpec::ExecSink(exec) => problems.extend(exec.problems(false)),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
@@ -207,6 +220,15 @@ impl OperatorSpec {
                     )]),
                 }
             }
+            OperatorSpec::Exec(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(exec.schema()),
+                problems => Err(problems),
+            },
+            OperatorSpec::ExecSource(exec) => Ok(exec.schema()),
+            OperatorSpec::ExecSink(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(Schema::default()),
+                problems => Err(problems),
+            },
             OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
             | OperatorSpec::Discard {} => Ok(Schema::default()),

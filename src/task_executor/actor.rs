@@ -37,7 +37,8 @@ pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 pub(super) enum Request {
     AllocateSlot(pb::RequestSlotRequest, Reply<pb::RequestSlotResponse>),
     FreeSlots(pb::FreeSlotsRequest, Reply<pb::Ack>),
-    SubmitTasks(pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>),
+    // The one with a graph.
+    SubmitTasks(Box<pb::SubmitTasksRequest>, Reply<pb::SubmitTasksResponse>),
     CancelTasks(pb::CancelTasksRequest, Reply<pb::Ack>),
     Acknowledge(pb::AcknowledgeExecutionsRequest, Reply<pb::Ack>),
     ResourceManagerHeartbeat(
@@ -210,7 +211,7 @@ impl Actor {
                 answer(reply, core.request_slot(now, &request))
             }
             Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
-            Request::SubmitTasks(request, reply) => self.submit_tasks(now, request, reply),
+            Request::SubmitTasks(request, reply) => self.submit_tasks(now, *request, reply),
             Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
             Request::Acknowledge(request, reply) => {
                 answer(reply, core.acknowledge_executions(now, &request));

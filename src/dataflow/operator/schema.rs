@@ -33,9 +33,14 @@ pub fn output_schema(
             let (_, field) = column_of(input, column)?;
             Some(aggregated(input, keys, "sum", field.data_type().clone())?)
         }
-        OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {} => {
-            None
+        OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+            let columns = record::schema_of(&exec.schema().to_proto());
+            Some(columns.map_err(|error| OperatorError::specification(error.to_string()))?)
         }
+        OperatorSpec::Print { .. }
+        | OperatorSpec::FileSink { .. }
+        | OperatorSpec::Discard {}
+        | OperatorSpec::ExecSink(_) => None,
     })
 }
 

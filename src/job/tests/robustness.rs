@@ -92,8 +92,8 @@ fn a_foreign_graph_is_refused_with_the_reason() {
         "another step has this name too",
     );
     says(
-        |graph| graph.vertices[0].operators[0].spec = r#"{"type":"exec"}"#.into(),
-        "its specification is not known: unknown variant `exec`",
+        |graph| graph.vertices[0].operators[0].spec = r#"{"type":"teleport"}"#.into(),
+        "its specification is not known: unknown variant `teleport`",
     );
     says(
         |graph| graph.vertices[0].operators[0].output.clear(),
@@ -249,6 +249,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
             vertices,
             edges,
             options: None,
+            artifacts: Vec::new(),
         })
 }
 

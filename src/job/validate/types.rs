@@ -206,5 +206,8 @@ fn spec_of(
         Transformation::Print { prefix } => OperatorSpec::Print { prefix },
         Transformation::FileSink { path } => OperatorSpec::FileSink { path },
         Transformation::Discard => OperatorSpec::Discard {},
+        Transformation::Exec(exec) => OperatorSpec::Exec(exec),
+        Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
+        Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
     })
 }

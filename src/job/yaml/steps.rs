@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::exec;
 use super::expressions;
 use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
@@ -10,7 +11,7 @@ use crate::job::problem::instead;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 12] = [
+const OPERATORS: [&str; 15] = [
     "file-source",
     "datagen",
     "split-words",
@@ -23,6 +24,9 @@ const OPERATORS: [&str; 12] = [
     "print",
     "file-sink",
     "discard",
+    "exec",
+    "exec-source",
+    "exec-sink",
 ];
 
 /// What every step can have beside its operator.
@@ -209,6 +213,9 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
+        "exec" => exec::read(exec::Role::Between, f, reader).map(Transformation::Exec),
+        "exec-source" => exec::read(exec::Role::Source, f, reader).map(Transformation::ExecSource),
+        "exec-sink" => exec::read(exec::Role::Sink, f, reader).map(Transformation::ExecSink),
         _ => None,
     };
     fields.finish(kind, reader);
