@@ -50,6 +50,8 @@ pub struct ClusterBuilder {
     failpoints: Vec<(usize, String)>,
     stores_elsewhere: Vec<(usize, String)>,
     on_hosts: bool,
+    on_disks: bool,
+    store_directory: Option<PathBuf>,
 }
 
 impl ClusterBuilder {
@@ -66,6 +68,8 @@ impl ClusterBuilder {
             failpoints: Vec::new(),
             stores_elsewhere: Vec::new(),
             on_hosts: false,
+            on_disks: false,
+            store_directory: None,
         }
     }
 
@@ -127,6 +131,20 @@ impl ClusterBuilder {
         self
     }
 
+    /// Lets each process keep local files and local blobs in its own directory only, as on a disk of its own.
+    #[must_use]
+    pub fn on_disks_of_their_own(mut self) -> ClusterBuilder {
+        self.on_disks = true;
+        self
+    }
+
+    /// Where the embedded store is, if not in the cluster's own directory: on a disk that fills up.
+    #[must_use]
+    pub fn store_directory(mut self, directory: impl Into<PathBuf>) -> ClusterBuilder {
+        self.store_directory = Some(directory.into());
+        self
+    }
+
     /// Starts the first JobManager, then, when it leads, all others, and waits until all are there.
     pub async fn start(self) -> anyhow::Result<Cluster> {
         let mut cluster = self.prepare().await?;
@@ -162,7 +180,8 @@ impl ClusterBuilder {
             .file_name()
             .map(|name| name.to_string_lossy().into_owned())
             .context("a directory has a name")?;
-        let store_directory = directory.join("store");
+        let own = || directory.join("store");
+        let store_directory = self.store_directory.clone().unwrap_or_else(own);
         let shared = self.shared_settings(&directory, &store_directory, &cluster_id);
         let hosts = if self.on_hosts {
             Some(Hosts::create(
@@ -177,8 +196,19 @@ impl ClusterBuilder {
             if let Some(hosts) = &hosts {
                 own.extend(hosts.settings(host));
             }
-            let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
-            let arguments = arguments(command, shared.iter().cloned().chain(own));
+            if self.on_disks {
+                let disk = directory.join(host.to_string());
+                own.push(("io.tmp.dirs", disk.to_string_lossy().into_owned()));
+            }
+            let own: Vec<_> = own
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect();
+            // A key is given once.
+            let shared = shared
+                .iter()
+                .filter(|(key, _)| !own.iter().any(|(of_its_own, _)| of_its_own == key));
+            let arguments = arguments(command, shared.cloned().chain(own.iter().cloned()));
             let name = host.to_string();
             let program = self.program.clone();
             let mut process = Process::new(name, program, arguments, &directory, guard.clone())?;
@@ -196,6 +226,16 @@ impl ClusterBuilder {
                 ("jobmanager.id", host.to_string()),
                 ("rest.port", rest_port.to_string()),
             ];
+            let shares_blobs = self
+                .settings
+                .iter()
+                .any(|(key, _)| key == "high-availability.storageDir");
+            // By default the embedded store has blobs beside its data.
+            if self.on_disks && !shares_blobs && self.store.endpoint_key().is_some() {
+                let blobs = directory.join(host.to_string()).join("blobs");
+                let blobs = blobs.to_string_lossy().into_owned();
+                own.push(("high-availability.storageDir", blobs));
+            }
             let elsewhere = self.stores_elsewhere.iter().find(|(of, _)| *of == index);
             if let Some((_, endpoint)) = elsewhere {
                 let key = self.store.endpoint_key();

@@ -25,7 +25,7 @@ pub use cli::{Cli, CliOutput};
 pub use cluster::{Cluster, Leader};
 pub use dump::StoreDump;
 pub use jobs::{JobView, Submission};
-pub use network::{Host, Link, Network, on_a_network_of_its_own};
+pub use network::{Host, Link, Network, on_a_network_of_its_own, small_file_system};
 pub use process::Process;
 pub use rest::RestClient;
 pub use store::{Store, StoreKind};

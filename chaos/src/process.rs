@@ -119,6 +119,13 @@ impl Process {
         }
     }
 
+    /// SIGKILL, and its directory with all that it kept there is gone: what the loss of its host leaves.
+    pub fn lose_host(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        std::fs::remove_dir_all(&self.directory)
+            .with_context(|| format!("cannot remove {}", self.directory.display()))
+    }
+
     /// SIGTERM, and waits for nothing.
     pub fn ask_to_end(&self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)

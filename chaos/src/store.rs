@@ -14,7 +14,8 @@ use tanist_ha::embedded::EmbeddedOptions;
 use tanist_ha::etcd::EtcdOptions;
 use tanist_ha::store::CoordinationStore;
 use tanist_ha::testing::servers::{
-    EtcdServer, EtcdServerOptions, ZooKeeperServer, ZooKeeperServerOptions,
+    EtcdCluster, EtcdServer, EtcdServerOptions, ZooKeeperEnsemble, ZooKeeperServer,
+    ZooKeeperServerOptions,
 };
 use tanist_ha::zookeeper::ZooKeeperOptions;
 use tanist_ha::{embedded, etcd, zookeeper};
@@ -27,6 +28,11 @@ const ROOT: &str = "/tanist";
 
 static SHARED_ETCD: OnceCell<EtcdServer> = OnceCell::const_new();
 static SHARED_ZOOKEEPER: OnceCell<ZooKeeperServer> = OnceCell::const_new();
+
+/// How many servers an ensemble has: the fewest of which one can be lost.
+const MEMBERS: usize = 3;
+/// The heap of each Java process of an ensemble, in MiB: three of them run beside everything else.
+const MEMBER_HEAP_MIB: u32 = 64;
 
 /// Which store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +59,7 @@ impl fmt::Display for StoreKind {
 #[derive(Debug)]
 pub struct Store {
     kind: StoreKind,
-    /// Host and port; unused for a directory.
+    /// Host and port of each server, separated by commas; unused for a directory.
     endpoint: String,
     /// What its users say, where it asks.
     user: Option<(String, String)>,
@@ -67,6 +73,8 @@ enum Server {
     Shared,
     Etcd(Box<EtcdServer>),
     ZooKeeper(Box<ZooKeeperServer>),
+    EtcdCluster(EtcdCluster),
+    ZooKeeperEnsemble(ZooKeeperEnsemble),
 }
 
 impl Store {
@@ -108,18 +116,46 @@ impl Store {
         match kind {
             StoreKind::Embedded => Store::shared(kind).await,
             StoreKind::Etcd => Store::own_etcd(EtcdServerOptions::default()).await,
-            StoreKind::ZooKeeper => {
-                let server = ZooKeeperServer::start(ZooKeeperServerOptions::default()).await?;
-                let endpoint = server.address().to_string();
-                let server = Server::ZooKeeper(Box::new(server));
-                Ok(Store {
-                    kind,
-                    endpoint,
-                    user: None,
-                    server,
-                })
-            }
+            StoreKind::ZooKeeper => Store::own_zookeeper(ZooKeeperServerOptions::default()).await,
         }
+    }
+
+    /// Three servers of its own, of which single ones are killed and restarted. An embedded store has none.
+    pub async fn ensemble(kind: StoreKind) -> anyhow::Result<Store> {
+        let (endpoints, server) = match kind {
+            StoreKind::Embedded => bail!("the embedded store has no servers"),
+            StoreKind::Etcd => {
+                let cluster = EtcdCluster::start(MEMBERS, EtcdServerOptions::default()).await?;
+                (cluster.addresses(), Server::EtcdCluster(cluster))
+            }
+            StoreKind::ZooKeeper => {
+                let options = ZooKeeperServerOptions {
+                    heap_mib: MEMBER_HEAP_MIB,
+                    ..ZooKeeperServerOptions::default()
+                };
+                let ensemble = ZooKeeperEnsemble::start(MEMBERS, options).await?;
+                (ensemble.addresses(), Server::ZooKeeperEnsemble(ensemble))
+            }
+        };
+        let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+        Ok(Store {
+            kind,
+            endpoint: endpoints.join(","),
+            user: None,
+            server,
+        })
+    }
+
+    /// A ZooKeeper of its own.
+    pub async fn own_zookeeper(options: ZooKeeperServerOptions) -> anyhow::Result<Store> {
+        let server = ZooKeeperServer::start(options).await?;
+        let endpoint = server.address().to_string();
+        Ok(Store {
+            kind: StoreKind::ZooKeeper,
+            endpoint,
+            user: None,
+            server: Server::ZooKeeper(Box::new(server)),
+        })
     }
 
     /// An etcd of its own, with a user if the options name one.
@@ -141,7 +177,7 @@ impl Store {
         self.kind
     }
 
-    /// Host and port of the server.
+    /// Host and port of the server; of an ensemble those of all, separated by commas.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -160,7 +196,10 @@ impl Store {
         match &mut self.server {
             Server::Etcd(server) => server.kill(),
             Server::ZooKeeper(server) => server.kill(),
-            Server::None | Server::Shared => bail!("this cluster has no server of its own"),
+            Server::None
+            | Server::Shared
+            | Server::EtcdCluster(_)
+            | Server::ZooKeeperEnsemble(_) => bail!("this cluster has no single server of its own"),
         }
         Ok(())
     }
@@ -170,7 +209,10 @@ impl Store {
         match &self.server {
             Server::Etcd(server) => server.stop(),
             Server::ZooKeeper(server) => server.stop(),
-            Server::None | Server::Shared => bail!("this cluster has no server of its own"),
+            Server::None
+            | Server::Shared
+            | Server::EtcdCluster(_)
+            | Server::ZooKeeperEnsemble(_) => bail!("this cluster has no single server of its own"),
         }
         Ok(())
     }
@@ -180,7 +222,10 @@ impl Store {
         match &self.server {
             Server::Etcd(server) => server.cont(),
             Server::ZooKeeper(server) => server.cont(),
-            Server::None | Server::Shared => bail!("this cluster has no server of its own"),
+            Server::None
+            | Server::Shared
+            | Server::EtcdCluster(_)
+            | Server::ZooKeeperEnsemble(_) => bail!("this cluster has no single server of its own"),
         }
         Ok(())
     }
@@ -190,7 +235,57 @@ impl Store {
         match &mut self.server {
             Server::Etcd(server) => server.restart().await?,
             Server::ZooKeeper(server) => server.restart().await?,
-            Server::None | Server::Shared => bail!("this cluster has no server of its own"),
+            Server::None
+            | Server::Shared
+            | Server::EtcdCluster(_)
+            | Server::ZooKeeperEnsemble(_) => bail!("this cluster has no single server of its own"),
+        }
+        Ok(())
+    }
+
+    /// Whether ZooKeeper's process has ended by itself, or was killed.
+    pub fn has_server_ended(&mut self) -> anyhow::Result<bool> {
+        match &mut self.server {
+            Server::ZooKeeper(server) => Ok(server.has_ended()),
+            Server::None
+            | Server::Shared
+            | Server::Etcd(_)
+            | Server::EtcdCluster(_)
+            | Server::ZooKeeperEnsemble(_) => bail!("this cluster has no ZooKeeper of its own"),
+        }
+    }
+
+    /// Which server of an ensemble leads the others. All must run.
+    pub async fn leading_member(&self) -> anyhow::Result<usize> {
+        Ok(match &self.server {
+            Server::EtcdCluster(cluster) => cluster.leader().await?,
+            Server::ZooKeeperEnsemble(ensemble) => ensemble.leader().await?,
+            Server::None | Server::Shared | Server::Etcd(_) | Server::ZooKeeper(_) => {
+                bail!("this store is no ensemble")
+            }
+        })
+    }
+
+    /// SIGKILL to one server of an ensemble; its data stay.
+    pub fn kill_member(&mut self, member: usize) -> anyhow::Result<()> {
+        match &mut self.server {
+            Server::EtcdCluster(cluster) => cluster.servers()[member].kill(),
+            Server::ZooKeeperEnsemble(ensemble) => ensemble.servers()[member].kill(),
+            Server::None | Server::Shared | Server::Etcd(_) | Server::ZooKeeper(_) => {
+                bail!("this store is no ensemble")
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts one server of an ensemble again with its data, and waits until it serves: so there must be a quorum then.
+    pub async fn restart_member(&mut self, member: usize) -> anyhow::Result<()> {
+        match &mut self.server {
+            Server::EtcdCluster(cluster) => cluster.servers()[member].restart().await?,
+            Server::ZooKeeperEnsemble(ensemble) => ensemble.servers()[member].restart().await?,
+            Server::None | Server::Shared | Server::Etcd(_) | Server::ZooKeeper(_) => {
+                bail!("this store is no ensemble")
+            }
         }
         Ok(())
     }
@@ -272,9 +367,13 @@ impl Store {
         opened.with_context(|| format!("cannot open the records in {}", self.kind))
     }
 
+    fn endpoints(&self) -> Vec<String> {
+        self.endpoint.split(',').map(str::to_owned).collect()
+    }
+
     fn etcd(&self, cluster_id: &str) -> EtcdOptions {
         EtcdOptions {
-            endpoints: vec![self.endpoint.clone()],
+            endpoints: self.endpoints(),
             namespace: format!("{ROOT}/{cluster_id}"),
             user: self.user.clone(),
             lease_ttl: Duration::from_secs(2),
@@ -286,7 +385,7 @@ impl Store {
         ZooKeeperOptions {
             digest: self.user.clone(),
             session_timeout: Duration::from_secs(2),
-            ..ZooKeeperOptions::new(vec![self.endpoint.clone()], format!("{ROOT}/{cluster_id}"))
+            ..ZooKeeperOptions::new(self.endpoints(), format!("{ROOT}/{cluster_id}"))
         }
     }
 }

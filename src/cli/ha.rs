@@ -92,7 +92,7 @@ fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
         None => line("Leader", "nobody"),
     }
     line("Epoch", &status.term.epoch.to_string());
-    line("Term", &status.term.state);
+    line("Term", &term_text(status, now_ms));
     if let Ok(since) = u64::try_from(status.term.since) {
         let led_for = i64::try_from(now_ms.saturating_sub(since)).unwrap_or(i64::MAX);
         line("Since", &format!("{} ({})", time(since), duration(led_for)));
@@ -106,6 +106,23 @@ fn status_text(status: &HaStatusInfo, now_ms: u64) -> String {
         line("Members", &format!("not known: {error}"));
     } else {
         write!(text, "\n{}", member_table(&status.members)).expect("writing to a string succeeds");
+    }
+    text
+}
+
+/// Whose it is and since when it stands so, where that is not said by the leader's line.
+fn term_text(status: &HaStatusInfo, now_ms: u64) -> String {
+    let term = &status.term;
+    let mut text = term.state.clone();
+    if term.state == "leading" {
+        return text;
+    }
+    if let Some(process) = &term.process {
+        write!(text, ", by {process}").expect("writing to a string succeeds");
+    }
+    if let Ok(since) = u64::try_from(term.state_since) {
+        let lasted = i64::try_from(now_ms.saturating_sub(since)).unwrap_or(i64::MAX);
+        write!(text, ", for {}", duration(lasted)).expect("writing to a string succeeds");
     }
     text
 }
@@ -263,6 +280,23 @@ jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB  +0 ms
 jm-3        no answer  -       0.2.0    -       -       -        -
 ";
         assert_eq!(status_text(&status, 1_700_000_065_000), expected);
+        Ok(())
+    }
+
+    #[test]
+    fn a_term_that_does_not_lead_is_shown_with_its_process_and_since_when()
+    -> Result<(), serde_json::Error> {
+        let status: HaStatusInfo = serde_json::from_value(json!({
+            "store": "etcd", "process": "jm-2", "role": "standby", "epoch": 7,
+            "cluster-incarnation": null, "leader": null,
+            "term": {"state": "suspended", "epoch": 7, "process": "jm-1", "since": -1,
+                     "state-since": 1_700_000_000_000_i64},
+            "members": [], "warnings": []
+        }))?;
+        let text = status_text(&status, 1_700_000_065_000);
+        assert!(text.contains("Leader       nobody\n"), "{text}");
+        let term = "Term         suspended, by jm-1, for 1 min 5 s\n";
+        assert!(text.contains(term), "{text}");
         Ok(())
     }
 

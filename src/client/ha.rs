@@ -53,13 +53,25 @@ pub struct LeaderInfo {
 
 /// The youngest term.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct TermInfo {
     /// `leading`, `suspended`, `recovering` or `none`.
     pub state: String,
     /// Its epoch.
     pub epoch: u64,
+    /// Whose it is.
+    #[serde(default)]
+    pub process: Option<String>,
     /// Since when it is led: milliseconds since 1970, or -1.
     pub since: i64,
+    /// Since when it stands so: milliseconds since 1970, or -1.
+    #[serde(default = "unknown_time")]
+    pub state_since: i64,
+}
+
+/// A version that does not say.
+fn unknown_time() -> i64 {
+    -1
 }
 
 /// A JobManager.

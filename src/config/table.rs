@@ -205,7 +205,7 @@ options! {
         HEARTBEAT_TIMEOUT: Duration = "heartbeat.timeout", Value("50 s"),
             "After how much silence the other side counts as lost.";
         HEARTBEAT_THRESHOLD: FailureThreshold = "heartbeat.rpc-failure-threshold", Value("2"),
-            "After how many refused calls in a row the other side counts as lost; -1 for never.";
+            "After how many refused calls in a row the other side counts as lost, unless it is found that the leader is what is cut off; at an address of the leader's own host the first one is enough. -1 for never.";
         RPC_ASK_TIMEOUT: Duration = "rpc.ask.timeout", Value("10 s"),
             "How long the answer to a call may take.";
         RPC_MAX_MESSAGE: MemorySize = "rpc.max-message-size", Value("16 mb"),

@@ -1,18 +1,21 @@
 //! How one component registers at another: attempts until an answer is definite.
 //!
 //! The same for every connection. Each attempt asks anew what to send, so that it carries a registration number of its own and
-//! a report of that moment. An attempt ends at a timeout that doubles; after an error or a refusal there is a delay, which
-//! the caller's wake-up ends at once. It is cancelled by dropping it, with which a late answer is dropped as well.
+//! a report of that moment. An attempt ends at a timeout that doubles; after an error or a refusal there is a delay. The
+//! caller's wake-up ends a delay at once, and an attempt that takes longer than the first timeout: its message may have been
+//! lost long ago. It is cancelled by dropping it, with which a late answer is dropped as well.
 //!
 //! Registrations are numbered, and the other side takes none at or below the highest that it has seen. It says which one
 //! that is; the caller's next attempt, which follows at once, is to have a higher one.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use rand::Rng as _;
 use tanist_proto::v1 as pb;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::{GatewayError, GatewayResult};
 
@@ -76,8 +79,8 @@ impl Answer<pb::RegistrationSuccess> {
         }
     }
 
-    /// The answer as a message.
-    pub fn into_message(self) -> pb::RegistrationResponse {
+    /// The answer as a message of a process of this cluster incarnation.
+    pub fn into_message(self, cluster_incarnation: &str) -> pb::RegistrationResponse {
         use pb::registration_response::Answer as Message;
         let answer = match self {
             Answer::Success(success) => Message::Success(success),
@@ -93,6 +96,7 @@ impl Answer<pb::RegistrationSuccess> {
         };
         pb::RegistrationResponse {
             answer: Some(answer),
+            cluster_incarnation: cluster_incarnation.to_owned(),
         }
     }
 }
@@ -116,12 +120,34 @@ pub enum Registered<S> {
     Success(S),
     /// The other side will never accept this one.
     Rejected(String),
-    /// What was to register, or where, does not exist.
-    NotFound(String),
 }
 
-/// Attempts until the answer is definite. `wake` ends a delay at once (`notify_one`: also one that
-/// begins later) and starts the timeouts from the first again.
+/// Refuses what was not answered by the cluster that was asked: the address belongs to another one's process by now, whose
+/// answers say nothing about this cluster, its jobs least of all.
+pub fn check_cluster(
+    response: &pb::RegistrationResponse,
+    asked: Option<&pb::Sender>,
+    target: &str,
+) -> GatewayResult<()> {
+    let ours = asked.map_or("", |sender| sender.cluster_incarnation.as_str());
+    let theirs = response.cluster_incarnation.as_str();
+    if theirs.is_empty() || theirs == ours {
+        return Ok(());
+    }
+    tracing::warn!(
+        target_address = target,
+        ours,
+        theirs,
+        "another cluster's process listens where the leader is looked for"
+    );
+    Err(GatewayError::Unreachable {
+        target: target.to_owned(),
+        reason: format!("a process of cluster incarnation {theirs} listens there"),
+    })
+}
+
+/// Attempts until the answer is definite. `wake` ends a delay at once, also the one after an attempt that is being made, and
+/// starts the timeouts from the first again, also that of such an attempt.
 pub async fn register<S, F>(
     options: &RegistrationOptions,
     target: &str,
@@ -135,10 +161,28 @@ where
     let mut error_delay = options.initial_timeout.min(options.error_delay);
     let mut was_too_low = false;
     loop {
-        let delay = match tokio::time::timeout(timeout, attempt()).await {
+        let mut is_woken = false;
+        let answered = {
+            let begun = Instant::now();
+            let mut until = begun + timeout;
+            let mut attempt = pin!(attempt());
+            loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut attempt => break Ok(answer),
+                    () = tokio::time::sleep_until(until) => break Err(Elapsed),
+                    () = wake.notified() => {
+                        is_woken = true;
+                        timeout = options.initial_timeout;
+                        error_delay = options.initial_timeout.min(options.error_delay);
+                        until = until.min(begun + timeout);
+                    }
+                }
+            }
+        };
+        let delay = match answered {
             Ok(Ok(Answer::Success(success))) => return Registered::Success(success),
             Ok(Ok(Answer::Rejection(reason))) => return Registered::Rejected(reason),
-            Ok(Err(GatewayError::NotFound(reason))) => return Registered::NotFound(reason),
             Ok(Ok(Answer::Failure(reason))) => {
                 tracing::info!(target_address = target, reason, "registration was refused");
                 options.refused_delay
@@ -164,8 +208,9 @@ where
             }
             Ok(Err(error)) => {
                 tracing::debug!(target_address = target, %error, "registration failed");
-                // A leader that is still recovering is there soon: backoff must not add to a takeover.
-                let is_soon = matches!(error, GatewayError::NotYet(_));
+                // A leader that is still recovering is there soon: backoff must not add to a takeover. That there is nobody
+                // to register at may be the word of anybody who listens there: it is no answer.
+                let is_soon = matches!(error, GatewayError::NotYet(_) | GatewayError::NotFound(_));
                 let delay = if is_soon {
                     error_delay.min(NOT_YET_DELAY)
                 } else {
@@ -174,17 +219,19 @@ where
                 error_delay = error_delay.saturating_mul(2).min(options.error_delay);
                 delay
             }
-            Err(_elapsed) => {
+            Err(Elapsed) => {
                 tracing::debug!(
                     target_address = target,
                     ?timeout,
                     "registration was not answered"
                 );
-                timeout = timeout.saturating_mul(2).min(options.max_timeout);
+                if !is_woken {
+                    timeout = timeout.saturating_mul(2).min(options.max_timeout);
+                }
                 Duration::ZERO
             }
         };
-        if delay.is_zero() {
+        if delay.is_zero() || is_woken {
             continue;
         }
         tokio::select! {
@@ -197,6 +244,9 @@ where
     }
 }
 
+/// An attempt's time is over.
+struct Elapsed;
+
 /// Three quarters to all of `delay`, so that many that lost the same target don't come back at the same moment.
 fn jittered(delay: Duration) -> Duration {
     delay.mul_f64(rand::rng().random_range(0.75..=1.0))
@@ -205,8 +255,6 @@ fn jittered(delay: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -277,7 +325,7 @@ mod tests {
             Answer::Rejection("wrong cluster".to_owned()),
         ] {
             assert_eq!(
-                Answer::from_message(answer.clone().into_message()),
+                Answer::from_message(answer.clone().into_message("c1")),
                 Ok(answer)
             );
         }
@@ -304,6 +352,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn that_there_is_nobody_to_register_at_is_no_answer() {
+        let missing = || Some(Err(GatewayError::NotFound("no such job".to_owned())));
+        let script = vec![missing(), missing(), Some(Ok(Answer::Success(1)))];
+        let (result, begun) = run(script, &Notify::new()).await;
+        assert_eq!(result, Registered::Success(1));
+        assert!(begun[2] <= Duration::from_millis(300), "{begun:?}");
+    }
+
+    #[test]
+    fn only_an_answer_of_the_cluster_that_was_asked_counts() {
+        let asked = pb::Sender {
+            cluster_incarnation: "c1".to_owned(),
+            ..pb::Sender::default()
+        };
+        let rejection = Answer::<pb::RegistrationSuccess>::Rejection("no".to_owned());
+        for (theirs, counts) in [("c1", true), ("", true), ("c2", false)] {
+            let response = rejection.clone().into_message(theirs);
+            let checked = check_cluster(&response, Some(&asked), "jm:1");
+            assert_eq!(checked.is_ok(), counts, "{theirs:?}: {checked:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_registration_in_its_delay_is_woken() {
         let script = vec![
             Some(Ok(Answer::Failure("busy".to_owned()))),
@@ -317,5 +388,43 @@ mod tests {
         let ((result, begun), ()) = tokio::join!(run(script, &wake), ring);
         assert_eq!(result, Registered::Success(1));
         assert_eq!(begun[1], Duration::from_millis(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_was_lost_is_given_up_when_it_is_woken() {
+        let lost = std::iter::repeat_n(None, 9);
+        let script = lost.chain([Some(Ok(Answer::Success(1)))]).collect();
+        let wake = Notify::new();
+        let ring = async {
+            // In the middle of the ninth, of 25.6 s.
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            wake.notify_one();
+        };
+        let ((result, begun), ()) = tokio::join!(run(script, &wake), ring);
+        assert_eq!(result, Registered::Success(1));
+        assert_eq!(begun[9], Duration::from_secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_is_woken_keeps_the_time_of_a_first_one() {
+        let wake = Notify::new();
+        let asked = RefCell::new(0);
+        let attempt = || {
+            *asked.borrow_mut() += 1;
+            async {
+                tokio::time::sleep(Duration::from_millis(90)).await;
+                Ok(Answer::Success(1))
+            }
+        };
+        let ring = async {
+            for _ in 0..8 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                wake.notify_one();
+            }
+        };
+        let options = RegistrationOptions::default();
+        let (result, ()) = tokio::join!(register(&options, "rm", &wake, attempt), ring);
+        assert_eq!(result, Registered::Success(1));
+        assert_eq!(*asked.borrow(), 1);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rand::Rng as _;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -15,13 +16,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{Calls, Done, Wanted};
+use super::calls::{Calls, Done};
 use super::core::JobMasterCore;
 use super::details::failed_initialization;
-use super::event::{CancelAnswer, Connection, Effect, Event, Refusal, Registration};
+use super::event::{CancelAnswer, Effect, Event, Refusal};
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, millis};
+use super::requirements::Wanted;
+use super::watch::Peer;
 use crate::gateway::{Adoption, GatewayError};
 
 /// The JobMaster of one job in one term.
@@ -34,6 +37,7 @@ impl JobMaster {
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
         let (outcome, outcome_seen) = watch::channel(None);
         let (reconciled, reconciled_seen) = watch::channel(None);
+        let (begun, begun_seen) = watch::channel(None);
         let stop = CancellationToken::new();
         let name = Arc::from(format!("the JobMaster of {}", context.graph.job_id));
         let handle = JobMasterHandle {
@@ -41,11 +45,13 @@ impl JobMaster {
             mailbox,
             outcome: outcome_seen,
             reconciled: reconciled_seen,
+            begun: begun_seen,
             stop: stop.clone(),
         };
         let seen = Seen {
             outcome,
             reconciled,
+            begun,
         };
         tokio::spawn(run(options, context, messages, seen, stop));
         handle
@@ -56,20 +62,22 @@ impl JobMaster {
 pub(super) struct Seen {
     pub(super) outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
     reconciled: watch::Sender<Option<Adoption>>,
+    begun: watch::Sender<Option<u64>>,
 }
 
 async fn run(
     options: JobMasterOptions,
-    context: JobMasterContext,
+    mut context: JobMasterContext,
     messages: mpsc::Receiver<Box<Message>>,
     seen: Seen,
     stop: CancellationToken,
 ) {
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
+    let state = std::mem::take(&mut context.state);
     let core = JobMasterCore::build(
         context.graph.clone(),
-        context.state.clone(),
+        state.clone(),
         context.is_recovered,
         epoch,
         options.core_options(),
@@ -77,6 +85,7 @@ async fn run(
     );
     match core {
         Ok(core) => {
+            drop(state);
             let calls = match Calls::new(&options, &context, core.job_incarnation()).await {
                 Ok(calls) => calls,
                 Err(error) => {
@@ -95,7 +104,7 @@ async fn run(
                 wanted: None,
                 is_declaring: false,
                 is_registered: false,
-                next_heartbeat: Instant::now() + options.heartbeat_interval,
+                next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
                 options,
                 context,
             };
@@ -104,8 +113,7 @@ async fn run(
         Err(error) => {
             let cause = format!("the job can't be initialized: {error}");
             tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
-            let result =
-                failed_initialization(&context.graph, &context.state, cause, clock.now_ms());
+            let result = failed_initialization(&context.graph, &state, cause, clock.now_ms());
             let result = Arc::new(result);
             seen.reconciled.send_replace(Some(Adoption::default()));
             seen.outcome.send_replace(Some(result.clone()));
@@ -141,30 +149,21 @@ impl WallClock {
     }
 }
 
-/// How a TaskManager has been heard of.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) registration: Registration,
-    pub(super) last_heard: Instant,
-    pub(super) failed_calls: u32,
-    has_heartbeat_under_way: bool,
-}
-
 pub(super) struct JobMasterActor {
     pub(super) options: JobMasterOptions,
     pub(super) context: JobMasterContext,
-    calls: Calls,
+    pub(super) calls: Calls,
     clock: WallClock,
     pub(super) core: JobMasterCore,
     pub(super) seen: Seen,
-    io: JoinSet<Done>,
+    pub(super) io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
     pub(super) cancels: Vec<Reply<()>>,
     wanted: Option<Wanted>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
     is_registered: bool,
-    next_heartbeat: Instant,
+    pub(super) next_heartbeat: Instant,
 }
 
 /// Whether the loop goes on.
@@ -259,8 +258,17 @@ impl JobMasterActor {
                 }
             }
         }
+        self.tell_begun();
         self.tell_reconciled();
         Ok(answer)
+    }
+
+    /// Tells, once, that the record names this JobMaster.
+    fn tell_begun(&self) {
+        if self.core.is_durable() && self.seen.begun.borrow().is_none() {
+            let incarnation = self.core.job_incarnation();
+            self.seen.begun.send_replace(Some(incarnation));
+        }
     }
 
     /// Tells, once, that nothing is awaited any more.
@@ -288,6 +296,11 @@ impl JobMasterActor {
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
+            Done::Judged {
+                connection,
+                cause,
+                is_lost,
+            } => self.judged(connection, cause, is_lost),
             Done::Declared { wanted, answer } => {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();
@@ -305,26 +318,7 @@ impl JobMasterActor {
                 error,
                 is_heartbeat,
             } => {
-                if let Some(peer) = self.peers.get_mut(&connection.task_manager)
-                    && peer.registration == connection.registration
-                {
-                    peer.has_heartbeat_under_way &= !is_heartbeat;
-                    match &error {
-                        None => {
-                            peer.last_heard = Instant::now();
-                            peer.failed_calls = 0;
-                        }
-                        Some(GatewayError::Unreachable { .. }) => peer.failed_calls += 1,
-                        // It was started anew, or connects again; if the latter, it is here before the next heartbeat.
-                        Some(GatewayError::NotFound(_)) if is_heartbeat => peer.failed_calls += 1,
-                        Some(GatewayError::Outdated { epoch, .. })
-                            if is_heartbeat && *epoch <= self.context.sender.epoch =>
-                        {
-                            peer.failed_calls += 1;
-                        }
-                        Some(_) => {}
-                    }
-                }
+                let lost = self.note_called(&connection, error.as_ref(), is_heartbeat);
                 if let Some(GatewayError::Outdated { epoch, .. }) = &error
                     && *epoch > self.context.sender.epoch
                 {
@@ -333,46 +327,12 @@ impl JobMasterActor {
                 if let Some(event) = event {
                     self.note(event);
                 }
-                self.lose_unreachable(&connection, error);
+                if let Some(cause) = lost {
+                    self.note(Event::TaskManagerLost { connection, cause });
+                }
             }
         }
         Next::Continue
-    }
-
-    fn lose_unreachable(&mut self, connection: &Connection, error: Option<GatewayError>) {
-        let threshold = self.options.rpc_failure_threshold;
-        let peer = self.peers.get(&connection.task_manager);
-        let is_lost = peer.is_some_and(|peer| {
-            peer.registration == connection.registration
-                && threshold > 0
-                && peer.failed_calls >= threshold
-        });
-        if let Some(error) = error.filter(|_| is_lost) {
-            let cause = error.to_string();
-            self.note(Event::TaskManagerLost {
-                connection: connection.clone(),
-                cause,
-            });
-        }
-    }
-
-    /// Watches over exactly the TaskManagers that the core knows.
-    fn follow_peers(&mut self) {
-        let connections = self.core.connections();
-        let known: BTreeMap<&ResourceId, Registration> = connections
-            .iter()
-            .map(|(connection, ..)| (&connection.task_manager, connection.registration))
-            .collect();
-        self.peers
-            .retain(|id, peer| known.get(id) == Some(&peer.registration));
-        for (id, registration) in known {
-            self.peers.entry(id.clone()).or_insert_with(|| Peer {
-                registration,
-                last_heard: Instant::now(),
-                failed_calls: 0,
-                has_heartbeat_under_way: false,
-            });
-        }
     }
 
     fn next_wakeup(&self) -> Instant {
@@ -390,55 +350,10 @@ impl JobMasterActor {
             .map_or(self.next_heartbeat, |at| at.min(self.next_heartbeat))
     }
 
-    /// Whoever stood still (a process that was stopped, a host that had no time for it) has heard nobody meanwhile: that is
-    /// not the silence of others. What waits for them waits as much longer, and they are asked at once.
-    fn forgive_standstill(&mut self) {
-        let now = Instant::now();
-        let late = now.saturating_duration_since(self.next_heartbeat);
-        if late < self.options.heartbeat_interval {
-            return;
-        }
-        let job = &self.context.graph.job_id;
-        tracing::warn!(
-            job,
-            ?late,
-            "stood still, TaskManagers get as much more time"
-        );
-        for peer in self.peers.values_mut() {
-            peer.last_heard = (peer.last_heard + late).min(now);
-        }
-        self.core.put_off_deadlines(millis(late));
-        self.next_heartbeat = now;
-    }
-
     fn tick(&mut self) {
         self.forgive_standstill();
+        self.lose_silent();
         let now = Instant::now();
-        let timeout = self.options.heartbeat_timeout;
-        let silent = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| now - peer.last_heard >= timeout);
-        let silent: Vec<Connection> = silent
-            .map(|(id, peer)| Connection {
-                task_manager: id.clone(),
-                registration: peer.registration,
-            })
-            .collect();
-        for connection in silent {
-            let cause = format!("no heartbeat for {} ms", millis(timeout));
-            // If it lives, it learns that it has to register again.
-            if let Some(location) = self.core.location(&connection.task_manager).cloned() {
-                let (connection, cause) = (connection.clone(), cause.clone());
-                let goodbye = Effect::Disconnect {
-                    connection,
-                    location,
-                    cause,
-                };
-                self.calls.start(&mut self.io, &self.core, goodbye);
-            }
-            self.note(Event::TaskManagerLost { connection, cause });
-        }
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.options.heartbeat_interval;
             for (connection, location, allocations) in self.core.connections() {
@@ -478,6 +393,11 @@ impl JobMasterActor {
 
 fn texts<T: std::fmt::Display>(ids: &[T]) -> Vec<String> {
     ids.iter().map(T::to_string).collect()
+}
+
+/// When the first heartbeat is due. Those of all jobs of a term would come at the same moments for ever: they began together.
+fn first_heartbeat(interval: Duration) -> Duration {
+    interval.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
 /// The job that a graph is for.

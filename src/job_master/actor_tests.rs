@@ -171,6 +171,29 @@ async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_tim
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_by_its_silence() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    *lock(&fixture.surroundings.is_cut_off) = true;
+    let before = tokio::time::Instant::now();
+    for _ in 0..2 {
+        *lock(&task_executor.mood) = Mood::Unreachable;
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        let details = fixture.job_master.describe().await.expect("alive");
+        assert_eq!(details.status(), JobStatus::Running);
+        *lock(&task_executor.mood) = Mood::Well;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    *lock(&task_executor.mood) = Mood::Unreachable;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
+    let elapsed = before.elapsed();
+    assert!(elapsed >= Duration::from_secs(115), "{elapsed:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
     let fixture = Fixture::start(options(RestartStrategy::None));
     let task_executor = fixture.task_executor("tm1");

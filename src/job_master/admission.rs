@@ -50,7 +50,7 @@ impl JobMasterActor {
             }
         };
         Ok(pb::RegisterTaskManagerResponse {
-            registration: Some(answer.into_message()),
+            registration: Some(answer.into_message(&self.context.sender.cluster_incarnation)),
             job_incarnation,
         })
     }
@@ -102,7 +102,7 @@ impl JobMasterActor {
             && peer.registration == registration
         {
             peer.last_heard = Instant::now();
-            peer.failed_calls = 0;
+            peer.refused.reached();
         }
         Ok(Connection {
             task_manager,

@@ -9,7 +9,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::JobMasterOptions;
 use super::event::{Connection, Effect, Event, Refusal, Registration, SubmitOutcome};
 use super::recovered::{
-    RECONCILE_MS, Recovered, both, end, id, location, one_region, placed, report, two_regions,
+    RECONCILE_MS, Recovered, both, end, id, location, one_region, placed, report, slot, two_regions,
 };
 use super::restart::RestartStrategy;
 use super::scripted::{Fixture, lock, options, wait_until};
@@ -288,6 +288,35 @@ fn another_incarnation_of_a_task_manager_has_nothing_to_adopt() {
 }
 
 #[test]
+fn a_slot_idles_only_from_the_end_of_the_reconciliation_on() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 1));
+    job.register("tm0", "1", both(0, 1, S::Running));
+    let surplus = pb::SlotOffer {
+        allocation_id: slot(9).to_string(),
+        slot: 1,
+        profile: None,
+    };
+    job.hear(Event::SlotsOffered {
+        connection: job.connection("tm0"),
+        slots: vec![surplus],
+    });
+    let freed = |job: &Recovered| {
+        let is_freed = |effect: &&Effect| matches!(effect, Effect::FreeSlots { .. });
+        job.effects.iter().filter(is_freed).count()
+    };
+    // Six times as long as slots idle.
+    job.pass(30_000);
+    assert_eq!(freed(&job), 0);
+    job.register("tm1", "1", both(1, 1, S::Running));
+    job.assert_adopted(4);
+    job.pass(4_999);
+    assert_eq!(freed(&job), 0);
+    job.pass(1);
+    assert_eq!(freed(&job), 1);
+}
+
+#[test]
 fn a_task_manager_that_reports_late_but_in_time_is_adopted() {
     let graph = one_region();
     let mut job = Recovered::new(&graph, placed(&graph, 1));
@@ -465,4 +494,88 @@ async fn proof_that_a_task_manager_is_gone_restarts_its_region_elsewhere_at_once
     assert!(before.elapsed() < Duration::from_secs(1));
     let second = |report: &pb::ExecutionReport| report.generation == 2;
     assert!(task_executor.reports().iter().all(second));
+}
+
+#[test]
+fn a_slow_registration_whose_deployment_came_to_nothing_counts_as_no_failure() {
+    let graph = one_region();
+    let ids = |subtask| {
+        let vertices = graph.vertices.iter();
+        let id = vertices.map(|vertex| pb::ExecutionId {
+            vertex_id: vertex.id.clone(),
+            subtask,
+            generation: 1,
+        });
+        id.collect::<Vec<_>>()
+    };
+    let refused_after = |is_answered_first: bool| {
+        let mut job = Recovered::new(&graph, submitted(&graph));
+        job.register("tm0", "1", vec![]);
+        job.register("tm1", "1", vec![]);
+        assert_eq!(job.deployed().len(), 4);
+        let answer = Event::TasksSubmitted {
+            connection: job.connection("tm0"),
+            tasks: ids(0),
+            outcome: SubmitOutcome::Outdated,
+        };
+        // It did not hear the answer to its registration, has sent another one, and refuses what rests on the first.
+        if is_answered_first {
+            job.hear(answer.clone());
+            assert_eq!(job.generations(), [1], "that is open");
+            job.register("tm0", "1", vec![]);
+        } else {
+            job.register("tm0", "1", vec![]);
+            assert!(job.try_hear(answer).is_err(), "of the former registration");
+        }
+        job
+    };
+    for is_answered_first in [true, false] {
+        let mut job = refused_after(is_answered_first);
+        assert_eq!(job.generations(), [2]);
+        job.reports("tm1", both(1, 1, S::Canceled));
+        assert_eq!(job.deployed().len(), 8, "all of it, anew");
+        let details = job.core.details();
+        assert_eq!(
+            (details.restarts, details.status()),
+            (0, JobStatus::Running)
+        );
+        let cause = &details.failures.last().expect("it is told").cause;
+        assert!(cause.contains("never started"), "{cause}");
+    }
+}
+
+#[test]
+fn a_deployment_that_was_refused_as_outdated_and_is_there_all_the_same_runs_on() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    job.register("tm0", "1", both(0, 1, S::Running));
+    assert_eq!((job.generations(), job.deployed().len()), (vec![1], 4));
+    // Whoever lost what it was known to run has failed it.
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.core.status(), JobStatus::Failing);
+}
+
+#[test]
+fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    job.register("tm0", "1", vec![]);
+    let registration = Registration::new(job.registrations + 1);
+    job.registrations += 1;
+    job.hear(Event::Registered {
+        connection: Connection {
+            task_manager: id("tm0"),
+            registration,
+        },
+        location: location("tm0", "1"),
+        executions: vec![],
+        slots: vec![],
+        outputs: vec![],
+    });
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.deployed().len(), 0, "one slot is gone");
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.deployed().len(), 4);
 }

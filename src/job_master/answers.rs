@@ -40,6 +40,8 @@ impl JobMasterCore {
                     };
                     format!("the deployment was refused: {}", refusal.reason)
                 }
+                // Its next registration says what is there, or its heartbeats that it is gone.
+                SubmitOutcome::Outdated => continue,
                 SubmitOutcome::Unknown(reason) => {
                     format!("the deployment has an unknown outcome: {reason}")
                 }

@@ -1,7 +1,6 @@
 //! The tasks that run the core's effects: writes, calls to TaskManagers and the ResourceManager, commits. Each ends in
 //! one [`Done`]. Every call to a TaskManager is bounded in time and names the registration that it rests on.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
-use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,11 +18,13 @@ use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use super::requirements::Wanted;
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
+use crate::gateway::refusals::{self, Question, Refusals};
 use crate::gateway::{
-    Connector, Departure, GatewayError, GatewayResult, JobMasterId, JobMasterRegistration,
-    ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway, TaskExecutorGateway,
+    Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
+    TaskExecutorGateway,
 };
 
 /// What a task ended with.
@@ -38,6 +39,12 @@ pub(super) enum Done {
         wanted: Option<Wanted>,
         answer: GatewayResult<()>,
     },
+    /// Whether a TaskManager that refuses calls is gone.
+    Judged {
+        connection: Connection,
+        cause: String,
+        is_lost: bool,
+    },
     /// A TaskManager answered, or didn't.
     Called {
         connection: Connection,
@@ -47,30 +54,22 @@ pub(super) enum Done {
     },
 }
 
-/// What is stated to the ResourceManager.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Wanted {
-    /// So many slots.
-    pub(super) needed: u32,
-    /// So many of them are held since before this term, by TaskManager.
-    pub(super) held: BTreeMap<ResourceId, u32>,
-}
-
 /// What calls need to know.
 #[derive(Debug)]
 pub(super) struct Calls {
     sender: pb::Sender,
     job: pb::JobScope,
-    graph: Arc<pb::JobGraph>,
-    id: JobMasterId,
-    superseded: CancellationToken,
+    pub(super) graph: Arc<pb::JobGraph>,
+    pub(super) id: JobMasterId,
+    pub(super) superseded: CancellationToken,
     /// The same for TaskManagers, where it is too large to be sent with each deployment.
     held: Option<HeldBlob>,
-    rpc_address: String,
-    ask_timeout: Duration,
-    retry_delay: Duration,
+    pub(super) rpc_address: String,
+    pub(super) ask_timeout: Duration,
+    pub(super) retry_delay: Duration,
     connector: Arc<dyn Connector>,
-    resources: Arc<dyn ResourceRequirementsGateway>,
+    refusals: Arc<dyn Refusals>,
+    pub(super) resources: Arc<dyn ResourceRequirementsGateway>,
     state_store: Arc<dyn JobStateStore>,
     committer: Arc<dyn SinkCommitter>,
 }
@@ -81,7 +80,7 @@ impl Calls {
         context: &JobMasterContext,
         job_incarnation: u64,
     ) -> GatewayResult<Calls> {
-        let graph = Arc::new(context.graph.clone());
+        let graph = context.graph.clone();
         let held = if graph.encoded_len() > options.inline_deployment_threshold {
             let encoded = encode(graph.clone()).await?;
             Some(context.blobs.hold(encoded).await?)
@@ -105,6 +104,7 @@ impl Calls {
             ask_timeout: options.rpc_ask_timeout,
             retry_delay: options.heartbeat_interval,
             connector: context.connector.clone(),
+            refusals: context.refusals.clone(),
             resources: context.resources.clone(),
             state_store: context.state_store.clone(),
             committer: context.committer.clone(),
@@ -213,10 +213,14 @@ impl Calls {
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
         };
+        let own_epoch = self.sender.epoch;
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.submit_tasks(request)).await;
             let (outcome, error) = match answer {
                 Ok(answer) => (SubmitOutcome::Answered(answer.refused), None),
+                Err(error @ GatewayError::Outdated { epoch, .. }) if epoch <= own_epoch => {
+                    (SubmitOutcome::Outdated, Some(error))
+                }
                 Err(error) => (SubmitOutcome::Unknown(error.to_string()), Some(error)),
             };
             let event = Event::TasksSubmitted {
@@ -298,68 +302,30 @@ impl Calls {
         });
     }
 
-    /// Registers where that is to be done, then states all that the job needs, where that is known.
-    pub(super) fn declare(
+    /// Finds out whether a TaskManager that refuses calls is gone.
+    pub(super) fn judge(
         &self,
         io: &mut JoinSet<Done>,
-        wanted: Option<Wanted>,
-        is_registered: bool,
+        connection: Connection,
+        address: String,
+        cause: String,
+        question: Question,
     ) {
-        let resources = self.resources.clone();
-        // Without anything to state, registering again is the sign of life.
-        let is_registering = !is_registered || wanted.is_none();
-        let registration = is_registering.then(|| JobMasterRegistration {
-            job: job_id(&self.graph),
-            job_master: self.id,
-            superseded: self.superseded.clone(),
-        });
-        let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
-        let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
+        let (connector, refusals) = (self.connector.clone(), self.refusals.clone());
         io.spawn(async move {
-            let declared = async {
-                if let Some(registration) = registration {
-                    resources.register_job_master(registration).await?;
-                }
-                match requirements {
-                    Some(requirements) => resources.declare_required_resources(requirements).await,
-                    None => Ok(()),
-                }
-            };
-            let answer = bounded(ask_timeout, declared).await;
-            if let Err(error) = &answer {
-                tracing::debug!(%error, "requirements were not taken, declared again later");
-                // Whoever is only not known any more registers at once.
-                if is_registering || !matches!(error, GatewayError::NotFound(_)) {
-                    tokio::time::sleep(retry_delay.min(Duration::from_secs(1))).await;
-                }
+            let judged = refusals::is_lost(&*connector, &*refusals, &address, question);
+            let is_lost = judged.await;
+            Done::Judged {
+                connection,
+                cause,
+                is_lost,
             }
-            Done::Declared { wanted, answer }
         });
     }
 
     /// Completes when another JobMaster has taken this one's place.
     pub(super) fn superseded(&self) -> impl Future<Output = ()> + Send + 'static {
         self.superseded.clone().cancelled_owned()
-    }
-
-    fn requirements(&self, wanted: &Wanted) -> ResourceRequirements {
-        let needed = wanted.needed;
-        let one_kind = ResourceRequirement {
-            profile: None,
-            minimum: needed,
-            maximum: needed,
-        };
-        ResourceRequirements {
-            job: job_id(&self.graph),
-            job_master: self.id,
-            job_master_address: self.rpc_address.clone(),
-            resources: if needed == 0 {
-                Vec::new()
-            } else {
-                vec![one_kind]
-            },
-            held: wanted.held.clone(),
-        }
     }
 
     /// The job has a durable result: nothing is needed any more, and whoever holds something of it lets it go.
@@ -440,7 +406,7 @@ fn called(connection: Connection, event: Option<Event>, error: Option<GatewayErr
     }
 }
 
-async fn bounded<T>(
+pub(super) async fn bounded<T>(
     timeout: Duration,
     call: impl Future<Output = GatewayResult<T>>,
 ) -> GatewayResult<T> {

@@ -9,6 +9,7 @@
 //! generations only grow; what is deployed is what `written` says, in the epoch that wrote it, once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -71,6 +72,8 @@ pub(super) struct Failure {
     pub(super) task: String,
     pub(super) host: String,
     pub(super) resource_id: String,
+    // Whether the restart strategy counts it.
+    pub(super) is_counted: bool,
 }
 
 /// How far the sinks' commit is.
@@ -93,7 +96,7 @@ pub(super) struct Write {
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
-    pub(super) graph: pb::JobGraph,
+    pub(super) graph: Arc<pb::JobGraph>,
     pub(super) options: CoreOptions,
     pub(super) epoch: Epoch,
     pub(super) is_recovered: bool,
@@ -131,13 +134,14 @@ pub struct JobMasterCore {
 impl JobMasterCore {
     /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
     pub fn build(
-        graph: pb::JobGraph,
+        graph: impl Into<Arc<pb::JobGraph>>,
         state: pb::JobState,
         is_recovered: bool,
         epoch: Epoch,
         options: CoreOptions,
         now_ms: u64,
     ) -> Result<JobMasterCore, BuildError> {
+        let graph = graph.into();
         let execution = ExecutionGraph::build(&graph)?;
         if state.job_id != graph.job_id {
             let other = format!(
@@ -371,6 +375,21 @@ impl JobMasterCore {
         };
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
+        // Late offers of the former registration are refused, so that what was given back under it may be taken again.
+        self.pool.forgive(&task_manager);
+        let offered: BTreeSet<&str> = slots
+            .iter()
+            .map(|slot| slot.allocation_id.as_str())
+            .collect();
+        for allocation in self.pool.slots_of(&task_manager) {
+            if !offered.contains(allocation.to_string().as_str()) {
+                self.lose_slot(
+                    &allocation,
+                    "its TaskManager connected again without it",
+                    now_ms,
+                );
+            }
+        }
         let (_, rejected) = self.offer(&task_manager, slots, now_ms);
         if !rejected.is_empty() {
             let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
@@ -461,6 +480,11 @@ impl JobMasterCore {
     /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
     pub fn turn(&self) -> u64 {
         self.turn
+    }
+
+    /// Whether anything that this JobMaster wrote is durable: the record names it.
+    pub fn is_durable(&self) -> bool {
+        self.is_durable
     }
 
     /// The number of JobMasters of this job up to and including this one.

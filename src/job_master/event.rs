@@ -144,6 +144,8 @@ pub enum Event {
 pub enum SubmitOutcome {
     /// All were started but these.
     Answered(Vec<pb::TaskRefusal>),
+    /// The TaskManager has no such registration any more: it started nothing of this message, and registers anew, or is gone.
+    Outdated,
     /// It is not known what was started.
     Unknown(String),
 }

@@ -43,6 +43,7 @@ pub struct JobMasterHandle {
     pub(super) mailbox: mpsc::Sender<Box<Message>>,
     pub(super) outcome: watch::Receiver<Option<Arc<pb::JobResult>>>,
     pub(super) reconciled: watch::Receiver<Option<Adoption>>,
+    pub(super) begun: watch::Receiver<Option<u64>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -87,6 +88,14 @@ impl JobMasterHandle {
         let mut reconciled = self.reconciled.clone();
         let adoption = reconciled.wait_for(Option::is_some).await;
         adoption.ok().and_then(|adoption| *adoption)
+    }
+
+    /// Waits until it is durable that this JobMaster has the job: as which incarnation, above those of all earlier ones for which
+    /// that was. `None`: it stopped before that.
+    pub async fn begun(&self) -> Option<u64> {
+        let mut begun = self.begun.clone();
+        let incarnation = begun.wait_for(Option::is_some).await;
+        incarnation.ok().and_then(|incarnation| *incarnation)
     }
 
     /// The job's result is durable: tells the TaskManagers, gives all slots back and ends. Returns when that is done.

@@ -51,6 +51,7 @@ mod recovered;
 mod recovery;
 mod reports;
 mod requests;
+mod requirements;
 pub mod restart;
 #[cfg(test)]
 mod scripted;
@@ -60,6 +61,7 @@ mod simulation;
 pub mod slot_pool;
 #[cfg(test)]
 mod testing;
+mod watch;
 
 pub use actor::JobMaster;
 pub use handle::JobMasterHandle;

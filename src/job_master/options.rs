@@ -12,6 +12,7 @@ use super::core::CoreOptions;
 use super::restart::RestartStrategy;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::persistence::JobStateStore;
+use crate::gateway::refusals::Refusals;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
 
 /// Bounds of a JobMaster. The defaults are Apache Flink's.
@@ -21,8 +22,8 @@ pub struct JobMasterOptions {
     pub heartbeat_interval: Duration,
     /// After this silence a TaskManager is lost.
     pub heartbeat_timeout: Duration,
-    /// After so many calls in a row that can't reach it, or heartbeats that it refuses, a TaskManager is lost at once;
-    /// 0: never.
+    /// After so many calls in a row that can't reach it, unless this process is what is cut off, or heartbeats that it
+    /// refuses, a TaskManager is lost; 0: never.
     pub rpc_failure_threshold: u32,
     /// A call that is not answered in this time has no answer.
     pub rpc_ask_timeout: Duration,
@@ -95,7 +96,7 @@ pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
 /// The job, the term that it is in, and who the JobMaster works with.
 pub struct JobMasterContext {
     /// What is executed.
-    pub graph: pb::JobGraph,
+    pub graph: Arc<pb::JobGraph>,
     /// Its record as it is stored.
     pub state: pb::JobState,
     /// Whether a former JobMaster may have run it.
@@ -110,6 +111,8 @@ pub struct JobMasterContext {
     pub resources: Arc<dyn ResourceRequirementsGateway>,
     /// The way to TaskManagers.
     pub connector: Arc<dyn Connector>,
+    /// Whether calls that TaskManagers refuse count.
+    pub refusals: Arc<dyn Refusals>,
     /// Commits sinks.
     pub committer: Arc<dyn SinkCommitter>,
     /// Ends the term when a younger one is heard of.

@@ -189,8 +189,13 @@ impl JobMasterCore {
             if execution.cancellation != Cancellation::Confirmed {
                 execution.cancellation = Cancellation::NotAsked;
             }
-            if !reported.contains(&(task, execution.generation.get())) {
-                self.note_gone(task, "its TaskManager connected again without it", now_ms);
+            if reported.contains(&(task, execution.generation.get())) {
+                continue;
+            }
+            let cause = "its TaskManager connected again without it";
+            match (execution.known_since, execution.state) {
+                (None, ExecutionState::Deploying) => self.note_never_started(task, cause, now_ms),
+                _ => self.note_gone(task, cause, now_ms),
             }
         }
         if let Some(known) = self.task_managers.get_mut(task_manager) {
@@ -242,12 +247,13 @@ impl JobMasterCore {
                 .place
                 .as_ref()
                 .is_some_and(|place| place.allocation == *allocation);
-            if is_in_it && !execution.is_ended() {
-                self.note_gone(
-                    task,
-                    &format!("slot {allocation} was lost: {cause}"),
-                    now_ms,
-                );
+            if !is_in_it || execution.is_ended() {
+                continue;
+            }
+            let cause = format!("slot {allocation} was lost: {cause}");
+            match execution.is_deployed() {
+                true => self.note_gone(task, &cause, now_ms),
+                false => self.note_never_started(task, &cause, now_ms),
             }
         }
     }
@@ -293,6 +299,22 @@ impl JobMasterCore {
         }
     }
 
+    /// An execution was never sent to its TaskManager, or under a registration that this did not have any more, and never will
+    /// start. Nothing of the job has failed: its region is placed anew, and the restart strategy does not count that.
+    fn note_never_started(&mut self, task: usize, cause: &str, now_ms: u64) {
+        if self.is_to_stop(task) {
+            self.execution
+                .advance(task, ExecutionState::Canceled, now_ms);
+        } else if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            let failure = Failure {
+                is_counted: false,
+                ..self.failure_of(task, format!("it was never started: {cause}"))
+            };
+            self.failures.push(failure);
+        }
+    }
+
     /// An execution has failed.
     pub(super) fn fail_task(&mut self, task: usize, cause: &str, now_ms: u64) {
         let is_to_stop = self.is_to_stop(task);
@@ -326,6 +348,7 @@ impl JobMasterCore {
             resource_id: place
                 .map(|place| place.task_manager.to_string())
                 .unwrap_or_default(),
+            is_counted: true,
         }
     }
 }

@@ -16,6 +16,7 @@ use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
 use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
 use crate::gateway::blobs::{BlobGateway, ServedBlobs};
 use crate::gateway::persistence::MemoryJobStateStore;
+use crate::gateway::refusals::Refusals;
 use crate::gateway::{
     Connector, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterRegistration, ResourceManagerGateway, ResourceOverview, ResourceRequirements,
@@ -185,6 +186,8 @@ pub(super) struct Surroundings {
     pub(super) committed: Mutex<Vec<pb::Committable>>,
     pub(super) failing_commits: Mutex<u32>,
     pub(super) is_occupied: Mutex<bool>,
+    /// Whether refusals don't count.
+    pub(super) is_cut_off: Mutex<bool>,
 }
 
 impl Connector for Surroundings {
@@ -239,6 +242,13 @@ impl ResourceRequirementsGateway for Surroundings {
 
     async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {
         Ok(ResourceOverview::default())
+    }
+}
+
+#[async_trait]
+impl Refusals for Surroundings {
+    async fn count(&self, _: &str) -> bool {
+        !*lock(&self.is_cut_off)
     }
 }
 
@@ -304,7 +314,7 @@ impl Fixture {
         let heard = deposed_by.clone();
         let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch| *lock(&heard) = Some(epoch));
         let context = JobMasterContext {
-            graph: graph.clone(),
+            graph: graph.clone().into(),
             is_recovered: !state.regions.is_empty(),
             state,
             sender: sender(0),
@@ -312,6 +322,7 @@ impl Fixture {
             state_store: Arc::new(store.clone()),
             resources: surroundings.clone(),
             connector: surroundings.clone(),
+            refusals: surroundings.clone(),
             committer: surroundings.clone(),
             on_higher_epoch,
             blobs: ServedBlobs::new("jm:2"),

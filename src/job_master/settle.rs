@@ -61,7 +61,10 @@ impl JobMasterCore {
     /// All that failed at one event is one failure for the restart strategy.
     fn judge_failures(&mut self, now_ms: u64) {
         let mut failures: Vec<Failure> = Vec::new();
-        for failure in std::mem::take(&mut self.failures) {
+        let mut all = std::mem::take(&mut self.failures);
+        // Of a region that failed in both ways the failure counts.
+        all.sort_by_key(|failure| !failure.is_counted);
+        for failure in all {
             let phase = self.execution.regions[failure.region].phase;
             let is_known = matches!(phase, RegionPhase::Stopping { .. })
                 || failures.iter().any(|other| other.region == failure.region);
@@ -69,12 +72,25 @@ impl JobMasterCore {
                 failures.push(failure);
             }
         }
-        let Some(first) = failures.first().cloned() else {
-            return;
-        };
         if self.is_stopping() {
             return;
         }
+        let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
+            failures.into_iter().partition(|failure| failure.is_counted);
+        for failure in uncounted {
+            let region = failure.region;
+            tracing::info!(
+                job = self.record.job_id,
+                task = failure.task,
+                cause = failure.cause,
+                "region starts anew"
+            );
+            self.note_failure(failure, now_ms);
+            self.restart_region(region, now_ms);
+        }
+        let Some(first) = failures.first().cloned() else {
+            return;
+        };
         let random = self.random.random::<f64>();
         let counters = self.record.restarts.get_or_insert_default();
         let verdict = self.backoff.judge(counters, now_ms, random);
@@ -175,6 +191,7 @@ impl JobMasterCore {
                     task,
                     host,
                     resource_id,
+                    is_counted: true,
                 });
             }
         }

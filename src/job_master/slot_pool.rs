@@ -2,9 +2,11 @@
 //!
 //! Not here: who is registered, and what runs where; the core says which slots are taken. Invariants: an allocation
 //! fills one slot; a slot of a TaskManager has one allocation; [`SlotPool::assign`] gives each key a slot of its own,
-//! and the same answer to the same question.
+//! and the same answer to the same question; an allocation that was let go is not taken again under the same registration of
+//! its TaskManager. Else a late request to free it would end what was deployed into it since, or a late offer would bring
+//! back what its TaskManager has freed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tanist_proto::id::{AllocationId, ResourceId};
 
@@ -41,11 +43,16 @@ pub enum OfferAnswer {
     Rejected,
 }
 
+/// Allocations that were let go and are remembered: more than there can be late messages about.
+const REMEMBERED: usize = 4096;
+
 /// The slots of one job.
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
     slots: BTreeMap<AllocationId, PoolSlot>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
+    // In the order in which they were let go.
+    let_go: VecDeque<(ResourceId, AllocationId)>,
 }
 
 impl SlotPool {
@@ -66,13 +73,18 @@ impl SlotPool {
                 OfferAnswer::Rejected
             };
         }
+        let is_it =
+            |(of, gone): &(ResourceId, AllocationId)| *gone == allocation && of == task_manager;
+        if self.let_go.iter().any(is_it) {
+            return OfferAnswer::Rejected;
+        }
         let before = self
             .slots
             .iter()
             .find(|(_, slot)| slot.task_manager == *task_manager && slot.index == index)
             .map(|(allocation, _)| *allocation);
         if let Some(before) = before {
-            self.slots.remove(&before);
+            self.remove(&before);
         }
         let task_manager = task_manager.clone();
         let slot = PoolSlot {
@@ -85,13 +97,25 @@ impl SlotPool {
         before.map_or(OfferAnswer::Accepted, OfferAnswer::AcceptedInsteadOf)
     }
 
-    /// Lets a slot go.
+    /// Lets a slot go: it is not taken again, until its TaskManager registers anew.
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
-        self.slots.remove(allocation)
+        let slot = self.slots.remove(allocation)?;
+        self.let_go
+            .push_back((slot.task_manager.clone(), *allocation));
+        if self.let_go.len() > REMEMBERED {
+            self.let_go.pop_front();
+        }
+        Some(slot)
     }
 
-    /// Lets all slots of a TaskManager go.
+    /// A TaskManager has registered anew: nothing comes late from before that.
+    pub fn forgive(&mut self, task_manager: &ResourceId) {
+        self.let_go.retain(|(of, _)| of != task_manager);
+    }
+
+    /// Lets all slots of a TaskManager go, with its registration.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
+        self.forgive(task_manager);
         self.slots
             .retain(|_, slot| slot.task_manager != *task_manager);
     }
@@ -327,5 +351,20 @@ mod tests {
         let assigned = pool.assign(&keys(1), &taken, &blocked).expect("enough");
         assert_eq!(assigned.into_values().collect::<Vec<_>>(), [slot(3)]);
         assert_eq!(pool.assign(&keys(2), &taken, &blocked), None);
+    }
+
+    #[test]
+    fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_anew() {
+        let mut pool = pool(&[("a", 1, 0), ("b", 2, 0)]);
+        pool.remove(&slot(1));
+        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 2), OfferAnswer::Rejected);
+        pool.forgive(&tm("b"));
+        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 2), OfferAnswer::Rejected);
+        pool.forgive(&tm("a"));
+        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 2), OfferAnswer::Accepted);
+        // So is one whose slot was allocated anew.
+        let instead = OfferAnswer::AcceptedInsteadOf(slot(1));
+        assert_eq!(pool.offer(&tm("a"), slot(3), 0, 3), instead);
+        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 4), OfferAnswer::Rejected);
     }
 }

@@ -5,6 +5,8 @@
 //! answer proves shortens that wait: another incarnation at its address, or no process there at all, means that the one of the
 //! record is gone. Silence proves nothing.
 //!
+//! A JobMaster that takes the place of a broken one in the same term is announced the same way, to the TaskExecutors of its job.
+//!
 //! It ends with its term, by being dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,10 +46,14 @@ pub(super) struct Placements {
 impl Placements {
     /// All that recovered jobs were placed on.
     pub(super) fn of(recovered: &RecoveredJobs) -> Placements {
-        let states = recovered.jobs.iter().filter_map(|(_, job)| match job {
-            RecoveredJob::Readable { state, .. } => Some(state),
-            RecoveredJob::Unreadable { state, .. } => state.as_ref(),
-        });
+        Placements::of_states(recovered.jobs.iter().filter_map(|(_, job)| match job {
+            RecoveredJob::Readable { state, .. } => Some(&**state),
+            RecoveredJob::Unreadable { state, .. } => state.as_deref(),
+        }))
+    }
+
+    /// All that these jobs were placed on.
+    pub(super) fn of_states<'a>(states: impl Iterator<Item = &'a pb::JobState>) -> Placements {
         let regions = states.flat_map(|state| &state.regions);
         let mut placements = Placements::default();
         for placement in regions.flat_map(|region| &region.placements) {
@@ -66,6 +72,7 @@ impl Placements {
 }
 
 /// What dialling needs.
+#[derive(Clone)]
 pub(super) struct DialServices {
     pub connector: Arc<dyn Connector>,
     /// The term, as its messages name it.
@@ -73,6 +80,8 @@ pub(super) struct DialServices {
     /// Where TaskExecutors reach this process.
     pub rpc_address: String,
     pub process: String,
+    /// The JobMasters that took the place of others in this term.
+    pub jobs: Vec<pb::JobScope>,
     /// `heartbeat.timeout`: as long as the tasks of a TaskExecutor that is missing are awaited.
     pub patience: Duration,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
@@ -167,6 +176,7 @@ async fn dial_one(
             sender: Some(services.sender.clone()),
             leader_rpc_address: services.rpc_address.clone(),
             process: services.process.clone(),
+            jobs: services.jobs.clone(),
         };
         let answer = {
             let _permit = calls.acquire().await;

@@ -153,6 +153,7 @@ pub async fn open(options: &HaOptions, process: &ProcessId) -> HaServices {
             process: process.clone(),
             timing: Timing {
                 suspended_holdoff: options.detector.hold_off_timeout,
+                unheard_holdoff: options.detector.silence_timeout + options.detector.ask_timeout,
                 // The detector sees to it, when that one answers no more.
                 deposes_earlier_self: false,
                 ..Timing::default()

@@ -1,18 +1,21 @@
 //! Starts the JobMasters of a term for its Dispatcher, which knows them only as [`JobMasterControl`].
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
+use tokio::task::JoinSet;
 
 use super::adoptions::Adoptions;
-use super::dial::Awaiting;
+use super::dial::{self, Awaiting, DialServices, Placements};
 use super::peers::Reports;
 use crate::dispatcher::JobStore;
 use crate::gateway::blobs::ServedBlobs;
+use crate::gateway::refusals::Refusals;
 use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
@@ -29,11 +32,13 @@ pub(super) struct LauncherServices {
     pub store: Arc<JobStore>,
     pub resources: Arc<dyn ResourceRequirementsGateway>,
     pub connector: Arc<dyn Connector>,
+    pub refusals: Arc<dyn Refusals>,
     pub committer: Arc<dyn SinkCommitter>,
     pub on_higher_epoch: Arc<dyn Fn(Epoch) + Send + Sync>,
     /// Hears of each JobMaster of a recovered job.
     pub adoptions: Adoptions,
-    pub awaiting: Awaiting,
+    /// Announces JobMasters, and knows who awaits tasks.
+    pub dial: DialServices,
     pub blobs: ServedBlobs,
     /// Hears of each recovered job that goes on.
     pub reports: Option<Arc<Reports>>,
@@ -42,11 +47,47 @@ pub(super) struct LauncherServices {
 /// Starts JobMasters within one term.
 pub(super) struct Launcher {
     services: LauncherServices,
+    launched: Mutex<Launched>,
+}
+
+#[derive(Default)]
+struct Launched {
+    jobs: BTreeSet<String>,
+    /// Ends with the term.
+    announcing: JoinSet<()>,
 }
 
 impl Launcher {
     pub(super) fn new(services: LauncherServices) -> Launcher {
-        Launcher { services }
+        let launched = Mutex::default();
+        Launcher { services, launched }
+    }
+
+    /// A JobMaster was started. If another one of the job broke in this term, the TaskExecutors of the job are connected to that
+    /// one, and are told as soon as the record says so: they register anew at once, not when they miss a heartbeat.
+    fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
+        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        while launched.announcing.try_join_next().is_some() {}
+        if launched.jobs.insert(job_id.to_owned()) {
+            return;
+        }
+        let awaiting = Awaiting::default();
+        awaiting.started(job_id, job_master);
+        let (job_id, job_master) = (job_id.to_owned(), job_master.clone());
+        let mut services = DialServices {
+            awaiting,
+            ..self.services.dial.clone()
+        };
+        launched.announcing.spawn(async move {
+            let Some(job_incarnation) = job_master.begun().await else {
+                return;
+            };
+            services.jobs.push(pb::JobScope {
+                job_id,
+                job_incarnation,
+            });
+            dial::dial(placements, services).await;
+        });
     }
 }
 
@@ -67,7 +108,7 @@ impl JobMasterLauncher for Launcher {
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
         let context = JobMasterContext {
-            graph,
+            graph: Arc::new(graph),
             state,
             is_recovered: recovered,
             sender: services.sender.clone(),
@@ -75,19 +116,22 @@ impl JobMasterLauncher for Launcher {
             state_store: services.store.clone(),
             resources: services.resources.clone(),
             connector: services.connector.clone(),
+            refusals: services.refusals.clone(),
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),
         };
         let job_id = context.graph.job_id.clone();
+        let placements = Placements::of_states(std::iter::once(&context.state));
         let job_master = JobMaster::start(services.options.clone(), context);
         if recovered {
             if let Some(reports) = &services.reports {
                 reports.one_more();
             }
             services.adoptions.started(&job_master);
-            services.awaiting.started(&job_id, &job_master);
+            services.dial.awaiting.started(&job_id, &job_master);
         }
+        self.started(&job_id, placements, &job_master);
         Arc::new(Started(job_master))
     }
 }

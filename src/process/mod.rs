@@ -31,5 +31,5 @@ pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
 pub use taskmanager::{StartError, TaskManager};
-pub use view::{HaStatus, JobManagerView, Role};
+pub use view::{HaStatus, JobManagerView, Role, TermStanding, TermState};
 pub use working_dir::{DirectoryError, WorkingDir};

@@ -1,9 +1,10 @@
 //! The TaskManager process: one TaskExecutor, the exchange of its tasks, and the retrieval of the leader.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use tanist_ha::election::{LeaderInformation, ProcessId};
+use tanist_ha::election::ProcessId;
 use tanist_ha::keys::Name;
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
@@ -17,7 +18,7 @@ use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration};
-use crate::dataflow::{Exchange, TaskRuntime};
+use crate::dataflow::{Exchange, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
 use crate::rpc::{RpcServer, Services, TonicConnector};
@@ -47,6 +48,7 @@ pub struct TaskManager {
     exchange: Exchange,
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
+    host: TaskHost,
 }
 
 impl TaskManager {
@@ -99,7 +101,15 @@ impl TaskManager {
             highest_epoch,
             tasks,
             options: Arc::new(options),
+            host: TaskHost::default(),
         })
+    }
+
+    /// The same, with a directory of its own for what its tasks need.
+    #[must_use]
+    pub fn working_in(mut self, directory: &Path) -> TaskManager {
+        self.host = TaskHost::new(directory.to_owned());
+        self
     }
 
     /// Who this TaskManager is to the cluster.
@@ -117,7 +127,9 @@ impl TaskManager {
             leaders: follow_store(self.options.clone(), process),
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
-            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
+            launcher: Arc::new(
+                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(self.host),
+            ),
             first_registration: first_registration(),
         });
         let serving = CancellationToken::new();
@@ -176,13 +188,12 @@ pub(super) struct ExecutorServices<'a> {
 
 /// Starts a TaskExecutor that follows the leader.
 pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
-    let leader = follow_leader(services.leaders, services.highest_epoch.clone());
     let options = settings::task_executor(services.options);
     TaskExecutor::start(
         options,
         TaskExecutorServices {
             connector: services.connector,
-            leader,
+            leaders: services.leaders,
             highest_epoch: services.highest_epoch,
             records: services.records,
             launcher: services.launcher,
@@ -215,38 +226,6 @@ pub(super) fn follow_store(
         }
     });
     leaders
-}
-
-/// The confirmed leader. The highest epoch is raised before anybody hears of it.
-fn follow_leader(
-    mut views: watch::Receiver<LeaderView>,
-    highest: HighestEpoch,
-) -> watch::Receiver<Option<LeaderInformation>> {
-    let (known, leader) = watch::channel(None);
-    tokio::spawn(async move {
-        loop {
-            let view = views.borrow_and_update().clone();
-            let mut accepted = view.leader;
-            if let Some(incarnation) = &view.incarnation
-                && let Err(refusal) = highest.observe(incarnation, view.epoch)
-            {
-                warn!(%refusal, "the store's leader is not followed");
-                accepted = None;
-            }
-            known.send_if_modified(|before| {
-                let news = *before != accepted;
-                if news {
-                    *before = accepted;
-                }
-                news
-            });
-            tokio::select! {
-                changed = views.changed() => if changed.is_err() { return },
-                () = known.closed() => return,
-            }
-        }
-    });
-    leader
 }
 
 pub(super) fn describe(

@@ -31,7 +31,8 @@ use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
 use super::peers::takeover::TakeoverRecord;
 use super::peers::{
-    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse, look_for_the_deposed,
+    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
+    look_for_the_deposed, refusals,
 };
 use super::settings;
 use super::sinks::Sinks;
@@ -43,6 +44,7 @@ use crate::dispatcher::{
 };
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
+use crate::gateway::refusals::Refusals;
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -159,21 +161,20 @@ async fn lead_on(
         reports.recovering(0, jobs as u64);
     }
     let placements = Placements::of(&recovered);
-    let awaiting = Awaiting::default();
+    let (refusals, mut refused) = refusals(services.peers.is_some());
+    let dial_services = dial_services(services, session);
     let term = start_components(
         services,
         session,
         store.clone(),
         recovered,
-        awaiting.clone(),
+        dial_services.clone(),
+        refusals,
     );
     services.current.begin(term.components.clone());
     // Ends with the term.
     let mut dialling = JoinSet::new();
-    dialling.spawn(dial::dial(
-        placements,
-        dial_services(services, session, awaiting),
-    ));
+    dialling.spawn(dial::dial(placements, dial_services));
     let confirmed = services
         .ha
         .election
@@ -231,6 +232,7 @@ async fn lead_on(
                     &resources,
                     session,
                     hand_over,
+                    &mut refused,
                 ) => match never {},
                 () = pipeline.ended() => Err(Error::Misconfigured(
                     "the store's data contradicts this term".into(),
@@ -297,7 +299,8 @@ fn start_components(
     session: &LeaderSession,
     store: Arc<JobStore>,
     recovered: RecoveredJobs,
-    awaiting: Awaiting,
+    dial: DialServices,
+    refusals: Arc<dyn Refusals>,
 ) -> StartedTerm {
     let options = &services.options;
     let on_higher_epoch = on_higher_epoch(services);
@@ -305,6 +308,7 @@ fn start_components(
         settings::resource_manager(options),
         ResourceManagerServices {
             connector: services.connector.clone(),
+            refusals: refusals.clone(),
             term: Term {
                 cluster_id: options.ha.cluster_id.to_string(),
                 incarnation: session.incarnation().clone(),
@@ -322,9 +326,10 @@ fn start_components(
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),
+        refusals,
         committer: services.sinks.committer.clone(),
         on_higher_epoch,
-        awaiting,
+        dial,
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
@@ -356,11 +361,7 @@ fn start_components(
     }
 }
 
-fn dial_services(
-    services: &TermServices,
-    session: &LeaderSession,
-    awaiting: Awaiting,
-) -> DialServices {
+fn dial_services(services: &TermServices, session: &LeaderSession) -> DialServices {
     DialServices {
         connector: services.connector.clone(),
         sender: sender(session),
@@ -368,7 +369,8 @@ fn dial_services(
         process: session.process().to_string(),
         patience: services.options.heartbeat.timeout,
         on_higher_epoch: on_higher_epoch(services),
-        awaiting,
+        jobs: Vec::new(),
+        awaiting: Awaiting::default(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
-use tanist_ha::detector::TransferError;
 use tanist_ha::detector::service::PEER;
+use tanist_ha::detector::{Beat, Phase, Stance, TransferError};
 use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::CoordinationStore;
@@ -75,6 +75,13 @@ impl Components for CurrentTerm {
     async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.get()?.dispatcher.job_master(job).await
     }
+
+    async fn job_masters(
+        &self,
+        jobs: Vec<JobId>,
+    ) -> GatewayResult<Vec<Option<Arc<dyn JobMasterGateway>>>> {
+        self.get()?.dispatcher.job_masters(jobs).await
+    }
 }
 
 /// How a JobManager stands, in a word for people.
@@ -94,6 +101,58 @@ pub enum Role {
     Refused,
 }
 
+/// How a term stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TermState {
+    /// Nobody is known to lead, nor to be about to.
+    #[default]
+    None,
+    /// It was granted, and is being recovered.
+    Recovering,
+    /// It leads.
+    Leading,
+    /// Its process lives, but the store does not confirm it: nothing is decided.
+    Suspended,
+}
+
+/// The youngest term: by its own process's word where that is heard, else by what the store says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TermStanding {
+    /// How it stands.
+    pub state: TermState,
+    /// Whose it is.
+    pub process: Option<ProcessId>,
+    /// Since when it stands so, in milliseconds since 1970.
+    pub since_ms: Option<u64>,
+}
+
+impl TermStanding {
+    fn of_beat(beat: Beat) -> TermStanding {
+        let state = match (beat.stance, beat.progress.phase) {
+            (Stance::Standby, _) => TermState::None,
+            (Stance::Suspended(_), _) => TermState::Suspended,
+            (Stance::Leading(_), Phase::Leading) => TermState::Leading,
+            (Stance::Leading(_), Phase::Standby | Phase::Recovering) => TermState::Recovering,
+        };
+        TermStanding {
+            state,
+            process: Some(beat.process),
+            since_ms: beat.since_ms,
+        }
+    }
+
+    /// What the store says of it: a leader that is confirmed there leads.
+    pub fn of_view(view: &LeaderView) -> TermStanding {
+        view.leader
+            .as_ref()
+            .map_or_else(TermStanding::default, |leader| TermStanding {
+                state: TermState::Leading,
+                process: Some(leader.process.clone()),
+                since_ms: Some(leader.since_ms),
+            })
+    }
+}
+
 /// What `/v1/ha/status` tells.
 #[derive(Debug, Clone)]
 pub struct HaStatus {
@@ -105,6 +164,8 @@ pub struct HaStatus {
     pub role: Role,
     /// What it knows of the leader.
     pub leader: LeaderView,
+    /// How the youngest term stands.
+    pub term: TermStanding,
     /// Every JobManager, as the store lists them; the error if it can't be asked.
     pub members: Result<Vec<Member>, String>,
     /// How far this process's cache of the jobs' records is.
@@ -213,6 +274,33 @@ impl JobManagerView {
         }
     }
 
+    /// How the youngest term stands: this process's own, or that of the process whose beats it hears.
+    pub fn term(&self) -> TermStanding {
+        let view = self.leader();
+        let peers = self.inner.peers.borrow().clone();
+        let state = match self.role() {
+            Role::Connecting | Role::Refused => return TermStanding::default(),
+            Role::Standby => {
+                let heard = peers.and_then(|peers| peers.heard());
+                let heard = heard.filter(|beat| beat.stance.epoch() >= Some(view.epoch));
+                return heard.map_or_else(|| TermStanding::of_view(&view), TermStanding::of_beat);
+            }
+            Role::Leading if view.leader.is_some() => TermState::Leading,
+            Role::Leading | Role::Recovering => TermState::Recovering,
+            Role::Suspended => TermState::Suspended,
+        };
+        let election = self.inner.election.borrow().clone();
+        let standing = peers.zip(election).map(|(peers, election)| {
+            let leadership = election.leadership();
+            peers.reports.standing(&leadership.borrow())
+        });
+        TermStanding {
+            state,
+            process: Some(self.inner.process.clone()),
+            since_ms: standing.map(|standing| standing.since_ms),
+        }
+    }
+
     /// What is known of the leader.
     pub fn leader(&self) -> LeaderView {
         self.inner.leaders.borrow().clone()
@@ -246,6 +334,7 @@ impl JobManagerView {
             process: self.inner.process.clone(),
             role: self.role(),
             leader: self.leader(),
+            term: self.term(),
             members: members.unwrap_or_else(not_reached),
             cache: *self.inner.cache.borrow(),
             health: health.unwrap_or_else(not_reached),

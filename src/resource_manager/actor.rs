@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::core::{Connection, Contact, Core, Effect};
 use super::slot_manager::{Shortage, SlotRequest, Turn};
 use super::{Options, ResourceManagerServices};
-use crate::gateway::registration::Answer;
+use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
     ResourceRequirements, TaskExecutorGateway,
@@ -63,6 +63,11 @@ enum Called {
     Told {
         to: Connection,
         answer: GatewayResult<pb::Ack>,
+    },
+    Judged {
+        to: Connection,
+        reason: String,
+        is_lost: bool,
     },
 }
 
@@ -129,7 +134,8 @@ impl Actor {
         match message {
             Message::Register(request, reply) => {
                 let answer = self.core.register(now, *request);
-                answer_to(reply, answer.map(Answer::into_message));
+                let cluster = self.core.term().incarnation.to_string();
+                answer_to(reply, answer.map(|answer| answer.into_message(&cluster)));
             }
             Message::SlotsAvailable(request, reply) => {
                 answer_to(reply, self.core.slots_available(now, request));
@@ -199,6 +205,11 @@ impl Actor {
                     tracing::debug!(task_manager = %to.worker, %error, "a call failed");
                 }
             }
+            Ok(Called::Judged {
+                to,
+                reason,
+                is_lost,
+            }) => self.core.judged(now, &to, reason, is_lost),
             Err(error) => tracing::error!(%error, "a call ended without result"),
         }
     }
@@ -233,6 +244,11 @@ impl Actor {
                         gateway.disconnect_resource_manager(request).await
                     });
                 }
+                Effect::Judge {
+                    to,
+                    reason,
+                    question,
+                } => self.judge(to, reason, question),
                 Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
             }
         }
@@ -287,6 +303,20 @@ impl Actor {
                 to,
                 request,
                 answer,
+            }
+        });
+    }
+
+    fn judge(&mut self, to: Connection, reason: String, question: Question) {
+        let connector = self.services.connector.clone();
+        let refusals = self.services.refusals.clone();
+        self.calls.spawn(async move {
+            let judged = refusals::is_lost(&*connector, &*refusals, &to.address, question);
+            let is_lost = judged.await;
+            Called::Judged {
+                to,
+                reason,
+                is_lost,
             }
         });
     }

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::Options;
 use super::job_masters::JobMasters;
 use super::report::{parse_report, slot_outcome};
-use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, Turn};
+use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
+use crate::gateway::refusals::{Judged, Question, RefusedCalls};
 use crate::gateway::{GatewayError, GatewayResult};
 
 /// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
@@ -91,6 +92,15 @@ pub enum Effect {
         /// Why.
         cause: String,
     },
+    /// Find out whether it is gone: it refuses calls.
+    Judge {
+        /// Whom.
+        to: Connection,
+        /// How it refused the last one.
+        reason: String,
+        /// By what.
+        question: Question,
+    },
     /// This term is over.
     HigherEpoch(Epoch),
 }
@@ -105,7 +115,7 @@ pub(super) struct Worker {
     pub(super) memory_configuration: Option<pb::MemoryConfiguration>,
     pub(super) last_heartbeat: Instant,
     pub(super) next_heartbeat: Instant,
-    pub(super) unreachable: u32,
+    pub(super) refused: RefusedCalls,
     pub(super) is_draining: bool,
 }
 
@@ -184,26 +194,46 @@ impl Core {
         let report = match answer {
             Ok(answer) => answer.slot_report.unwrap_or_default(),
             Err(GatewayError::Unreachable { reason, .. }) => {
-                worker.unreachable = worker.unreachable.saturating_add(1);
-                if threshold.is_some_and(|threshold| worker.unreachable >= threshold) {
-                    let calls = worker.unreachable;
-                    self.lose(
-                        now,
-                        to,
-                        &format!("{calls} calls in a row did not reach it: {reason}"),
-                    );
-                }
+                // Whether it is gone is found out, one question at a time.
+                let question = threshold.and_then(|threshold| worker.refused.refused(threshold));
+                self.effects.extend(question.map(|question| Effect::Judge {
+                    to: to.clone(),
+                    reason,
+                    question,
+                }));
                 return;
             }
             Err(error) => return self.call_failed(&error),
         };
         worker.last_heartbeat = now;
-        worker.unreachable = 0;
+        worker.refused.reached();
+        let version = SlotsVersion(report.version);
         match parse_report(report) {
-            Ok(report) => self.slots.report(&to.worker, &report, asked_at),
+            Ok(report) => self.slots.report(&to.worker, &report, asked_at, version),
             Err(error) => tracing::warn!(task_manager = %to.worker, %error, "bad slot report"),
         }
         self.changed(now);
+    }
+
+    /// Whether one that refused calls is gone.
+    pub fn judged(&mut self, now: Instant, to: &Connection, reason: String, is_lost: bool) {
+        let threshold = self.options.rpc_failure_threshold.unwrap_or(u32::MAX);
+        let Some(worker) = self.connected(to) else {
+            return;
+        };
+        let calls = worker.refused.calls();
+        match worker.refused.judged(is_lost, threshold) {
+            Judged::Lost => {
+                let cause = format!("{calls} calls in a row did not reach it: {reason}");
+                self.lose(now, to, &cause);
+            }
+            Judged::Ask(question) => self.effects.push(Effect::Judge {
+                to: to.clone(),
+                reason,
+                question,
+            }),
+            Judged::Open => {}
+        }
     }
 
     /// What came of asking for a slot.
@@ -217,6 +247,8 @@ impl Core {
         if self.connected(to).is_none() {
             return;
         }
+        let version = answer.as_ref().map(|answer| answer.slots_version);
+        let version = SlotsVersion(version.unwrap_or_default());
         let outcome = match answer {
             Ok(answer) => slot_outcome(&to.worker, answer),
             Err(GatewayError::Unreachable { .. }) => RequestOutcome::Refused,
@@ -229,15 +261,13 @@ impl Core {
                 }
             }
         };
-        self.slots
-            .answered(&to.worker, request.slot, request.holder, &outcome);
-        match outcome {
-            RequestOutcome::Allocated => {}
-            RequestOutcome::Occupied(_) => {}
-            RequestOutcome::Refused | RequestOutcome::Unknown => {
-                let retry_at = now + self.options.slot_request_retry_delay;
-                self.retry_at = Some(self.retry_at.map_or(retry_at, |at| at.min(retry_at)));
-            }
+        let (slot, holder) = (request.slot, request.holder);
+        let is_open = self
+            .slots
+            .answered(&to.worker, slot, holder, &outcome, version);
+        if is_open {
+            let retry_at = now + self.options.slot_request_retry_delay;
+            self.retry_at = Some(self.retry_at.map_or(retry_at, |at| at.min(retry_at)));
         }
         self.changed(now);
     }
@@ -307,7 +337,7 @@ impl Core {
         let contact = |worker: &Worker| Contact {
             address: worker.location.rpc_address.clone(),
             silent_for: now.saturating_duration_since(worker.last_heartbeat),
-            refused: worker.unreachable,
+            refused: worker.refused.calls(),
         };
         self.workers.values().map(contact).collect()
     }

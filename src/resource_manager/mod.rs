@@ -18,6 +18,7 @@
 //! ```
 
 mod actor;
+mod choosing;
 mod core;
 mod draining;
 mod handle;
@@ -45,6 +46,7 @@ pub use self::core::{Contact, Term};
 pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
 use crate::gateway::Connector;
+use crate::gateway::refusals::Refusals;
 
 /// Intervals and limits. The defaults are Flink's, but for `requirement_check_delay`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,8 @@ pub struct Options {
     pub heartbeat_interval: Duration,
     /// `heartbeat.timeout`: a TaskExecutor that has not answered for this long is lost.
     pub heartbeat_timeout: Duration,
-    /// `heartbeat.rpc-failure-threshold`: as many refused calls in a row say so earlier. `None`: never.
+    /// `heartbeat.rpc-failure-threshold`: as many refused calls in a row say so earlier, unless this process is what is cut off.
+    /// `None`: never.
     pub rpc_failure_threshold: Option<u32>,
     /// `rpc.ask.timeout`: the deadline of every other call.
     pub rpc_timeout: Duration,
@@ -87,6 +90,8 @@ pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
 pub struct ResourceManagerServices {
     /// The way to TaskExecutors.
     pub connector: Arc<dyn Connector>,
+    /// Whether refused calls count.
+    pub refusals: Arc<dyn Refusals>,
     /// The term that it is part of.
     pub term: Term,
     /// Ends the term.

@@ -12,6 +12,8 @@ use tokio::time::Instant;
 use super::core::{Core, Effect, Worker, millis};
 use super::job_masters::{Heard, Superseded};
 use super::report::parse_report;
+use super::slot_manager::SlotsVersion;
+use crate::gateway::refusals::RefusedCalls;
 use crate::gateway::registration::Answer;
 use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
 use crate::telemetry::version;
@@ -55,7 +57,9 @@ impl Core {
         if sender.registration <= highest {
             return Ok(Answer::TooLow { highest });
         }
-        let report = parse_report(request.slot_report.unwrap_or_default())?;
+        let report = request.slot_report.unwrap_or_default();
+        let version = SlotsVersion(report.version);
+        let report = parse_report(report)?;
         self.highest_registrations
             .insert(worker.clone(), sender.registration);
         if let Some(old) = self.workers.get(&worker)
@@ -74,6 +78,7 @@ impl Core {
             &worker,
             request.default_slot_profile.unwrap_or_default(),
             &report,
+            version,
         );
         // What it was told before it registered anew may not have reached it yet.
         let was_draining = self
@@ -92,7 +97,7 @@ impl Core {
                 memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
                 next_heartbeat: now + self.options.heartbeat_interval,
-                unreachable: 0,
+                refused: RefusedCalls::default(),
                 is_draining,
             },
         );
@@ -114,10 +119,11 @@ impl Core {
         request: pb::NotifySlotsAvailableRequest,
     ) -> GatewayResult<pb::Ack> {
         let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
-        let report = parse_report(pb::SlotReport {
-            slots: request.slots,
-        })?;
-        self.slots.report(&worker, &report, self.slots.turn());
+        let version = request.slots_version;
+        let slots = request.slots;
+        let report = parse_report(pb::SlotReport { slots, version })?;
+        let (now_known, version) = (self.slots.turn(), SlotsVersion(version));
+        self.slots.report(&worker, &report, now_known, version);
         self.changed(now);
         Ok(pb::Ack {})
     }

@@ -15,56 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
+pub use super::slots::{SlotHolder, SlotState, SlotsVersion, Turn};
+
+use super::choosing::{choose, fits};
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
-
-/// Who holds a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SlotHolder {
-    /// The job.
-    pub job: JobId,
-    /// The allocation.
-    pub allocation: AllocationId,
-}
-
-/// Counts the changes of the view, to tell reports from before a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Turn(u64);
-
-impl Turn {
-    #[cfg(test)]
-    pub fn of(number: u64) -> Turn {
-        Turn(number)
-    }
-}
-
-/// A slot as it is believed to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotState {
-    /// Nobody's.
-    Free,
-    /// Nobody's, but the TaskExecutor refused it or was not reached: left alone for a moment.
-    Resting,
-    /// Asked for; it is not known whether the TaskExecutor has allocated it.
-    Pending {
-        /// For whom.
-        holder: SlotHolder,
-        /// Whether an answer may still come; otherwise the request is to be sent again.
-        is_in_flight: bool,
-    },
-    /// Allocated by its TaskExecutor.
-    Allocated(SlotHolder),
-}
-
-impl SlotState {
-    /// Who has it, or may have it.
-    pub fn holder(&self) -> Option<SlotHolder> {
-        match self {
-            SlotState::Free | SlotState::Resting => None,
-            SlotState::Pending { holder, .. } | SlotState::Allocated(holder) => Some(*holder),
-        }
-    }
-}
 
 /// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,11 +105,12 @@ impl SlotManager {
         worker: &ResourceId,
         slot_profile: pb::ResourceProfile,
         report: &[(u32, Option<SlotHolder>)],
+        version: SlotsVersion,
     ) {
-        self.turn.0 += 1;
+        self.turn.advance();
         self.seen.insert(worker.clone());
         self.slots
-            .put_worker(worker, slot_profile, report, self.turn);
+            .put_worker(worker, slot_profile, report, self.turn, version);
     }
 
     /// Asks no slots of a TaskExecutor, or does so again.
@@ -167,28 +123,30 @@ impl SlotManager {
         self.slots.remove_worker(worker);
     }
 
-    /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor a pending slot
-    /// that is reported free: the request may still be on its way.
+    /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor what is known as of a
+    /// higher `version`, nor a pending slot that is reported free: the request may still be on its way.
     pub fn report(
         &mut self,
         worker: &ResourceId,
         report: &[(u32, Option<SlotHolder>)],
         asked_at: Turn,
+        version: SlotsVersion,
     ) {
         for &(number, holder) in report {
             let Some(slot) = self.slots.get(worker, number) else {
                 continue;
             };
-            if slot.changed > asked_at {
+            if slot.changed > asked_at || version.is_before(slot.version) {
                 continue;
             }
+            self.slots.see(worker, number, version);
             let reported = match (slot.state, holder) {
                 (SlotState::Pending { .. }, None) => continue,
                 (_, None) => SlotState::Free,
                 (_, Some(holder)) => SlotState::Allocated(holder),
             };
             if slot.state != reported {
-                self.turn.0 += 1;
+                self.turn.advance();
                 self.slots.set(worker, number, reported, self.turn);
             }
         }
@@ -222,22 +180,32 @@ impl SlotManager {
         job.held = requirements.held;
     }
 
-    /// Takes what came of a request.
+    /// Takes what came of a request, as of a version of the TaskExecutor's slots. An answer from before a report that has been
+    /// taken since does not say how it is: it is asked again. Gives whether something is to be retried.
     pub fn answered(
         &mut self,
         worker: &ResourceId,
         slot: u32,
         of: SlotHolder,
         outcome: &RequestOutcome,
-    ) {
-        let known = self.slots.get(worker, slot).map(|slot| slot.state);
-        let Some(SlotState::Pending { holder, .. }) = known else {
-            return;
+        version: SlotsVersion,
+    ) -> bool {
+        let known = self.slots.get(worker, slot);
+        let Some((SlotState::Pending { holder, .. }, seen)) =
+            known.map(|it| (it.state, it.version))
+        else {
+            return false;
         };
         if holder != of {
-            return;
+            return false;
         }
-        self.turn.0 += 1;
+        self.turn.advance();
+        let outcome = match outcome {
+            RequestOutcome::Allocated | RequestOutcome::Occupied(_) if version.is_before(seen) => {
+                &RequestOutcome::Unknown
+            }
+            outcome => outcome,
+        };
         let state = match outcome {
             RequestOutcome::Allocated => SlotState::Allocated(holder),
             RequestOutcome::Occupied(other) => SlotState::Allocated(*other),
@@ -248,6 +216,8 @@ impl SlotManager {
             },
         };
         self.slots.set(worker, slot, state, self.turn);
+        self.slots.see(worker, slot, version);
+        matches!(outcome, RequestOutcome::Refused | RequestOutcome::Unknown)
     }
 
     /// Ends the rest of slots that were refused, and gives the requests to send again.
@@ -264,7 +234,7 @@ impl SlotManager {
         });
         let waiting: Vec<_> = all.filter(|(_, _, slot)| is_waiting(slot.state)).collect();
         let mut again = Vec::new();
-        for (worker, number, Slot { state, changed }) in waiting {
+        for (worker, number, Slot { state, changed, .. }) in waiting {
             let Some(holder) = state.holder() else {
                 self.slots.set(&worker, number, SlotState::Free, changed);
                 continue;
@@ -296,8 +266,11 @@ impl SlotManager {
         let mut requests = Vec::new();
         for bound in [Bound::Minimum, Bound::Maximum] {
             for &(_, job) in &order {
+                if bound == Bound::Minimum && self.missing(job) == 0 {
+                    continue;
+                }
                 let lacking = self.lacking(job, bound);
-                let chosen = self.choose(job, &lacking);
+                let chosen = choose(&self.slots, job, &lacking);
                 let is_useful = match bound {
                     Bound::Minimum => chosen.len() == lacking.len(),
                     Bound::Maximum => self.lacking(job, Bound::Minimum).is_empty(),
@@ -316,7 +289,7 @@ impl SlotManager {
     /// The jobs that lack slots without which they can't run.
     pub fn shortages(&self) -> BTreeMap<JobId, Shortage> {
         let shortage = |&job: &JobId| {
-            let missing = count(self.lacking(job, Bound::Minimum).len());
+            let missing = self.missing(job);
             let acquired = || self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
             (missing > 0).then(|| {
                 let acquired = acquired();
@@ -369,6 +342,23 @@ impl SlotManager {
         })
     }
 
+    /// How many slots a job lacks without which it can't run. Asked of every job again and again.
+    fn missing(&self, job: JobId) -> u32 {
+        let Some(known) = self.jobs.get(&job) else {
+            return 0;
+        };
+        if known.resources.iter().any(|it| it.profile.is_some()) {
+            return count(self.lacking(job, Bound::Minimum).len());
+        }
+        // Any slot will do: they need only be counted.
+        let wanted = known.resources.iter().map(|it| it.minimum.min(it.maximum));
+        let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots);
+        let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
+        let there = acquired.chain(unreported.map(|(_, slots)| *slots));
+        let (wanted, there): (u32, u32) = (wanted.sum(), there.sum());
+        wanted.saturating_sub(there)
+    }
+
     /// The profiles of the slots that a job lacks up to the bound.
     fn lacking(&self, job: JobId, bound: Bound) -> Vec<Option<pb::ResourceProfile>> {
         let Some(known) = self.jobs.get(&job) else {
@@ -404,50 +394,6 @@ impl SlotManager {
         lacking
     }
 
-    /// Free slots for as many of the profiles as there are.
-    fn choose(
-        &self,
-        job: JobId,
-        profiles: &[Option<pb::ResourceProfile>],
-    ) -> Vec<(ResourceId, u32)> {
-        if profiles.is_empty() {
-            return Vec::new();
-        }
-        let workers = self.slots.workers();
-        let usable = workers.filter(|(_, worker)| !worker.is_draining && worker.free().len() > 0);
-        let candidates = usable.map(|(id, worker)| Candidate {
-            id,
-            profile: &worker.slot_profile,
-            is_used_by_job: self.slots.is_held_at(job, id),
-            free: worker.free(),
-        });
-        let mut candidates: Vec<_> = candidates.collect();
-        let mut chosen = Vec::new();
-        for profile in profiles {
-            let best = candidates
-                .iter_mut()
-                .filter(|candidate| {
-                    candidate.free.len() > 0 && fits(profile.as_ref(), candidate.profile)
-                })
-                // Of equals the one with the lowest id.
-                .max_by_key(|candidate| {
-                    let free = candidate.free.len();
-                    (
-                        candidate.is_used_by_job,
-                        free,
-                        std::cmp::Reverse(candidate.id),
-                    )
-                });
-            let Some(best) = best else { continue };
-            let Some(slot) = best.free.next() else {
-                continue;
-            };
-            best.is_used_by_job = true;
-            chosen.push((best.id.clone(), slot));
-        }
-        chosen
-    }
-
     fn reserve(&mut self, job: JobId, worker: ResourceId, number: u32) -> SlotRequest {
         let bits = (u128::from(self.allocation_seed) << 64) | u128::from(self.next_allocation);
         self.next_allocation += 1;
@@ -455,7 +401,7 @@ impl SlotManager {
             job,
             allocation: AllocationId::from_bits(bits),
         };
-        self.turn.0 += 1;
+        self.turn.advance();
         let state = SlotState::Pending {
             holder,
             is_in_flight: true,
@@ -477,22 +423,6 @@ impl SlotManager {
 enum Bound {
     Minimum,
     Maximum,
-}
-
-#[derive(Debug)]
-struct Candidate<'a, Free> {
-    id: &'a ResourceId,
-    profile: &'a pb::ResourceProfile,
-    is_used_by_job: bool,
-    /// The lowest number first.
-    free: Free,
-}
-
-/// Whether a slot is large enough. No profile, and no amount, is anything.
-fn fits(wanted: Option<&pb::ResourceProfile>, slot: &pb::ResourceProfile) -> bool {
-    wanted.is_none_or(|wanted| {
-        wanted.cpu_cores <= slot.cpu_cores && wanted.memory_bytes <= slot.memory_bytes
-    })
 }
 
 fn count(number: usize) -> u32 {

@@ -7,10 +7,14 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
-use super::slot_manager::{RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, Turn};
+use super::slot_manager::{
+    RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, SlotsVersion, Turn,
+};
 use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
 
 const SLOTS: u32 = 3;
+/// Of TaskExecutors that tell none.
+const NONE: SlotsVersion = SlotsVersion(0);
 
 fn worker(number: usize) -> ResourceId {
     format!("tm-{number}").parse().expect("a resource id")
@@ -41,7 +45,12 @@ fn with_workers(free: &[u32]) -> SlotManager {
     let mut slots = SlotManager::new(1);
     for (number, &free) in free.iter().enumerate() {
         let report: Vec<_> = (0..free).map(|slot| (slot, None)).collect();
-        slots.put_worker(&worker(number), pb::ResourceProfile::default(), &report);
+        slots.put_worker(
+            &worker(number),
+            pb::ResourceProfile::default(),
+            &report,
+            NONE,
+        );
     }
     slots
 }
@@ -93,6 +102,7 @@ fn what_a_task_executor_reports_counts_for_the_job() {
         &worker(0),
         pb::ResourceProfile::default(),
         &[(0, Some(holder)), (1, None)],
+        NONE,
     );
     slots.declare(needs(job(1), 2, 2));
     assert_eq!(chosen(&slots.match_slots()), [("tm-0".to_owned(), 1)]);
@@ -118,7 +128,7 @@ fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
         allocation: AllocationId::from_bits(bits),
     };
     let report = [(0, Some(holder(8))), (1, Some(holder(9)))];
-    slots.put_worker(&worker(1), pb::ResourceProfile::default(), &report);
+    slots.put_worker(&worker(1), pb::ResourceProfile::default(), &report, NONE);
     assert!(slots.match_slots().is_empty());
     // What has reported once counts as it is reported.
     slots.remove_worker(&worker(1));
@@ -135,7 +145,13 @@ fn a_slot_that_is_occupied_is_taken_elsewhere() {
         allocation: AllocationId::from_bits(9),
     };
     let occupied = RequestOutcome::Occupied(other);
-    slots.answered(&request.worker, request.slot, request.holder, &occupied);
+    slots.answered(
+        &request.worker,
+        request.slot,
+        request.holder,
+        &occupied,
+        NONE,
+    );
     assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 0)]);
     let held: Vec<_> = slots.allocations_of(job(2)).collect();
     assert_eq!(held, [(&worker(0), other.allocation)]);
@@ -148,13 +164,69 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
     let asked_at = slots.turn();
     let request = slots.match_slots().remove(0);
     let allocated = RequestOutcome::Allocated;
-    slots.answered(&request.worker, request.slot, request.holder, &allocated);
-    slots.report(&worker(0), &[(0, None), (1, None)], asked_at);
+    slots.answered(
+        &request.worker,
+        request.slot,
+        request.holder,
+        &allocated,
+        NONE,
+    );
+    slots.report(&worker(0), &[(0, None), (1, None)], asked_at, NONE);
     assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
     assert!(slots.match_slots().is_empty());
     // One that was asked for afterwards does.
-    slots.report(&worker(0), &[(0, None), (1, None)], slots.turn());
+    slots.report(&worker(0), &[(0, None), (1, None)], slots.turn(), NONE);
     assert_eq!(slots.slot_counts(&worker(0)), (2, 2));
+}
+
+#[test]
+fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
+    let mut slots = SlotManager::new(1);
+    slots.put_worker(
+        &worker(0),
+        pb::ResourceProfile::default(),
+        &[(0, None)],
+        SlotsVersion(1),
+    );
+    slots.declare(needs(job(1), 1, 1));
+    let first = slots.match_slots().remove(0);
+    let allocated = RequestOutcome::Allocated;
+    let (slot, holder) = (first.slot, first.holder);
+    slots.answered(&first.worker, slot, holder, &allocated, SlotsVersion(2));
+    // It is freed; that is told twice, as the first message seems lost, and the slot is given away anew.
+    let freed = SlotsVersion(3);
+    slots.report(&worker(0), &[(0, None)], slots.turn(), freed);
+    let second = slots.match_slots().remove(0);
+    assert_ne!(second.holder, first.holder);
+    slots.answered(
+        &second.worker,
+        second.slot,
+        second.holder,
+        &allocated,
+        SlotsVersion(4),
+    );
+    slots.report(&worker(0), &[(0, None)], slots.turn(), freed);
+    assert_eq!(slots.slot_counts(&worker(0)), (1, 0));
+    assert!(slots.match_slots().is_empty());
+}
+
+#[test]
+fn an_answer_from_before_a_report_that_was_heard_first_is_asked_for_again() {
+    let mut slots = SlotManager::new(1);
+    slots.put_worker(
+        &worker(0),
+        pb::ResourceProfile::default(),
+        &[(0, None)],
+        SlotsVersion(1),
+    );
+    slots.declare(needs(job(1), 1, 1));
+    let request = slots.match_slots().remove(0);
+    // Allocated as of 2, freed as of 3.
+    slots.report(&worker(0), &[(0, None)], slots.turn(), SlotsVersion(3));
+    let allocated = RequestOutcome::Allocated;
+    let (slot, holder) = (request.slot, request.holder);
+    assert!(slots.answered(&request.worker, slot, holder, &allocated, SlotsVersion(2)));
+    assert_eq!(slots.retry(), [request]);
 }
 
 #[test]
@@ -168,8 +240,8 @@ fn a_slot_that_is_too_small_is_not_taken() {
         cpu_cores: 1.0,
         memory_bytes: 300,
     };
-    slots.put_worker(&worker(0), small, &[(0, None), (1, None)]);
-    slots.put_worker(&worker(1), large, &[(0, None)]);
+    slots.put_worker(&worker(0), small, &[(0, None), (1, None)], NONE);
+    slots.put_worker(&worker(1), large, &[(0, None)], NONE);
     let mut needs = needs(job(1), 1, 1);
     needs.resources.push(ResourceRequirement {
         profile: Some(large),
@@ -215,6 +287,16 @@ enum Step {
     Register {
         worker: usize,
     },
+    /// It tells of a slot of its own accord.
+    Notify {
+        worker: usize,
+        slot: u32,
+    },
+    /// That arrives, perhaps once more, and however late.
+    DeliverNotice {
+        which: usize,
+        comes_again: bool,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -227,9 +309,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => which.clone().prop_map(|which| Step::Drop { which }),
         1 => which.clone().prop_map(|which| Step::Late { which }),
         2 => (0usize..2).prop_map(|worker| Step::AskReport { worker }),
-        2 => which.prop_map(|which| Step::DeliverReport { which }),
+        2 => which.clone().prop_map(|which| Step::DeliverReport { which }),
         2 => (0usize..2, 0..SLOTS).prop_map(|(worker, slot)| Step::Free { worker, slot }),
         1 => (0usize..2).prop_map(|worker| Step::Register { worker }),
+        2 => (0usize..2, 0..SLOTS).prop_map(|(worker, slot)| Step::Notify { worker, slot }),
+        2 => (0usize..8, any::<bool>())
+            .prop_map(|(which, comes_again)| Step::DeliverNotice { which, comes_again }),
     ];
     proptest::collection::vec(step, 0..80)
 }
@@ -245,7 +330,10 @@ struct World {
     freed: BTreeSet<AllocationId>,
     in_flight: Vec<(u64, SlotRequest)>,
     given_up: Vec<(u64, SlotRequest)>,
-    reports: Vec<(u64, ResourceId, Turn, Report)>,
+    reports: Vec<(u64, ResourceId, Turn, Report, SlotsVersion)>,
+    notices: Vec<(u64, ResourceId, Report, SlotsVersion)>,
+    /// How often the slots of each have changed.
+    versions: BTreeMap<ResourceId, SlotsVersion>,
     /// Registrations so far, by worker.
     registrations: BTreeMap<ResourceId, u64>,
 }
@@ -263,6 +351,10 @@ impl World {
             in_flight: Vec::new(),
             given_up: Vec::new(),
             reports: Vec::new(),
+            notices: Vec::new(),
+            versions: [worker(0), worker(1)]
+                .map(|id| (id, SlotsVersion(1)))
+                .into(),
             registrations,
         }
     }
@@ -273,11 +365,26 @@ impl World {
             .collect()
     }
 
+    fn allocated_of(&self, worker: &ResourceId) -> Vec<(u32, SlotHolder)> {
+        let slots = self.slots.slots();
+        let of_it = slots.filter(|(id, ..)| *id == worker);
+        of_it
+            .filter_map(|(_, number, state)| match state {
+                SlotState::Allocated(holder) => Some((number, holder)),
+                SlotState::Free | SlotState::Resting | SlotState::Pending { .. } => None,
+            })
+            .collect()
+    }
+
     fn send(&mut self, requests: Vec<SlotRequest>) {
         for request in requests {
             self.in_flight
                 .push((self.registrations[&request.worker], request));
         }
+    }
+
+    fn change(&mut self, of: &ResourceId) {
+        self.versions.entry(of.clone()).or_default().0 += 1;
     }
 
     /// What the TaskExecutor does with a request: refuses it if it registered again since it was sent.
@@ -288,10 +395,12 @@ impl World {
         if self.freed.contains(&request.holder.allocation) {
             return RequestOutcome::Refused;
         }
-        let holder = *self
-            .truth
-            .entry((request.worker.clone(), request.slot))
-            .or_insert(request.holder);
+        let slot = (request.worker.clone(), request.slot);
+        if !self.truth.contains_key(&slot) {
+            self.truth.insert(slot.clone(), request.holder);
+            self.change(&request.worker);
+        }
+        let holder = self.truth[&slot];
         if holder == request.holder {
             RequestOutcome::Allocated
         } else {
@@ -301,8 +410,10 @@ impl World {
 
     fn answer(&mut self, registration: u64, request: &SlotRequest, outcome: &RequestOutcome) {
         if self.registrations[&request.worker] == registration {
+            let version = self.versions[&request.worker];
+            let (slot, holder) = (request.slot, request.holder);
             self.slots
-                .answered(&request.worker, request.slot, request.holder, outcome);
+                .answered(&request.worker, slot, holder, outcome, version);
         }
     }
 
@@ -357,13 +468,14 @@ impl World {
             Step::AskReport { worker: number } => {
                 let id = worker(number);
                 let report = self.report_of(&id);
+                let (turn, version) = (self.slots.turn(), self.versions[&id]);
                 self.reports
-                    .push((self.registrations[&id], id, self.slots.turn(), report));
+                    .push((self.registrations[&id], id, turn, report, version));
             }
             Step::DeliverReport { which } if which < self.reports.len() => {
-                let (registration, id, turn, report) = self.reports.remove(which);
+                let (registration, id, turn, report, version) = self.reports.remove(which);
                 if self.registrations[&id] == registration {
-                    self.slots.report(&id, &report, turn);
+                    self.slots.report(&id, &report, turn, version);
                 }
             }
             Step::Free {
@@ -371,17 +483,53 @@ impl World {
                 slot,
             } => {
                 let freed = self.truth.remove(&(worker(number), slot));
-                self.freed.extend(freed.map(|holder| holder.allocation));
+                if let Some(holder) = freed {
+                    self.freed.insert(holder.allocation);
+                    self.change(&worker(number));
+                }
+            }
+            Step::Notify {
+                worker: number,
+                slot,
+            } => {
+                let id = worker(number);
+                let told = vec![(slot, self.truth.get(&(id.clone(), slot)).copied())];
+                let (registration, version) = (self.registrations[&id], self.versions[&id]);
+                self.notices.push((registration, id, told, version));
+            }
+            Step::DeliverNotice { which, comes_again } if which < self.notices.len() => {
+                let notice = self.notices.remove(which);
+                let (registration, id, told, version) = &notice;
+                if self.registrations[id] == *registration {
+                    let allocated = self.allocated_of(id);
+                    self.slots.report(id, told, self.slots.turn(), *version);
+                    for (slot, holder) in allocated {
+                        // What is true, and known, no late message undoes.
+                        let is_true = self.truth.get(&(id.clone(), slot)) == Some(&holder);
+                        let known = self.allocated_of(id);
+                        prop_assert!(
+                            !is_true || known.contains(&(slot, holder)),
+                            "{slot} is undone"
+                        );
+                    }
+                }
+                if comes_again {
+                    self.notices.push(notice);
+                }
             }
             Step::Register { worker: number } => {
                 let id = worker(number);
                 *self.registrations.entry(id.clone()).or_default() += 1;
                 let report = self.report_of(&id);
-                self.slots
-                    .put_worker(&id, pb::ResourceProfile::default(), &report);
+                self.slots.put_worker(
+                    &id,
+                    pb::ResourceProfile::default(),
+                    &report,
+                    self.versions[&id],
+                );
             }
             Step::Deliver { .. } | Step::Drop { .. } | Step::Late { .. } => {}
-            Step::DeliverReport { .. } => {}
+            Step::DeliverReport { .. } | Step::DeliverNotice { .. } => {}
         }
         Ok(())
     }
@@ -425,7 +573,8 @@ proptest! {
             for number in 0..2 {
                 let report = world.report_of(&worker(number));
                 let turn = world.slots.turn();
-                world.slots.report(&worker(number), &report, turn);
+                let version = world.versions[&worker(number)];
+                world.slots.report(&worker(number), &report, turn, version);
             }
             let again = world.slots.retry();
             world.send(again);

@@ -6,10 +6,74 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
-use super::slot_manager::{SlotHolder, SlotState, Turn};
+/// Who holds a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotHolder {
+    /// The job.
+    pub job: JobId,
+    /// The allocation.
+    pub allocation: AllocationId,
+}
+
+/// Counts the changes of the view, to tell reports from before a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Turn(u64);
+
+impl Turn {
+    /// The view has changed.
+    pub fn advance(&mut self) {
+        self.0 += 1;
+    }
+
+    #[cfg(test)]
+    pub fn of(number: u64) -> Turn {
+        Turn(number)
+    }
+}
+
+/// How often the slots of a TaskExecutor have changed hands, as it counts. 0: it does not say.
+///
+/// What it sends may come late: after a younger copy, or after the answer to a request that it handled since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct SlotsVersion(pub u64);
+
+impl SlotsVersion {
+    /// Whether what is told as of this version is older than what is known.
+    pub fn is_before(self, known: SlotsVersion) -> bool {
+        self.0 != 0 && self < known
+    }
+}
+
+/// A slot as it is believed to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// Nobody's.
+    Free,
+    /// Nobody's, but the TaskExecutor refused it or was not reached: left alone for a moment.
+    Resting,
+    /// Asked for; it is not known whether the TaskExecutor has allocated it.
+    Pending {
+        /// For whom.
+        holder: SlotHolder,
+        /// Whether an answer may still come; otherwise the request is to be sent again.
+        is_in_flight: bool,
+    },
+    /// Allocated by its TaskExecutor.
+    Allocated(SlotHolder),
+}
+
+impl SlotState {
+    /// Who has it, or may have it.
+    pub fn holder(&self) -> Option<SlotHolder> {
+        match self {
+            SlotState::Free | SlotState::Resting => None,
+            SlotState::Pending { holder, .. } | SlotState::Allocated(holder) => Some(*holder),
+        }
+    }
+}
 
 /// A slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +82,8 @@ pub struct Slot {
     pub state: SlotState,
     /// Since when.
     pub changed: Turn,
+    /// The youngest version as of which its TaskExecutor told of it, in this registration.
+    pub version: SlotsVersion,
 }
 
 /// A TaskExecutor.
@@ -59,6 +125,7 @@ impl Slots {
         slot_profile: pb::ResourceProfile,
         report: &[(u32, Option<SlotHolder>)],
         changed: Turn,
+        version: SlotsVersion,
     ) {
         self.remove_worker(id);
         let worker = Worker {
@@ -70,7 +137,12 @@ impl Slots {
         self.workers.insert(id.clone(), worker);
         for &(number, holder) in report {
             let state = holder.map_or(SlotState::Free, SlotState::Allocated);
-            self.put(id, number, Slot { state, changed });
+            let slot = Slot {
+                state,
+                changed,
+                version,
+            };
+            self.put(id, number, slot);
         }
     }
 
@@ -108,8 +180,21 @@ impl Slots {
 
     /// Changes a slot that is there.
     pub fn set(&mut self, id: &ResourceId, number: u32, state: SlotState, changed: Turn) {
-        if self.get(id, number).is_some() {
-            self.put(id, number, Slot { state, changed });
+        if let Some(Slot { version, .. }) = self.get(id, number) {
+            let slot = Slot {
+                state,
+                changed,
+                version,
+            };
+            self.put(id, number, slot);
+        }
+    }
+
+    /// Its TaskExecutor told of a slot as of this version.
+    pub fn see(&mut self, id: &ResourceId, number: u32, version: SlotsVersion) {
+        let worker = self.workers.get_mut(id);
+        if let Some(slot) = worker.and_then(|worker| worker.slots.get_mut(&number)) {
+            slot.version = slot.version.max(version);
         }
     }
 
@@ -175,10 +260,8 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use tanist_proto::id::AllocationId;
-
     use super::*;
+    use proptest::prelude::*;
 
     fn state() -> impl Strategy<Value = SlotState> {
         let holder = (0..3_u128, 0..4_u128).prop_map(|(job, allocation)| SlotHolder {
@@ -237,7 +320,8 @@ mod tests {
                             allocation: AllocationId::from_bits(1),
                         };
                         let report = [(0, None), (1, Some(holder)), (2, None), (3, Some(holder))];
-                        slots.put_worker(&id, pb::ResourceProfile::default(), &report, changed);
+                        let version = SlotsVersion::default();
+                        slots.put_worker(&id, pb::ResourceProfile::default(), &report, changed, version);
                     }
                 }
                 check(&slots);

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::gateway::local::Fault;
+use crate::gateway::refusals::{Refusals, RefusalsCount};
 use crate::gateway::registration::Answer;
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
@@ -70,6 +71,7 @@ impl ScriptedTaskExecutor {
         };
         pb::SlotReport {
             slots: slots.iter().enumerate().map(status).collect(),
+            version: 0,
         }
     }
 }
@@ -98,6 +100,7 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         self.requests.send(request).await.expect("the test listens");
         Ok(pb::RequestSlotResponse {
             answer: Some(answer),
+            slots_version: 0,
         })
     }
 
@@ -176,10 +179,15 @@ pub(super) struct Cluster {
 }
 
 pub(super) fn start() -> Cluster {
+    start_with(Arc::new(RefusalsCount))
+}
+
+fn start_with(refusals: Arc<dyn Refusals>) -> Cluster {
     let connector = LocalConnector::default();
     let (sender, higher_epochs) = mpsc::channel(8);
     let services = ResourceManagerServices {
         connector: Arc::new(connector.clone()),
+        refusals,
         term: Term {
             cluster_id: "test".to_owned(),
             incarnation: ClusterIncarnation::new("c1"),
@@ -389,6 +397,47 @@ async fn a_task_executor_that_refuses_calls_is_lost_after_the_threshold() {
         "{:?}",
         start.elapsed()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_calls_count_only_if_they_are_said_to_and_proof_at_once() {
+    #[derive(Debug)]
+    struct CutOff;
+    #[async_trait]
+    impl Refusals for CutOff {
+        async fn count(&self, _: &str) -> bool {
+            false
+        }
+    }
+    let cluster = start_with(Arc::new(CutOff));
+    let handle = cluster.manager.handle();
+    let options = Options::default();
+    for (number, is_gone) in [(1, false), (2, true)] {
+        let (executor, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 1);
+        handle
+            .register_task_executor(registration(5, number, executor.report()))
+            .await
+            .expect("registers");
+        match is_gone {
+            true => cluster.connector.remove("tm:1"),
+            false => cluster.connector.set_fault("tm:1", Fault::Unreachable),
+        }
+        let start = tokio::time::Instant::now();
+        while !task_managers(&handle).await.is_empty() {
+            assert!(start.elapsed() < BOUND, "still registered");
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        let expected = match is_gone {
+            true => options.heartbeat_interval,
+            false => options.heartbeat_timeout,
+        };
+        let took = start.elapsed();
+        assert!(
+            took >= expected && took < expected + Duration::from_secs(1),
+            "{took:?}"
+        );
+        cluster.connector.set_fault("tm:1", Fault::None);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,14 +4,17 @@
 //! to an address of this host and network namespace the kernel answers itself, and at once.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use tanist_ha::detector::Break;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 /// The kernel refuses in microseconds; what takes longer is no refusal.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// A route does not depend on the port, but there has to be one.
+const DISCARD: u16 = 9;
 
 /// See the module. All that the name resolves to has to refuse.
 pub(super) async fn is_abandoned(address: &str) -> bool {
@@ -35,9 +38,35 @@ async fn refuses(address: SocketAddr) -> bool {
     }
 }
 
-/// Only an address of this network namespace can be bound.
+/// What a refusal at an address says, by whose kernel it was that refused. All that the name resolves to counts.
+pub(super) async fn whose_refusal(address: &str) -> Break {
+    let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(address)).await else {
+        return Break::Refused;
+    };
+    let found: Vec<IpAddr> = found.map(|at| at.ip()).collect();
+    if found.is_empty() || !found.iter().all(|address| is_own(*address)) {
+        Break::Refused
+    } else if found.iter().any(IpAddr::is_loopback) {
+        Break::RefusedOnLoopback
+    } else {
+        Break::RefusedHere
+    }
+}
+
+/// The kernel sends to an address of this network namespace from that address. To bind it would prove less: where
+/// `ip_nonlocal_bind` is set, as on hosts whose addresses move, any address can be bound. Nothing is sent.
 fn is_own(address: IpAddr) -> bool {
-    !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
+    if address.is_loopback() {
+        return true;
+    }
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let sent_from = UdpSocket::bind((any, 0))
+        .and_then(|socket| socket.connect((address, DISCARD)).map(|()| socket))
+        .and_then(|socket| socket.local_addr());
+    !address.is_unspecified() && sent_from.is_ok_and(|own| own.ip() == address)
 }
 
 #[cfg(test)]
@@ -53,6 +82,21 @@ mod tests {
         assert!(!is_abandoned(&address).await);
         drop(listener);
         assert!(is_abandoned(&address).await);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_by_whose_it_is() {
+        let refused = whose_refusal("127.0.0.1:1").await;
+        assert_eq!(refused, Break::RefusedOnLoopback);
+        assert_eq!(whose_refusal("192.0.2.1:1").await, Break::Refused);
+        assert_eq!(whose_refusal("no address").await, Break::Refused);
+        // Whatever address this host sends from to others is its own.
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a free port");
+        if socket.connect("192.0.2.1:9").is_ok() {
+            let own = socket.local_addr().expect("it is bound").ip();
+            let refused = whose_refusal(&SocketAddr::new(own, 1).to_string()).await;
+            assert_eq!(refused, Break::RefusedHere, "{own}");
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use tanist_proto::id::JobId;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::actor::{Called, Message, Reply};
-use crate::gateway::registration::{Answer, RegistrationOptions, register};
+use crate::gateway::registration::{Answer, RegistrationOptions, check_cluster, register};
 use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceManagerGateway};
 
 /// A run of attempts to register.
@@ -29,12 +29,9 @@ impl Attempts {
                 reply,
             };
             let request = self.prepare(prepare).await?;
-            let response = gateway.register_task_executor(request).await;
-            // A leader without a ResourceManager is one that is still starting.
-            let response = response.map_err(|error| match error {
-                GatewayError::NotFound(reason) => GatewayError::NotYet(reason),
-                other => other,
-            })?;
+            let sender = request.sender.clone();
+            let response = gateway.register_task_executor(request).await?;
+            check_cluster(&response, sender.as_ref(), &self.address)?;
             self.heed(Answer::from_message(response)?).await
         };
         let result = register(&self.options, &self.address, &self.wake, attempt).await;
@@ -53,9 +50,12 @@ impl Attempts {
                 reply,
             };
             let request = self.prepare(prepare).await?;
+            let sender = request.sender.clone();
             let response = gateway.register_task_manager(request).await?;
             let incarnation = response.job_incarnation;
-            let answer = Answer::from_message(response.registration.unwrap_or_default())?;
+            let registration = response.registration.unwrap_or_default();
+            check_cluster(&registration, sender.as_ref(), &self.address)?;
+            let answer = Answer::from_message(registration)?;
             let answer = self.heed(answer).await?;
             Ok(answer.map(|success| (success, incarnation)))
         };

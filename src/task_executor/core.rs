@@ -5,7 +5,8 @@
 //! it), [`super::deliveries`] (what it tells them), [`super::superseding`] (what the store says of its jobs). What is to be done is collected as [`Effect`]s.
 //!
 //! - A slot becomes free only when nothing runs in it.
-//! - Only when neither a leader was heard of nor the store answered for `job-manager-failover-timeout` it lets its jobs go.
+//! - Only when neither a leader was heard of nor the store answered for `job-manager-failover-timeout`, and a question to the
+//!   store that began after that was in vain too, it lets its jobs go.
 
 use std::collections::BTreeMap;
 
@@ -208,34 +209,18 @@ impl Core {
 
     /// When [`Core::on_time`] is to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let failover = self.failover_deadline();
         self.jobs
             .values()
             .filter_map(Job::next_deadline)
             .chain(self.slots.next_deadline())
             .chain(self.resource_manager.deadline())
             .chain(self.doubt_deadline())
-            .chain(
-                self.jobs
-                    .values()
-                    .any(|job| !job.is_ending)
-                    .then_some(failover),
-            )
             .min()
     }
 
     /// Does what is due.
     pub fn on_time(&mut self, now: Instant) {
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        if self.failover_deadline() <= now {
-            for &job in &jobs {
-                self.end_job(
-                    now,
-                    job,
-                    "neither a leader nor the store was reached for job-manager-failover-timeout",
-                );
-            }
-        }
         if self
             .resource_manager
             .deadline()
@@ -272,11 +257,6 @@ impl Core {
             }
             self.flush(now, job);
         }
-    }
-
-    /// When jobs are let go, unless a leader is heard of or the store answers before.
-    fn failover_deadline(&self) -> Instant {
-        self.heard_of_leader.max(self.heard_of_store) + self.options.job_manager_failover_timeout
     }
 
     /// Tells all tasks to end, and takes nothing on any more.

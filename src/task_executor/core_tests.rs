@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -179,17 +180,21 @@ impl World {
         match *step {
             Step::Lead { epoch } => {
                 let addresses = BTreeMap::from([("rpc".to_owned(), format!("jm{epoch}:1"))]);
-                self.core.leader_changed(
-                    now,
-                    Some(LeaderInformation {
-                        epoch: Epoch::new(epoch),
-                        process: ProcessId::new("jm"),
-                        addresses,
-                        since_ms: 0,
-                    }),
-                );
+                let leader = LeaderInformation {
+                    epoch: Epoch::new(epoch),
+                    process: ProcessId::new("jm"),
+                    addresses,
+                    since_ms: 0,
+                };
+                let view = LeaderView {
+                    incarnation: Some(ClusterIncarnation::new("c1")),
+                    epoch: Epoch::new(epoch),
+                    leader: Some(leader),
+                };
+                self.core.leader_changed(now, view);
+                self.epoch = self.epoch.max(epoch);
             }
-            Step::NobodyLeads => self.core.leader_changed(now, None),
+            Step::NobodyLeads => self.core.leader_changed(now, LeaderView::default()),
             Step::Announce { epoch } => {
                 let request = pb::AnnounceLeaderRequest {
                     sender: Some(pb::Sender {
@@ -199,6 +204,7 @@ impl World {
                     }),
                     leader_rpc_address: format!("jm{epoch}:1"),
                     process: "jm".to_owned(),
+                    jobs: Vec::new(),
                 };
                 let answer = self.core.announce_leader(now, &request);
                 prop_assert_eq!(answer.is_ok(), epoch >= self.epoch, "{:?}", answer);

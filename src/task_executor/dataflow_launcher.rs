@@ -28,6 +28,10 @@ impl TaskLauncher for TaskRuntime {
     fn release_job(&self, job: JobId, up_to: Generation) {
         self.exchange().release(job, up_to);
     }
+
+    fn kept_outputs(&self) -> watch::Receiver<usize> {
+        self.exchange().kept_partitions()
+    }
 }
 
 impl RunningTask for dataflow::RunningTask {

@@ -165,6 +165,7 @@ impl Core {
             resource_id,
             incarnation,
             slots,
+            slots_version: self.slots.version(),
         };
         let address = self.resource_manager.address.clone();
         let run = self.resource_manager.run;

@@ -1,5 +1,5 @@
-//! How a TaskExecutor leaves without harm: it takes no slot any more, and goes when the last one is free. Pure, a part of
-//! [`super::core`].
+//! How a TaskExecutor leaves without harm: it takes no slot any more, and goes when the last one is free and consumers have
+//! taken all that its tasks have produced, or nobody will. Pure, a part of [`super::core`].
 //!
 //! The ResourceManager's heartbeats say that it is to drain. From then on it knows that itself, and says so wherever it
 //! registers: a change of leader changes nothing about it.
@@ -15,11 +15,17 @@ impl Core {
         }
     }
 
-    /// Leaves if it drains, no job has a slot here, and every end is acknowledged.
-    pub fn review_draining(&mut self) {
+    /// Whether it takes no slots any more.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// Leaves if it drains, no job has a slot here, every end is acknowledged, and no output is kept.
+    pub fn review_draining(&mut self, kept_outputs: usize) {
         let is_unused = |known: &super::job::Job| known.executions.is_empty();
         let may_leave = self.is_draining && !self.is_stopping && !self.has_left;
-        if may_leave && self.slots.is_free() && self.jobs.values().all(is_unused) {
+        let is_unread = kept_outputs > 0;
+        if may_leave && !is_unread && self.slots.is_free() && self.jobs.values().all(is_unused) {
             self.has_left = true;
             self.effects.push(Effect::Fatal(Fatal::Drained));
         }

@@ -8,20 +8,9 @@ use super::scripted_leader::*;
 use super::testing::*;
 use super::*;
 
-const A1: &str = "000000000000000000000000000000a1";
-const A2: &str = "000000000000000000000000000000a2";
-
 #[tokio::test(start_paused = true)]
 async fn it_takes_no_slot_any_more_and_leaves_when_the_last_one_is_free() {
-    let mut world = World::start(false);
-    let (_, leader) = world.with_leader("jm1:1", 1).await;
-    leader.request_slot(0, A1).await;
-    leader.registered_job().await;
-    leader.offered().await;
-    leader.submit(1, A1).await.expect("is registered");
-    let task = world.next_started().await;
-    task.status.send_replace(TaskStatus::Running);
-
+    let (world, leader, task) = running(false).await;
     leader.drain().await;
     let refused = leader.request_slot(1, A2).await;
     assert!(
@@ -44,5 +33,29 @@ async fn it_takes_no_slot_any_more_and_leaves_when_the_last_one_is_free() {
     let early = tokio::time::timeout(Duration::from_secs(30), world.executor.fatal()).await;
     assert!(early.is_err(), "an end is not acknowledged: {early:?}");
     next.acknowledge(1).await;
+    assert_eq!(world.executor.fatal().await, Fatal::Drained);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_stays_until_all_output_of_its_finished_tasks_was_read_or_released() {
+    let (world, leader, task) = running(false).await;
+    world.launcher.kept_outputs.send_replace(2);
+    leader.drain().await;
+    let committables = Vec::new();
+    task.status
+        .send_replace(TaskStatus::Finished { committables });
+    leader.updated(pb::ExecutionState::Finished).await;
+    leader.acknowledge(1).await;
+    leader.free(A1).await;
+    leader.freed(0).await;
+    for unread in [2, 1] {
+        world.launcher.kept_outputs.send_replace(unread);
+        let early = tokio::time::timeout(Duration::from_secs(30), world.executor.fatal()).await;
+        assert!(early.is_err(), "{unread} outputs are unread: {early:?}");
+    }
+    // Whoever leads next may still send consumers.
+    let (_, next) = world.with_leader("jm2:1", 2).await;
+    next.registered_job().await;
+    world.launcher.kept_outputs.send_replace(0);
     assert_eq!(world.executor.fatal().await, Fatal::Drained);
 }

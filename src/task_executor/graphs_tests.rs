@@ -13,8 +13,6 @@ use super::*;
 use crate::gateway::blobs::{BlobGateway, BlobStream, HeldBlob, ServedBlobs};
 use crate::gateway::{GatewayError, GatewayResult};
 
-const A1: &str = "000000000000000000000000000000a1";
-
 /// A blob server that answers when the test lets it.
 #[derive(Debug)]
 struct Slow {

@@ -35,6 +35,9 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation);
     /// Nothing of the job's generations up to this one will be asked for any more.
     fn release_job(&self, job: JobId, up_to: Generation);
+    /// Follows how many outputs are kept for consumers that have not taken them to their end, also those of tasks that have
+    /// ended.
+    fn kept_outputs(&self) -> watch::Receiver<usize>;
 }
 
 /// A task that was started. Dropping it ends the task as soon as that is possible.

@@ -43,6 +43,8 @@ mod graphs;
 #[cfg(test)]
 mod graphs_tests;
 mod handle;
+#[cfg(test)]
+mod incarnation_tests;
 mod job;
 mod launcher;
 mod registering;
@@ -59,6 +61,7 @@ mod superseding_tests;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +69,7 @@ use std::time::Duration;
 
 use rand::Rng as _;
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::LeaderInformation;
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -143,7 +146,7 @@ pub struct TaskExecutorDescription {
 pub enum Fatal {
     /// The cluster will never take it: it is unknown, of another cluster, or of a version that does not fit.
     Refused(String),
-    /// It was told to drain, and its last slot is free. Nothing is wrong.
+    /// It was told to drain, its last slot is free, and nobody will read from it any more. Nothing is wrong.
     Drained,
     /// A task does not end: only the end of the process ends it.
     Stuck(String),
@@ -167,8 +170,8 @@ impl fmt::Display for Fatal {
 pub struct TaskExecutorServices {
     /// The way to the leader.
     pub connector: Arc<dyn Connector>,
-    /// The leader, from retrieval. Whoever sends it has raised `highest_epoch` before, which also says of which cluster it is.
-    pub leader: watch::Receiver<Option<LeaderInformation>>,
+    /// The leader, from retrieval.
+    pub leaders: watch::Receiver<LeaderView>,
     /// The youngest term that this process has heard of.
     pub highest_epoch: HighestEpoch,
     /// Answers how jobs stand that no JobMaster speaks for.

@@ -2,10 +2,13 @@
 //!
 //! - Losing the ResourceManager or a JobMaster stops nothing: it registers again, with what it holds and runs.
 //! - The epoch is raised when a registration is sent, before the report that goes with it is built.
+//! - What somebody at a leader's address denies, of a job or of a registration, ends nothing: an address may go over to another
+//!   cluster. The store decides about jobs ([`super::superseding`]), and it alone can name another incarnation of the cluster.
 
 use std::time::Duration;
 
-use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation};
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -14,13 +17,22 @@ use super::Fatal;
 use super::connection::Silence;
 use super::core::{Core, Effect, Leader, Target};
 use super::executions::Metrics;
+use super::slot_table::SlotState;
 use crate::gateway::registration::Registered;
 use crate::gateway::{GatewayError, GatewayResult};
 
 impl Core {
-    /// The store names a leader, or none.
-    pub fn leader_changed(&mut self, now: Instant, leader: Option<LeaderInformation>) {
-        let Some(information) = leader else {
+    /// The store names a leader, or none. Its term counts like a message of it.
+    pub fn leader_changed(&mut self, now: Instant, view: LeaderView) {
+        let refusal = view
+            .incarnation
+            .as_ref()
+            .and_then(|incarnation| self.highest.observe(incarnation, view.epoch).err());
+        if let Some(refusal) = &refusal {
+            tracing::warn!(%refusal, "the store's leader is not followed");
+            self.check_incarnation(&view);
+        }
+        let Some(information) = view.leader.filter(|_| refusal.is_none()) else {
             // Whoever is connected stays so: that the store names nobody says nothing about them. But who else could take a
             // slot, or supersede what runs, is open: the store is asked, and the time for slots stands still.
             self.is_led = false;
@@ -53,11 +65,26 @@ impl Core {
         tracing::debug!(%epoch, process = request.process, "dialled by a leader");
         let address = request.leader_rpc_address.clone();
         self.follow(now, Leader { epoch, address });
+        self.job_masters_changed(&request.jobs);
         let (resource_id, incarnation) = self.identity();
         Ok(pb::AnnounceLeaderResponse {
             resource_id,
             incarnation,
         })
+    }
+
+    /// Somebody leads another incarnation of the cluster in this store: whoever belonged to the former one is refused.
+    fn check_incarnation(&mut self, view: &LeaderView) {
+        let ours = self.highest.heard().incarnation;
+        if let (Some(ours), Some(theirs), Some(leader)) = (ours, &view.incarnation, &view.leader)
+            && ours != *theirs
+        {
+            self.effects.push(Effect::Fatal(Fatal::Refused(format!(
+                "the store is another incarnation of the cluster: {theirs}, led by {}, and this \
+                 TaskManager belongs to {ours}: was the store wiped or restored?",
+                leader.process
+            ))));
+        }
     }
 
     fn follow(&mut self, now: Instant, leader: Leader) {
@@ -66,12 +93,15 @@ impl Core {
             return;
         }
         self.heard_of_leader = now;
-        self.is_led = true;
+        let was_led = std::mem::replace(&mut self.is_led, true);
         let targets: Vec<Target> = std::iter::once(Target::ResourceManager)
             .chain(self.jobs.keys().map(|&job| Target::JobMaster(job)))
             .collect();
         if self.leader.as_ref() == Some(&leader) {
             self.effects.extend(targets.into_iter().map(Effect::Wake));
+            if was_led {
+                return;
+            }
             let connected = self.jobs.iter();
             let connected = connected.filter(|(_, known)| known.connection.is_registered());
             for (&job, _) in connected {
@@ -148,6 +178,12 @@ impl Core {
         })
     }
 
+    /// Whether this run of attempts at a JobMaster still goes on.
+    pub fn is_registering(&self, job: JobId, run: u64) -> bool {
+        let known = self.jobs.get(&job);
+        known.is_some_and(|known| known.connection.run == run && known.connection.is_registering())
+    }
+
     /// A leader has seen a registration of this number: later ones get higher ones.
     pub fn raise_registration(&mut self, seen: u64) {
         self.last_registration = self.last_registration.max(seen);
@@ -180,7 +216,7 @@ impl Core {
                     self.notify_slots(all);
                 }
             }
-            Registered::Rejected(reason) | Registered::NotFound(reason) => {
+            Registered::Rejected(reason) => {
                 self.resource_manager.end();
                 self.effects.push(Effect::Fatal(Fatal::Refused(format!(
                     "the ResourceManager at {} rejected this TaskManager: {reason}",
@@ -200,9 +236,7 @@ impl Core {
     ) {
         let silence = match &result {
             Registered::Success((success, _)) => self.silence(success),
-            Registered::Rejected(_) | Registered::NotFound(_) => {
-                self.silence(&pb::RegistrationSuccess::default())
-            }
+            Registered::Rejected(_) => self.silence(&pb::RegistrationSuccess::default()),
         };
         let Some(known) = self
             .jobs
@@ -217,14 +251,20 @@ impl Core {
                 self.heard_of_leader = now;
                 known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
+                // Those that a JobMaster has taken before were part of the registration: what it does not want of them it
+                // gives back, and what it does not name in a heartbeat is offered again.
                 let held = self.slots.held_by(job);
-                let holders = held.filter_map(|(_, slot)| slot.holder());
+                let new = held.filter(|(_, slot)| !matches!(slot, SlotState::Active(_)));
+                let holders = new.filter_map(|(_, slot)| slot.holder());
                 known.to_offer = holders.map(|holder| holder.allocation).collect();
-                self.slots.start_timers(job, now, self.options.slot_timeout);
+                if self.is_led {
+                    self.slots.start_timers(job, now, self.options.slot_timeout);
+                }
                 self.flush(now, job);
             }
-            Registered::Rejected(reason) | Registered::NotFound(reason) => {
-                self.end_job(now, job, &format!("its JobMaster is not there: {reason}"));
+            Registered::Rejected(reason) => {
+                tracing::warn!(%job, reason, "rejected by its JobMaster, the store decides");
+                known.connection.end();
             }
         }
     }

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::scripted_leader::*;
 use super::testing::*;
-use super::tests::{A1, A2, running};
 use super::*;
 use crate::gateway::GatewayError;
 
@@ -107,4 +106,38 @@ async fn a_registration_that_is_too_low_is_followed_at_once_by_one_above_the_hig
     let at_job_master = leader.job_master_sender().expect("a sender");
     assert_eq!(at_job_master.registration, ahead + 11);
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_job_master_of_the_same_term_is_registered_at_once_and_only_once() {
+    let (_world, leader, _task) = running(false).await;
+    let before = leader.job_master_sender().expect("a sender");
+    let executor = leader.task_executor();
+    let announce = async |job_incarnation| {
+        let request = pb::AnnounceLeaderRequest {
+            sender: Some(pb::Sender {
+                registration: 0,
+                ..before.clone()
+            }),
+            leader_rpc_address: leader.information().addresses["rpc"].clone(),
+            process: "jm".to_owned(),
+            jobs: vec![pb::JobScope {
+                job_id: JOB.to_string(),
+                job_incarnation,
+            }],
+        };
+        let answer = executor.announce_leader(request).await;
+        answer.expect("of this term");
+    };
+    announce(2).await;
+    let registered = leader.registered_job().await;
+    let sender = registered.sender.expect("a sender");
+    assert!(sender.registration > before.registration);
+    assert_eq!(registered.executions.len(), 1, "it runs on");
+    // Once more, and late.
+    for incarnation in [2, 1] {
+        announce(incarnation).await;
+    }
+    let again = tokio::time::timeout(Duration::from_secs(5), leader.registered_job()).await;
+    assert!(again.is_err(), "it registers again: {again:?}");
 }

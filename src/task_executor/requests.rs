@@ -57,6 +57,7 @@ impl Core {
         };
         Ok(pb::RequestSlotResponse {
             answer: Some(answer),
+            slots_version: self.slots.version(),
         })
     }
 
@@ -88,9 +89,38 @@ impl Core {
             if may_free {
                 tracing::info!(%job, %allocation, cause = request.cause, "freeing slot");
                 self.release_slot(now, job, allocation);
+                self.register_without(from, job);
             }
         }
         Ok(pb::Ack {})
+    }
+
+    /// A registration at a JobMaster that is under way may name a slot which the ResourceManager has asked back since: another
+    /// one takes its place.
+    fn register_without(&mut self, from: Target, job: JobId) {
+        let known = self.jobs.get(&job);
+        let is_registering =
+            known.is_some_and(|it| !it.connection.is_registered() && !it.connection.is_idle());
+        if from == Target::ResourceManager && is_registering {
+            self.connect(Target::JobMaster(job));
+        }
+    }
+
+    /// Another JobMaster of jobs has taken the place of one that broke, in the same term: whoever was connected to that registers
+    /// anew at once. Said again, or late, it changes nothing.
+    pub(super) fn job_masters_changed(&mut self, jobs: &[pb::JobScope]) {
+        for scope in jobs {
+            let Ok(job) = scope.job_id.parse::<JobId>() else {
+                continue;
+            };
+            let known = self.jobs.get_mut(&job);
+            let older = known.filter(|it| !it.is_ending && it.incarnation < scope.job_incarnation);
+            if let Some(known) = older {
+                tracing::info!(%job, "another job master took the job over, registering anew");
+                known.incarnation = scope.job_incarnation;
+                self.connect(Target::JobMaster(job));
+            }
+        }
     }
 
     /// A JobMaster deploys tasks.
@@ -321,8 +351,10 @@ impl Core {
         let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
         known.to_offer.insert(holder.allocation);
         if known.connection.is_registered() {
-            self.slots
-                .start_timer(holder.allocation, now, self.options.slot_timeout);
+            if self.is_led {
+                self.slots
+                    .start_timer(holder.allocation, now, self.options.slot_timeout);
+            }
             self.flush(now, holder.job);
         } else if known.connection.is_idle() {
             self.connect(Target::JobMaster(holder.job));

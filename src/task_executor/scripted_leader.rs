@@ -45,6 +45,8 @@ pub struct Script {
     /// Offers are heard and never answered.
     pub is_ignoring_offers: Mutex<bool>,
     pub rejection: Mutex<Option<String>>,
+    /// The cluster that its ResourceManager and JobMaster say that they belong to.
+    pub incarnation: Mutex<String>,
     /// The highest registrations that ResourceManager and JobMaster have seen.
     pub highest: Mutex<(u64, u64)>,
 }
@@ -59,6 +61,7 @@ impl Leader {
             is_rejecting_offers: Mutex::new(false),
             is_ignoring_offers: Mutex::new(false),
             rejection: Mutex::new(None),
+            incarnation: Mutex::new("c1".to_owned()),
             highest: Mutex::new((0, 0)),
         });
         connector.put_resource_manager(address, script.clone());
@@ -197,6 +200,7 @@ impl Leader {
             sender: Some(self.sender(0)),
             leader_rpc_address: self.address.clone(),
             process: self.address.clone(),
+            jobs: Vec::new(),
         };
         self.task_executor().announce_leader(request).await
     }
@@ -338,6 +342,25 @@ impl Leader {
         Ok(answer.slot_report.unwrap_or_default().slots)
     }
 
+    /// How many slots somebody holds.
+    pub async fn held_slots(&self) -> usize {
+        let slots = self.slot_report().await.expect("is registered");
+        let held = slots.iter().filter(|slot| slot.allocation.is_some());
+        held.count()
+    }
+
+    /// The JobMaster gives it up.
+    pub async fn let_go(&self) {
+        let request = pb::DisconnectJobMasterRequest {
+            sender: self.job_master_sender(),
+            job: scope(),
+            job_ended: false,
+            cause: "a test says so".to_owned(),
+        };
+        let answer = self.task_executor().disconnect_job_master(request).await;
+        answer.expect("is registered");
+    }
+
     fn sender(&self, registration: u64) -> pb::Sender {
         pb::Sender {
             cluster_incarnation: "c1".to_owned(),
@@ -372,7 +395,7 @@ impl Script {
                 heartbeat_timeout_ms: 50_000,
             }),
         };
-        answer.into_message()
+        answer.into_message(&self.incarnation.lock().expect("not poisoned"))
     }
 }
 

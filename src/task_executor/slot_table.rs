@@ -93,11 +93,11 @@ impl SlotTable {
             budget: Budget::new(profile, total),
             freed,
             freed_order,
-            version: 0,
+            version: 1,
         }
     }
 
-    /// Changes whenever what is reported does.
+    /// Grows whenever what is reported changes; never 0.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -280,6 +280,7 @@ impl SlotTable {
         let numbers: Vec<u32> = (0..).zip(&self.slots).map(|(number, _)| number).collect();
         pb::SlotReport {
             slots: self.statuses(&numbers),
+            version: self.version,
         }
     }
 

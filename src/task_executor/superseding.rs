@@ -6,7 +6,9 @@
 //! - What a younger generation supersedes stops at once. Its slot stays: whoever leads may have placed that generation in it,
 //!   and frees it otherwise.
 //! - A job that has ended, or is gone from the store, is let go with its slots.
-//! - Only what the store said is acted on. A question without an answer changes nothing.
+//! - Only what the store said is acted on. A question without an answer changes nothing, unless it began after
+//!   `job-manager-failover-timeout` without any leader and any answer: then the jobs are let go. So a process that stood still
+//!   for that long itself asks once more before it gives up.
 //! - One question is under way at a time, for all jobs together, and the next one begins [`PAUSE`] after its end.
 
 use std::collections::BTreeMap;
@@ -35,6 +37,8 @@ pub enum Asking {
         asked: BTreeMap<JobId, u64>,
         /// The youngest epoch that was heard of then.
         heard: Epoch,
+        /// When that was.
+        since: Instant,
     },
 }
 
@@ -60,7 +64,12 @@ impl Core {
                 self.effects
                     .push(Effect::AskStore(asked.keys().copied().collect()));
                 let heard = self.highest.heard().epoch;
-                self.asking = Asking::InFlight { asked, heard };
+                let since = now;
+                self.asking = Asking::InFlight {
+                    asked,
+                    heard,
+                    since,
+                };
             }
             Asking::Quiet | Asking::Waiting(_) | Asking::InFlight { .. } => {}
         }
@@ -82,13 +91,19 @@ impl Core {
     /// What came of a question.
     pub fn store_answered(&mut self, now: Instant, answer: Result<JobStandings, NoAnswer>) {
         let before = std::mem::replace(&mut self.asking, Asking::Waiting(now + PAUSE));
-        let Asking::InFlight { asked, heard } = before else {
+        let Asking::InFlight {
+            asked,
+            heard,
+            since,
+        } = before
+        else {
             return;
         };
         let standings = match answer {
             Ok(standings) => standings,
             Err(reason) => {
                 tracing::debug!(%reason, jobs = asked.len(), "whether tasks were superseded is not known");
+                self.asked_in_vain(now, since);
                 return;
             }
         };
@@ -103,6 +118,7 @@ impl Core {
             if std::mem::replace(&mut self.is_store_believed, false) {
                 tracing::error!(refusal, "what the store says of jobs is not believed");
             }
+            self.asked_in_vain(now, since);
             return;
         }
         self.is_store_believed = true;
@@ -112,6 +128,19 @@ impl Core {
                 continue;
             };
             self.job_stands(now, job, run, standing);
+        }
+    }
+
+    /// A question that began then had no answer that counts.
+    fn asked_in_vain(&mut self, now: Instant, since: Instant) {
+        let heard = self.heard_of_leader.max(self.heard_of_store);
+        if since < heard + self.options.job_manager_failover_timeout {
+            return;
+        }
+        let cause = "neither a leader nor the store was reached for job-manager-failover-timeout";
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for job in jobs {
+            self.end_job(now, job, cause);
         }
     }
 

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation};
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
@@ -18,6 +19,8 @@ pub const BOUND: Duration = Duration::from_secs(3600);
 pub const JOB: JobId = JobId::from_bits(0xA);
 pub const VERTEX: &str = "00000000000000000000000000000001";
 pub const TE: &str = "tm:1";
+pub const A1: &str = "000000000000000000000000000000a1";
+pub const A2: &str = "000000000000000000000000000000a2";
 
 /// Lets (paused) time pass, and everything that is due in it happen.
 pub async fn pass(time: Duration) {
@@ -78,6 +81,8 @@ pub struct ScriptedLauncher {
     /// Subtask and generation.
     pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
+    /// How many outputs consumers have not taken yet.
+    pub kept_outputs: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
@@ -110,6 +115,10 @@ impl TaskLauncher for ScriptedLauncher {
     fn release_job(&self, job: JobId, _up_to: Generation) {
         self.released.lock().expect("not poisoned").push(job);
     }
+
+    fn kept_outputs(&self) -> watch::Receiver<usize> {
+        self.kept_outputs.subscribe()
+    }
 }
 
 impl RunningTask for ScriptedTask {
@@ -139,6 +148,8 @@ impl RunningTask for ScriptedTask {
 #[derive(Debug, Default)]
 pub struct ScriptedRecords {
     answer: Mutex<Option<(u64, JobStanding)>>,
+    /// Questions are heard and never answered.
+    is_silent: Mutex<bool>,
     pub questions: Mutex<Vec<Instant>>,
 }
 
@@ -146,6 +157,12 @@ impl ScriptedRecords {
     /// From now on it says this, in this epoch; `None`: nothing.
     pub fn say(&self, answer: Option<(u64, JobStanding)>) {
         *self.answer.lock().expect("not poisoned") = answer;
+        *self.is_silent.lock().expect("not poisoned") = false;
+    }
+
+    /// From now on it answers nothing.
+    pub fn be_silent(&self) {
+        *self.is_silent.lock().expect("not poisoned") = true;
     }
 
     /// The regions' generations.
@@ -166,6 +183,9 @@ impl JobRecords for ScriptedRecords {
             .lock()
             .expect("not poisoned")
             .push(Instant::now());
+        if *self.is_silent.lock().expect("not poisoned") {
+            std::future::pending::<()>().await;
+        }
         let answer = self.answer.lock().expect("not poisoned").clone();
         let (epoch, standing) = answer.ok_or_else(|| NoAnswer("a test says so".to_owned()))?;
         Ok(JobStandings {
@@ -180,7 +200,7 @@ impl JobRecords for ScriptedRecords {
 pub struct World {
     pub connector: LocalConnector,
     pub executor: TaskExecutor,
-    pub leader: watch::Sender<Option<LeaderInformation>>,
+    leaders: watch::Sender<LeaderView>,
     pub highest: HighestEpoch,
     pub launcher: Arc<ScriptedLauncher>,
     pub records: Arc<ScriptedRecords>,
@@ -195,7 +215,7 @@ impl World {
     /// With another launcher than the scripted one.
     pub fn start_with(is_slow_to_cancel: bool, runs: Option<Arc<dyn TaskLauncher>>) -> World {
         let connector = LocalConnector::default();
-        let (leader, followed) = watch::channel(None);
+        let (leaders, followed) = watch::channel(LeaderView::default());
         let highest = HighestEpoch::default();
         let (sender, started) = mpsc::channel(64);
         let launcher = Arc::new(ScriptedLauncher {
@@ -203,12 +223,13 @@ impl World {
             released: Mutex::new(Vec::new()),
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
+            kept_outputs: watch::Sender::new(0),
         });
         let records = Arc::new(ScriptedRecords::default());
         let runs = runs.unwrap_or_else(|| launcher.clone());
         let services = TaskExecutorServices {
             connector: Arc::new(connector.clone()),
-            leader: followed,
+            leaders: followed,
             highest_epoch: highest.clone(),
             records: records.clone(),
             launcher: runs,
@@ -220,7 +241,7 @@ impl World {
         World {
             connector,
             executor,
-            leader,
+            leaders,
             highest,
             launcher,
             records,
@@ -228,13 +249,23 @@ impl World {
         }
     }
 
+    /// The store names this leader, in this incarnation of the cluster.
+    pub fn lead_in(&self, incarnation: &str, leader: &Leader) {
+        self.leaders.send_replace(LeaderView {
+            incarnation: Some(ClusterIncarnation::new(incarnation)),
+            epoch: Epoch::new(leader.epoch),
+            leader: Some(leader.information()),
+        });
+    }
+
     /// The store names this leader.
     pub fn lead(&self, leader: &Leader) {
-        let cluster = ClusterIncarnation::new("c1");
-        self.highest
-            .observe(&cluster, Epoch::new(leader.epoch))
-            .expect("a younger leader");
-        self.leader.send_replace(Some(leader.information()));
+        self.lead_in("c1", leader);
+    }
+
+    /// The store names nobody.
+    pub fn nobody_leads(&self) {
+        self.leaders.send_modify(|view| view.leader = None);
     }
 
     /// Starts a leader and waits until the TaskExecutor is registered there.
@@ -250,6 +281,29 @@ impl World {
         next.expect("a task starts within the bound")
             .expect("the launcher lives")
     }
+}
+
+/// A TaskExecutor whose slot 0 is active for the job, with generation 1 running in it.
+pub async fn running(is_slow_to_cancel: bool) -> (World, Leader, Started) {
+    let mut world = World::start(is_slow_to_cancel);
+    let (_, leader) = world.with_leader("jm1:1", 1).await;
+    leader.request_slot(0, A1).await;
+    leader.registered_job().await;
+    leader.offered().await;
+    let answer = leader.submit(1, A1).await.expect("is registered");
+    assert_eq!(answer.refused, []);
+    let task = world.next_started().await;
+    assert_eq!(
+        (
+            task.start.job,
+            task.start.epoch.get(),
+            task.start.job_incarnation
+        ),
+        (JOB, 1, 1)
+    );
+    task.status.send_replace(TaskStatus::Running);
+    leader.updated(pb::ExecutionState::Running).await;
+    (world, leader, task)
 }
 
 pub fn description() -> TaskExecutorDescription {

@@ -109,13 +109,15 @@ impl ExitCode {
         }
     }
 
-    /// Logs the last line of a process: code and cause. At `info` for an end as asked, else at `error`.
+    /// Logs the last line of a process: code and cause, and waits a moment until it is written. At `info` for an end as asked, else at `error`.
     pub fn log_last_words(self, cause: &str) {
         let (exit_code, reason) = (self.code(), self.name());
+        super::make_room();
         match self {
             ExitCode::Ended => tracing::info!(exit_code, reason, cause, "ended as asked"),
             other => tracing::error!(exit_code, reason, cause, "{}", other.text()),
         }
+        super::flush();
     }
 }
 

@@ -5,8 +5,12 @@
 mod exit;
 mod memory_limit;
 mod startup;
+mod writer;
 
 use std::io;
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -16,8 +20,18 @@ pub use exit::ExitCode;
 pub use memory_limit::memory_limit_bytes;
 pub use startup::{Startup, StartupSetting, startup_log, version};
 
+use self::writer::{LogWriter, Report};
+
 /// The environment variable whose filter wins over the configured level.
 pub const FILTER_VARIABLE: &str = "TANIST_LOG";
+
+/// So much waits for a reader of standard error who is slow; what does not fit is dropped.
+const WAITING_BYTES: usize = 4 << 20;
+/// How long a process that ends waits for that reader.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+const PANIC_TIMEOUT: Duration = Duration::from_millis(200);
+
+static WRITER: OnceLock<LogWriter> = OnceLock::new();
 
 /// How log events look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +51,73 @@ pub enum Error {
     /// Only the first set-up of a process counts.
     #[error("the log of this process is already set up")]
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
+    /// Nobody would write it.
+    #[error("the log has no thread")]
+    Thread(#[source] io::Error),
 }
 
 /// Sends this process's events to standard error: those that `filter` lets through (the value of `TANIST_LOG`), or, without
-/// one, those of at least `level`.
+/// one, those of at least `level`. Whoever logs does not wait for whoever reads: see [`flush`].
 pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Error> {
     let filter = parse_filter(level, filter)?;
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let report: Report = match format {
+        Format::Text => |dropped| format!("{dropped} log lines were dropped: nobody read them\n"),
+        Format::Json => |dropped| {
+            format!(
+                "{{\"level\":\"WARN\",\"message\":\"log lines were dropped: nobody read them\",\"dropped\":{dropped}}}\n"
+            )
+        },
+    };
+    let writer = LogWriter::start(io::stderr(), WAITING_BYTES, report).map_err(Error::Thread)?;
+    let lines = writer.clone();
+    let layer = tracing_subscriber::fmt::layer().with_writer(move || lines.clone());
     let colours = io::IsTerminal::is_terminal(&io::stderr());
     match format {
         Format::Text => registry.with(layer.with_ansi(colours)).try_init(),
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     }
-    .map_err(Error::AlreadySet)
+    .map_err(Error::AlreadySet)?;
+    if WRITER.set(writer).is_ok() {
+        std::panic::set_hook(Box::new(log_panic));
+    }
+    Ok(())
+}
+
+/// Waits a moment until all that was logged is written, unless nobody reads it. Before the process ends.
+pub fn flush() {
+    if let Some(writer) = WRITER.get() {
+        writer.flush(LAST_WORDS_TIMEOUT);
+    }
+}
+
+/// How many log lines were dropped as nobody read them.
+pub fn dropped_log_lines() -> u64 {
+    WRITER.get().map_or(0, LogWriter::dropped)
+}
+
+/// From now on no line is dropped.
+fn make_room() {
+    if let Some(writer) = WRITER.get() {
+        writer.make_room();
+    }
+}
+
+/// In place of the standard hook, which writes to standard error itself and waits for whoever reads that.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let location = panic.location().map(ToString::to_string);
+    let thread = std::thread::current();
+    tracing::error!(
+        location,
+        thread = thread.name(),
+        backtrace = %std::backtrace::Backtrace::capture(),
+        "panicked: {}",
+        panic.payload_as_str().unwrap_or("no message")
+    );
+    if let Some(writer) = WRITER.get() {
+        // Of most panics only a task ends; which these are is not known here.
+        writer.flush(PANIC_TIMEOUT);
+    }
 }
 
 /// Libraries log at `warn` unless the filter says otherwise: at `info` they tell of each connection.
@@ -68,6 +135,15 @@ fn parse_filter(level: &str, filter: Option<&str>) -> Result<EnvFilter, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
+
+    use tanist_ha::clock::Clock;
+    use tanist_ha::election::core::Timing;
+    use tanist_ha::election::{ElectionOptions, LeaderElection, Leadership, ProcessId};
+    use tanist_ha::memory::{MemoryCluster, MemoryOptions};
+
     use super::*;
 
     #[test]
@@ -83,5 +159,74 @@ mod tests {
     fn a_filter_that_is_none_is_refused_by_the_variables_name() {
         let error = parse_filter("info", Some("tanist=loud")).expect_err("no such level");
         assert!(error.to_string().contains("TANIST_LOG"), "{error}");
+    }
+
+    /// Set in the process that the test starts.
+    const CHILD: &str = "TANIST_TEST_UNREAD_LOG";
+
+    #[test]
+    fn a_process_whose_standard_error_is_a_full_pipe_goes_on_leading() {
+        if std::env::var_os(CHILD).is_some() {
+            return lead_and_log_much();
+        }
+        let path = concat!(
+            module_path!(),
+            "::a_process_whose_standard_error_is_a_full_pipe_goes_on_leading"
+        );
+        // Tests are listed without the name of their crate.
+        let (_, name) = path.split_once("::").expect("a module is in a crate");
+        let mut child = Command::new(std::env::current_exe().expect("this program has a path"))
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .stdout(Stdio::piped())
+            // Nobody ever reads it.
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be started once more");
+        let mut said = String::new();
+        let mut answers = child.stdout.take().expect("it is piped");
+        answers.read_to_string(&mut said).expect("it is text");
+        let ended = child.wait().expect("it has ended");
+        assert!(ended.success(), "{ended}: {said}");
+        assert!(said.contains("leads after all"), "{said}");
+    }
+
+    /// Logs far more than pipe and writer take, while a lease that is shorter than that takes is renewed.
+    fn lead_and_log_much() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            init("info", Format::Text, None).expect("nothing set it up before");
+            let cluster = MemoryCluster::new(MemoryOptions {
+                ttl: Duration::from_secs(1),
+                ..MemoryOptions::default()
+            });
+            let process = ProcessId::new("a");
+            let clock = Clock::Boottime;
+            let driver = cluster.election(process.clone(), clock);
+            let options = ElectionOptions {
+                process,
+                timing: Timing::default(),
+                clock,
+            };
+            let election = LeaderElection::start(Arc::new(driver), options);
+            let mut leadership = election.leadership();
+            let leads = |now: &Leadership| matches!(now, Leadership::Granted(_));
+            leadership.wait_for(leads).await.expect("it leads");
+            let mut lease = election.lease();
+            for _ in 0..5 {
+                for _ in 0..2000 {
+                    tracing::info!(target: "tanist", text = "x".repeat(1000), "much");
+                }
+                lease.changed().await.expect("it is renewed");
+            }
+            assert!(leads(&leadership.borrow()));
+            assert!(dropped_log_lines() > 0, "the pipe is not full");
+            ExitCode::Ended.log_last_words("nobody reads this");
+            // Where the parent reads.
+            writeln!(io::stdout(), "leads after all").expect("it is read");
+        });
     }
 }

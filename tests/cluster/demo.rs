@@ -43,6 +43,38 @@ fn processes_in(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
+/// Reads the story until this part of it.
+async fn until_told(demo: &mut Child, part: &str) -> anyhow::Result<String> {
+    let stdout = demo.stdout.take().context("it is a pipe")?;
+    let mut story = BufReader::new(stdout).lines();
+    let told = async {
+        while let Some(line) = story.next_line().await? {
+            if line.contains(part) {
+                // What is told from here on goes where somebody reads it.
+                tokio::spawn(async move { while let Ok(Some(_)) = story.next_line().await {} });
+                return Ok(line);
+            }
+        }
+        anyhow::bail!("the story ended before {part:?}")
+    };
+    tokio::time::timeout(DEMO_BOUND, told).await?
+}
+
+/// What it says about its end, which is not the one that it wanted.
+async fn last_words(mut demo: Child, bound: Duration) -> anyhow::Result<String> {
+    let status = tokio::time::timeout(bound, demo.wait()).await??;
+    ensure!(status.code() == Some(1), "{status}");
+    let mut said = String::new();
+    let mut stderr = demo.stderr.take().context("it is a pipe")?;
+    stderr.read_to_string(&mut said).await?;
+    Ok(said)
+}
+
+fn signal(pid: i32, signal: Signal) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(pid).context("a process")?;
+    Ok(kill_process(pid, signal)?)
+}
+
 fn check_nothing_left(temporary: &Path) -> anyhow::Result<()> {
     let processes = processes_in(temporary)?;
     ensure!(processes.is_empty(), "processes are left: {processes:?}");
@@ -80,38 +112,52 @@ async fn the_demo_shows_three_takeovers_that_nobody_notices_and_leaves_nothing()
 async fn an_interrupted_demo_fails_and_leaves_nothing() -> anyhow::Result<()> {
     let temporary = tempfile::tempdir()?;
     let mut demo = start_demo(temporary.path())?;
-    let stdout = demo.stdout.take().context("it is a pipe")?;
-    let mut story = BufReader::new(stdout).lines();
-    let told = async {
-        while let Some(line) = story.next_line().await? {
-            if line.contains(" leads ") {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("the story ended before anybody led")
-    };
-    tokio::time::timeout(DEMO_BOUND, told).await??;
+    until_told(&mut demo, " leads ").await?;
     ensure!(
         !processes_in(temporary.path())?.is_empty(),
         "a cluster runs in {temporary:?}"
     );
-    let pid = demo
-        .id()
-        .and_then(|id| i32::try_from(id).ok())
-        .and_then(Pid::from_raw);
-    kill_process(pid.context("it runs")?, Signal::INT)?;
-    let status = tokio::time::timeout(DEMO_BOUND, demo.wait()).await??;
-    ensure!(status.code() == Some(1), "{status}");
-    let mut said = String::new();
-    demo.stderr
-        .take()
-        .context("it is a pipe")?
-        .read_to_string(&mut said)
-        .await?;
+    let pid = demo.id().context("it runs")?;
+    signal(i32::try_from(pid)?, Signal::INT)?;
+    let said = last_words(demo, DEMO_BOUND).await?;
     ensure!(said.contains("interrupted"), "{said:?}");
     let bound = Duration::from_secs(10);
     wait_for("all processes and files to be gone", bound, async || {
         check_nothing_left(temporary.path())
     })
     .await
+}
+
+/// Those of a demo's processes that run this command for this id.
+fn named(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
+    let setting = format!("jobmanager.id={id}");
+    let mut found = Vec::new();
+    for pid in processes_in(directory)? {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.split('\0').any(|argument| argument == setting) {
+            found.push(pid.parse()?);
+        }
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn a_jobmanager_that_somebody_else_kills_while_the_demo_submits_is_named_at_once()
+-> anyhow::Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let mut demo = start_demo(temporary.path())?;
+    let line = until_told(&mut demo, " leads ").await?;
+    let mut words = line.split_whitespace().rev();
+    let leader = words.find(|word| word.starts_with("jm-"));
+    let leader = leader.with_context(|| format!("who leads is not told: {line}"))?;
+    for pid in named(temporary.path(), leader)? {
+        signal(pid, Signal::KILL)?;
+    }
+    // Far below the time for which a client tries.
+    let said = last_words(demo, Duration::from_secs(20)).await?;
+    ensure!(
+        said.contains(leader) && said.contains("signal: 9"),
+        "{said:?}"
+    );
+    Ok(())
 }

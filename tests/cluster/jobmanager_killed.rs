@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tanist_chaos::{StoreKind, Submission, wordcount};
+use tanist_chaos::{Cluster, Leader, StoreKind, Submission, wordcount};
 use tanist_ha::keys::Kind;
 
 use crate::support::{WordsAndTicks, cluster_on, example, need_failpoints};
@@ -12,31 +12,7 @@ use crate::support::{WordsAndTicks, cluster_on, example, need_failpoints};
 const REACH_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
-    embedded(Embedded) {
-        a_submission_that_was_persisted_and_not_acknowledged_runs_once,
-        an_acknowledged_job_survives_its_leader,
-        a_running_job_survives_its_leader,
-        a_word_count_survives_its_leader,
-        a_cancelled_job_stays_cancelled_and_shows_no_output,
-        an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
-        a_leader_killed_when_it_has_placed_tasks_costs_nothing,
-        a_leader_killed_when_all_tasks_have_finished_costs_nothing,
-        a_leader_killed_when_it_has_committed_sinks_costs_nothing,
-        a_leader_killed_in_its_recovery_costs_nothing,
-    }
-    etcd(Etcd) {
-        a_submission_that_was_persisted_and_not_acknowledged_runs_once,
-        an_acknowledged_job_survives_its_leader,
-        a_running_job_survives_its_leader,
-        a_word_count_survives_its_leader,
-        a_cancelled_job_stays_cancelled_and_shows_no_output,
-        an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
-        a_leader_killed_when_it_has_placed_tasks_costs_nothing,
-        a_leader_killed_when_all_tasks_have_finished_costs_nothing,
-        a_leader_killed_when_it_has_committed_sinks_costs_nothing,
-        a_leader_killed_in_its_recovery_costs_nothing,
-    }
-    zookeeper(ZooKeeper) {
+    each {
         a_submission_that_was_persisted_and_not_acknowledged_runs_once,
         an_acknowledged_job_survives_its_leader,
         a_running_job_survives_its_leader,
@@ -50,15 +26,21 @@ on_stores! {
     }
 }
 
-async fn a_submission_that_was_persisted_and_not_acknowledged_runs_once(
-    kind: StoreKind,
-) -> anyhow::Result<()> {
+/// A cluster whose first JobManager, which leads, is killed when it reaches this point.
+async fn doomed(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Leader)> {
     need_failpoints()?;
     let builder = cluster_on(kind)
         .await?
-        .failpoints(0, "submit.persisted=kill");
+        .failpoints(0, &format!("{failpoint}=kill"));
     let mut cluster = builder.start().await?;
-    let former = cluster.leader().await?;
+    let leader = cluster.leader().await?;
+    Ok((cluster, leader))
+}
+
+async fn a_submission_that_was_persisted_and_not_acknowledged_runs_once(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let (mut cluster, former) = doomed(kind, "submit.persisted").await?;
     let workload = WordsAndTicks::prepare(&cluster, 2)?;
     // Through a standby, so that the client still has somebody to ask. It repeats itself over the takeover.
     let standby = cluster.rest_address(1).to_owned();
@@ -137,12 +119,7 @@ async fn a_word_count_survives_its_leader(kind: StoreKind) -> anyhow::Result<()>
 async fn a_cancelled_job_stays_cancelled_and_shows_no_output(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    need_failpoints()?;
-    let builder = cluster_on(kind)
-        .await?
-        .failpoints(0, "job.cancel-persisted=kill");
-    let mut cluster = builder.start().await?;
-    let former = cluster.leader().await?;
+    let (mut cluster, former) = doomed(kind, "job.cancel-persisted").await?;
     let workload = WordsAndTicks::prepare(&cluster, 3600)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
@@ -166,12 +143,7 @@ async fn a_cancelled_job_stays_cancelled_and_shows_no_output(
 async fn an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    need_failpoints()?;
-    let builder = cluster_on(kind)
-        .await?
-        .failpoints(0, "job.result-written=kill");
-    let mut cluster = builder.start().await?;
-    let former = cluster.leader().await?;
+    let (mut cluster, former) = doomed(kind, "job.result-written").await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     let job = cluster.submit(&workload.submission).await?;
     cluster
@@ -228,12 +200,7 @@ async fn a_leader_killed_when_it_has_committed_sinks_costs_nothing(
 }
 
 async fn a_leader_killed_at(failpoint: &str, kind: StoreKind) -> anyhow::Result<()> {
-    need_failpoints()?;
-    let builder = cluster_on(kind)
-        .await?
-        .failpoints(0, &format!("{failpoint}=kill"));
-    let mut cluster = builder.start().await?;
-    let former = cluster.leader().await?;
+    let (mut cluster, former) = doomed(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     cluster.submit(&workload.submission).await?;
     cluster

@@ -40,6 +40,12 @@ async fn cluster_with_local_blobs(
 /// The job of the other tests, with a filter that lets everything pass and compares with a very long text.
 fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
     let mut workload = WordsAndTicks::prepare(cluster, seconds)?;
+    make_large(cluster, &mut workload)?;
+    Ok(workload)
+}
+
+/// Gives a job such a filter.
+pub fn make_large(cluster: &Cluster, workload: &mut WordsAndTicks) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(job_file("words-and-ticks.yaml"))?;
     let filter = format!(
         "  - name: unlike\n    filter:\n      column: word\n      op: ne\n      value: {}\n\n",
@@ -51,7 +57,7 @@ fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
     let file = cluster.directory().join("large.yaml");
     std::fs::write(&file, format!("{before}{filter}  - name: by-word{after}"))?;
     workload.submission.file = file;
-    Ok(workload)
+    Ok(())
 }
 
 fn noise() -> String {

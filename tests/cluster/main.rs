@@ -4,8 +4,11 @@
 //! Leases are as short as the stores grant; `TANIST_TEST_ALL=1` takes the defaults. `TANIST_TEST_KEEP=1` keeps the
 //! directories of clusters whose test failed.
 
-/// Makes a test of each function, on each store named.
+/// Makes a test of each function, on each store named, or on each there is.
 macro_rules! on_stores {
+    (each $names:tt) => {
+        on_stores! { embedded(Embedded) $names etcd(Etcd) $names zookeeper(ZooKeeper) $names }
+    };
     ($($store:ident($kind:ident) { $($name:ident),+ $(,)? })+) => {
         $(mod $store {
             $(
@@ -44,12 +47,16 @@ mod jobmanager_killed;
 mod jobmanager_stopped;
 mod jobmanager_watched;
 mod large_graphs;
+mod lost_host;
 mod network_handover;
 mod network_peers;
 mod network_store;
 mod network_taskmanagers;
 mod old_term;
+mod programs;
 mod seen_by_people;
+mod store_ensembles;
+mod store_full;
 mod store_outage;
 mod store_restarted;
 mod support;

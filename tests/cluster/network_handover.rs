@@ -11,6 +11,7 @@ on_networks! {
     etcd(Etcd) {
         a_leader_whose_words_to_the_taskmanagers_are_lost_hands_over,
         a_leader_that_hears_no_taskmanager_hands_over,
+        a_leader_whom_the_taskmanagers_refuse_hands_over,
     }
     zookeeper(ZooKeeper) { a_leader_whose_words_to_the_taskmanagers_are_lost_hands_over }
 }
@@ -22,15 +23,25 @@ async fn a_leader_whose_words_to_the_taskmanagers_are_lost_hands_over(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let cut = TASKMANAGERS.map(|taskmanager| (LEADER, taskmanager));
-    check_hands_over(kind, cut).await
+    check_hands_over(kind, Link::Silent, cut).await
 }
 
 async fn a_leader_that_hears_no_taskmanager_hands_over(kind: StoreKind) -> anyhow::Result<()> {
     let cut = TASKMANAGERS.map(|taskmanager| (taskmanager, LEADER));
-    check_hands_over(kind, cut).await
+    check_hands_over(kind, Link::Silent, cut).await
 }
 
-async fn check_hands_over(kind: StoreKind, cut: [(Host, Host); 2]) -> anyhow::Result<()> {
+/// Each refused call looks like that of a process that is gone.
+async fn a_leader_whom_the_taskmanagers_refuse_hands_over(kind: StoreKind) -> anyhow::Result<()> {
+    let cut = TASKMANAGERS.map(|taskmanager| (LEADER, taskmanager));
+    check_hands_over(kind, Link::Rejecting, cut).await
+}
+
+async fn check_hands_over(
+    kind: StoreKind,
+    link: Link,
+    cut: [(Host, Host); 2],
+) -> anyhow::Result<()> {
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .on_hosts_of_their_own()
         .start()
@@ -38,7 +49,7 @@ async fn check_hands_over(kind: StoreKind, cut: [(Host, Host); 2]) -> anyhow::Re
     let running = RunningOn::start(&mut cluster, 12).await?;
     ensure!(running.first.index == 0, "the first one leads first");
     for (from, to) in cut {
-        cluster.network()?.set(from, to, Link::Silent)?;
+        cluster.network()?.set(from, to, link)?;
     }
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;

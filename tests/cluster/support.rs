@@ -150,10 +150,20 @@ const RATE: u64 = 1000;
 impl WordsAndTicks {
     /// With input and outputs in the cluster's directory; it runs for `seconds` without a failure.
     pub fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
-        let input = cluster.directory().join("input");
+        WordsAndTicks::prepare_in(cluster, "", seconds)
+    }
+
+    /// The same in a directory of that name in the cluster's, for clusters of several such jobs.
+    pub fn prepare_in(
+        cluster: &Cluster,
+        name: &str,
+        seconds: u64,
+    ) -> anyhow::Result<WordsAndTicks> {
+        let directory = cluster.directory().join(name);
+        let input = directory.join("input");
         let expected_words = wordcount::write_input(&input, 8, 40_000)?;
-        let words_output = cluster.directory().join("words");
-        let ticks_output = cluster.directory().join("ticks");
+        let words_output = directory.join("words");
+        let ticks_output = directory.join("ticks");
         let ticks = RATE * seconds;
         let submission = Submission::new(job_file("words-and-ticks.yaml"))
             .path("input", &input.join("*.txt"))

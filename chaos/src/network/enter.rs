@@ -1,8 +1,9 @@
-//! How a test gets a network of its own: the test binary runs the same test once more, alone, in fresh namespaces.
+//! How a test gets a network and mounts of its own: the test binary runs the same test once more, alone, in fresh namespaces.
 //!
 //! As root that takes a network namespace; else a user namespace too, in which the test is root and nowhere else. What the
 //! test says inside is said by the test outside; it fails if the one inside does not pass.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -13,8 +14,12 @@ use crate::guard::Guard;
 /// Names, inside, the test that runs there.
 const INSIDE: &str = "TANIST_TEST_NETWORK";
 
+/// Says, inside, which directory goes with the test: what is mounted in it is not seen outside.
+const DIRECTORY: &str = "TANIST_TEST_NETWORK_DIRECTORY";
+
 /// What is needed, with the packages of Debian that have it.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
+    ("mount", "mount"),
     ("ip", "iproute2"),
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
@@ -34,6 +39,25 @@ pub fn on_a_network_of_its_own<F: Future<Output = anyhow::Result<()>>>(
     run_inside(name)
 }
 
+/// Mounts a file system of so many bytes, in memory, that is gone with the test. Only in [`on_a_network_of_its_own`].
+pub fn small_file_system(name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
+    let directory = std::env::var_os(DIRECTORY).context("the test has no mounts of its own")?;
+    let path = PathBuf::from(directory).join(name);
+    std::fs::create_dir(&path)?;
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
+        .arg(&path)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start mount")?;
+    ensure!(
+        mounted.status.success(),
+        "cannot mount a file system: {}",
+        String::from_utf8_lossy(&mounted.stderr)
+    );
+    Ok(path)
+}
+
 fn run_inside(name: &str) -> anyhow::Result<()> {
     let namespaces = namespaces()?;
     let program = std::env::current_exe().context("cannot find the test binary")?;
@@ -49,6 +73,7 @@ fn run_inside(name: &str) -> anyhow::Result<()> {
         .arg(program)
         .args(["--exact", name, "--nocapture"])
         .env(INSIDE, name)
+        .env(DIRECTORY, &directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -84,8 +109,8 @@ fn namespaces() -> anyhow::Result<&'static [&'static str]> {
     let there = |program: &str| std::env::split_paths(&path).any(|at| at.join(program).is_file());
     check_programs(there)?;
     let ways: [&[&str]; 2] = [
-        &["--net", "--uts"],
-        &["--user", "--map-root-user", "--net", "--uts"],
+        &["--net", "--uts", "--mount"],
+        &["--user", "--map-root-user", "--net", "--uts", "--mount"],
     ];
     let mut said = String::new();
     for way in ways {

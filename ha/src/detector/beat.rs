@@ -72,6 +72,9 @@ pub struct Beat {
     pub host: Option<HostIdentity>,
     /// What it is busy with.
     pub progress: Progress,
+    /// Since when its stance and phase are what they are: milliseconds since 1970 by its own wall clock; nothing: it does
+    /// not tell. For people.
+    pub since_ms: Option<u64>,
     /// How long its parts have stood still.
     pub turns: Turns,
     /// The last term that it gave up because nothing in it moved.
@@ -87,8 +90,12 @@ pub struct Beat {
 pub enum Break {
     /// The connection was there and ended.
     Ended,
-    /// The address refuses connections.
+    /// The address refuses connections: nobody is there, or a firewall says so.
     Refused,
+    /// It refuses, and is an address of this process's own network namespace: its own kernel says that nobody is there.
+    RefusedHere,
+    /// It refuses, and is a loopback address: nobody is there on this host, wherever whoever named it may be.
+    RefusedOnLoopback,
     /// The address does not answer in time, or can't be reached at all.
     NoAnswer,
 }

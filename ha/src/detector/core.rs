@@ -5,13 +5,14 @@
 //!   Opening --------> Up  ---------------------------> Down -----------------------------------------.
 //!      |               | silent past the bound           | refused, reset or silent                    |
 //!      '---------------+-------------> Inquiry <---------'                                             v
-//!                                         | more of those asked hear the asker than the leader ----> depose
+//!                                         | most of those asked have lost it, too ----> depose
 //! ```
 //!
 //! Invariants:
 //! - A leader is deposed for what was seen or confirmed in its present silence only: a beat of its term ends every inquiry,
 //!   and takes back a wish to depose that was not fulfilled yet.
-//! - A refused connection proves something only on the leader's own host and network; elsewhere others are asked.
+//! - A refused connection proves something only where this host's own kernel refused it, at an address of its own, on the
+//!   leader's host and network; elsewhere others are asked.
 //! - Without anybody to ask nothing is done: the lease decides.
 //! - Whoever leads, or knows of no leader, watches nobody.
 
@@ -21,7 +22,7 @@ use super::beat::{Beat, Break};
 use super::inquiry::Inquiry;
 use super::silence::Silence;
 use crate::clock::Moment;
-use crate::election::{Detection, Epoch, Evidence, Former, HostIdentity, ProcessId};
+use crate::election::{Detection, Evidence, Former, HostIdentity, ProcessId};
 
 pub use super::event::{DetectorOptions, Effect, Event, Target};
 
@@ -65,7 +66,8 @@ struct Watched {
     inquiries: u32,
     next_inquiry: Option<Moment>,
     next_depose: Option<Moment>,
-    deposing: bool,
+    /// The wish to depose it that is under way.
+    deposing: Option<u64>,
 }
 
 /// The state of one process's detector.
@@ -79,6 +81,7 @@ pub struct DetectorCore {
     watched: Option<Watched>,
     false_alarms: u32,
     inquiries: u64,
+    wishes: u64,
 }
 
 impl DetectorCore {
@@ -98,6 +101,7 @@ impl DetectorCore {
             watched: None,
             false_alarms: 0,
             inquiries: 0,
+            wishes: 0,
         }
     }
 
@@ -148,9 +152,11 @@ impl DetectorCore {
             Event::Gone { inquiry } => {
                 self.with_inquiry(now, inquiry, &mut effects, Inquiry::gone);
             }
-            Event::DeposeFailed(epoch) => {
-                if let Some(watched) = self.watched_in(epoch) {
-                    watched.deposing = false;
+            Event::DeposeFailed { wish } => {
+                if let Some(watched) = &mut self.watched
+                    && watched.deposing == Some(wish)
+                {
+                    watched.deposing = None;
                     watched.next_depose = Some(now.after(DEPOSE_PAUSE));
                 }
             }
@@ -158,12 +164,6 @@ impl DetectorCore {
             Event::Tick => self.on_tick(now, &mut effects),
         }
         effects
-    }
-
-    fn watched_in(&mut self, epoch: Epoch) -> Option<&mut Watched> {
-        self.watched
-            .as_mut()
-            .filter(|watched| watched.target.epoch == epoch)
     }
 
     fn watch(&mut self, now: Moment, target: Option<Target>, effects: &mut Vec<Effect>) {
@@ -199,7 +199,7 @@ impl DetectorCore {
                 inquiries: 0,
                 next_inquiry: None,
                 next_depose: None,
-                deposing: false,
+                deposing: None,
                 target,
             });
         }
@@ -215,7 +215,12 @@ impl DetectorCore {
             Some(target) if target.process == self.own => {
                 self.depose(now, Detection::OwnEarlierIncarnation, effects);
             }
-            Some(_) | None => effects.push(Effect::Disconnect),
+            // Nobody is there to be heard.
+            Some(target) => {
+                effects.push(Effect::Vouch(target.epoch, None));
+                effects.push(Effect::Disconnect);
+            }
+            None => effects.push(Effect::Disconnect),
         }
     }
 
@@ -272,8 +277,8 @@ impl DetectorCore {
         watched.next_inquiry = None;
         watched.loss = None;
         let epoch = watched.target.epoch;
-        if std::mem::take(&mut watched.deposing) {
-            effects.push(Effect::Spare(epoch));
+        if let Some(wish) = watched.deposing.take() {
+            effects.push(Effect::Spare { wish });
         }
         let until = now.after(self.silence.bound());
         effects.push(Effect::Vouch(epoch, Some(until)));
@@ -306,8 +311,13 @@ impl DetectorCore {
             });
             return;
         }
-        let here = self.own_host.is_some() && watched.host == self.own_host;
-        let is_unproven = watched.is_unproven();
+        let same_host = self.own_host.is_some() && watched.host == self.own_host;
+        let is_proof = match why {
+            Break::RefusedHere => same_host && !watched.is_unproven(),
+            // Every host has that address: it means the leader's only where the leader was heard there.
+            Break::RefusedOnLoopback => same_host && watched.heard.is_some(),
+            Break::Ended | Break::Refused | Break::NoAnswer => false,
+        };
         let (after, ask) = match why {
             Break::Ended => {
                 watched.resets += 1;
@@ -315,13 +325,17 @@ impl DetectorCore {
                 let after = if dying { RESET_PAUSE } else { pause };
                 (after, watched.resets >= RESETS_BEFORE_ASKING)
             }
-            Break::Refused | Break::NoAnswer => (pause, true),
+            Break::Refused | Break::RefusedHere | Break::RefusedOnLoopback | Break::NoAnswer => {
+                // Whoever waits to hear whether the term lives need not any longer.
+                effects.push(Effect::Vouch(watched.target.epoch, None));
+                (pause, true)
+            }
         };
         effects.push(Effect::Connect { address, after });
         let gone = why != Break::Ended || watched.resets >= RESETS_BEFORE_PAUSING;
         if gone && watched.target.process == self.own {
             self.depose(now, Detection::OwnEarlierIncarnation, effects);
-        } else if why == Break::Refused && here && !is_unproven {
+        } else if is_proof {
             self.depose(now, Detection::ProcessGone, effects);
         } else if ask && watched.loss.is_some() {
             self.inquire(now, effects);
@@ -378,7 +392,7 @@ impl DetectorCore {
         let Some(detection) = watched.loss else {
             return;
         };
-        if waits || own || watched.deposing || watched.inquiry.is_some() {
+        if waits || own || watched.deposing.is_some() || watched.inquiry.is_some() {
             return;
         }
         self.inquiries += 1;
@@ -419,11 +433,16 @@ impl DetectorCore {
         };
         watched.inquiry = None;
         let waits = watched.next_depose.is_some_and(|at| now < at);
-        if waits || std::mem::replace(&mut watched.deposing, true) {
+        if waits || watched.deposing.is_some() {
             return;
         }
-        let evidence = watched.evidence(now, detection);
-        effects.push(Effect::Depose(watched.target.epoch, evidence));
+        self.wishes += 1;
+        watched.deposing = Some(self.wishes);
+        effects.push(Effect::Depose {
+            wish: self.wishes,
+            epoch: watched.target.epoch,
+            evidence: watched.evidence(now, detection),
+        });
     }
 }
 

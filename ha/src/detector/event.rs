@@ -71,8 +71,11 @@ pub enum Event {
         /// In which inquiry.
         inquiry: u64,
     },
-    /// Deposing that epoch failed or was given up.
-    DeposeFailed(Epoch),
+    /// That wish to depose failed.
+    DeposeFailed {
+        /// Which one: a later one may be under way.
+        wish: u64,
+    },
     /// So many false alarms were raised recently.
     FalseAlarms(u32),
     /// The timer of the beat interval fired.
@@ -97,11 +100,21 @@ pub enum Effect {
         inquiry: u64,
     },
     /// Depose the leader of that epoch.
-    Depose(Epoch, Evidence),
+    Depose {
+        /// Tells this wish from others of this detector.
+        wish: u64,
+        /// Whose term.
+        epoch: Epoch,
+        /// Why.
+        evidence: Evidence,
+    },
     /// The leader says why it gives the term of that epoch up: if it ends, this is why.
     Explain(Epoch, Evidence),
     /// Don't any more.
-    Spare(Epoch),
+    Spare {
+        /// Which wish to depose is taken back.
+        wish: u64,
+    },
     /// The term is heard to live, which counts until then; or no more.
     Vouch(Epoch, Option<Moment>),
     /// Another living process leads under this one's id.

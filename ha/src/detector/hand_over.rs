@@ -27,30 +27,16 @@ impl Detector {
         missed: &[String],
         bound: Duration,
     ) -> Result<Option<Epoch>, TransferError> {
-        let leadership = self.services.election.leadership();
-        let session = leadership.borrow().session().cloned();
-        let session = session.ok_or(TransferError::NotLeading)?;
+        let session = self.led()?;
         let deadline = Instant::now() + bound;
-        let missed = &missed[..missed.len().min(MOST_ASKED)];
-        let question = self.question_about(&session);
-        let own = self.count_reached(&question, missed).await;
-        if own * 2 > missed.len() {
-            debug!(own, asked = missed.len(), "the missed TaskManagers answer");
+        let Some(standby) = self.better_off(&session, missed, deadline).await? else {
             return Ok(None);
-        }
-        let standbys = self.standbys(deadline).await?;
-        let Some((standby, reached)) = self.best_of(standbys, &question, missed).await else {
-            return Err(TransferError::NobodyStandsBy);
         };
-        if reached * 2 <= missed.len() || reached <= own * 2 {
-            debug!(own, reached, "no standby reaches the missed TaskManagers");
-            return Ok(None);
-        }
         let Standby {
             member, address, ..
         } = standby;
         info!(
-            epoch = %session.epoch(), to = %member.process, missed = missed.len(), own, reached,
+            epoch = %session.epoch(), to = %member.process, missed = missed.len(),
             "most TaskManagers are out of reach here, and a standby reaches them: handing over"
         );
         let invited = self.invite(&session, &address, Invitation::HandOver, deadline);
@@ -63,21 +49,74 @@ impl Detector {
         }
     }
 
+    /// Whether [`Detector::hand_over`] would find somebody to hand over to. Nothing is handed over.
+    pub async fn is_anyone_better_off(
+        &self,
+        missed: &[String],
+        bound: Duration,
+    ) -> Result<bool, TransferError> {
+        let session = self.led()?;
+        let deadline = Instant::now() + bound;
+        let better_off = self.better_off(&session, missed, deadline).await?;
+        Ok(better_off.is_some())
+    }
+
+    /// Those at `addresses` (of very many, the first) that answer this process.
+    pub async fn reached(&self, addresses: &[String]) -> Result<Vec<String>, TransferError> {
+        let question = self.question_about(&self.led()?);
+        Ok(self.who_is_reached(&question, addresses).await)
+    }
+
+    fn led(&self) -> Result<LeaderSession, TransferError> {
+        let leadership = self.services.election.leadership();
+        let session = leadership.borrow().session().cloned();
+        session.ok_or(TransferError::NotLeading)
+    }
+
+    /// The standby that reaches most of `missed`, where this process reaches clearly fewer of them.
+    async fn better_off(
+        &self,
+        session: &LeaderSession,
+        missed: &[String],
+        deadline: Instant,
+    ) -> Result<Option<Standby>, TransferError> {
+        let missed = &missed[..missed.len().min(MOST_ASKED)];
+        let question = self.question_about(session);
+        let own = self.count_reached(&question, missed).await;
+        if own * 2 > missed.len() {
+            debug!(own, asked = missed.len(), "the missed TaskManagers answer");
+            return Ok(None);
+        }
+        let standbys = self.standbys(deadline).await?;
+        let Some((standby, reached)) = self.best_of(standbys, &question, missed).await else {
+            return Err(TransferError::NobodyStandsBy);
+        };
+        let is_better = reached * 2 > missed.len() && reached > own * 2;
+        debug!(
+            own,
+            reached,
+            is_better,
+            standby = %standby.member.process,
+            "asked who reaches the missed TaskManagers"
+        );
+        Ok(is_better.then_some(standby))
+    }
+
     /// How many of those at `addresses` answer this process when it asks them `question`.
     pub async fn count_reached(&self, question: &Question, addresses: &[String]) -> usize {
+        self.who_is_reached(question, addresses).await.len()
+    }
+
+    async fn who_is_reached(&self, question: &Question, addresses: &[String]) -> Vec<String> {
         let bound = self.services.options.ask_timeout;
         let asked = addresses.iter().take(MOST_ASKED).cloned().map(|address| {
             let (peers, question) = (self.services.peers.clone(), question.clone());
             async move {
                 let answer = timeout(bound, peers.ask(&address, &question)).await;
-                matches!(answer, Ok(Ok(_)))
+                matches!(answer, Ok(Ok(_))).then_some(address)
             }
         });
-        join_all(asked)
-            .await
-            .into_iter()
-            .filter(|reached| *reached)
-            .count()
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Whoever reaches most of them; of equals the most current.

@@ -1,7 +1,8 @@
 //! Asking others about a leader that this process lost: when their answers are enough to act on.
 //!
-//! The one who asks must be heard by more of those asked than the leader may be heard by. Whoever gives no answer, can't
-//! say, or lost the leader long before the asker did, counts as hearing it; whoever is proven dead is not counted.
+//! More of those asked must say that they lost it than all the others are, whatever those say. Whoever hears it, gives no
+//! answer, can't say, or lost it long before the asker did, stands against; whoever is proven dead is not counted. So the
+//! asker is heard by more than the leader may be heard by, and where two or more are asked no single "lost" deposes.
 
 use std::time::Duration;
 
@@ -21,8 +22,7 @@ pub struct Inquiry {
     /// Older losses of others are no loss of *now*.
     pub freshness: Duration,
     asked: Option<usize>,
-    answered: usize,
-    hear_leader: usize,
+    lost: usize,
 }
 
 impl Inquiry {
@@ -34,8 +34,7 @@ impl Inquiry {
             until,
             freshness,
             asked: None,
-            answered: 0,
-            hear_leader: 0,
+            lost: 0,
         }
     }
 
@@ -52,22 +51,16 @@ impl Inquiry {
     /// One of them answered, or did not.
     pub fn answered(&mut self, reply: Option<Reply>) {
         let lost = match reply {
-            None => return,
             Some(Reply::Lost { since }) => since <= self.freshness,
-            Some(Reply::Hears | Reply::Unsure) => false,
+            Some(Reply::Hears | Reply::Unsure) | None => false,
         };
-        self.answered += 1;
-        if !lost {
-            self.hear_leader += 1;
-        }
+        self.lost += usize::from(lost);
     }
 
     /// Whether the answers so far are enough, whatever those say who have not answered.
     pub fn is_confirmed(&self) -> bool {
-        self.asked.is_some_and(|asked| {
-            let unanswered = asked.saturating_sub(self.answered);
-            self.answered > self.hear_leader + unanswered
-        })
+        self.asked
+            .is_some_and(|asked| self.lost > asked.saturating_sub(self.lost))
     }
 
     /// Whether nobody is there to be asked.
@@ -98,16 +91,26 @@ mod tests {
         inquiry.is_confirmed()
     }
 
+    const HEARS: Option<Reply> = Some(Reply::Hears);
+    const UNSURE: Option<Reply> = Some(Reply::Unsure);
+
     #[test]
-    fn the_asker_must_be_heard_by_more_than_the_leader() {
+    fn most_of_those_asked_must_have_lost_the_leader() {
         assert!(confirmed(&[LOST]));
-        assert!(confirmed(&[LOST, Some(Reply::Hears)]));
         assert!(confirmed(&[LOST, LOST, None]));
+        assert!(confirmed(&[LOST, HEARS, LOST]));
         assert!(!confirmed(&[]), "with nobody to ask the lease decides");
-        assert!(!confirmed(&[Some(Reply::Hears)]));
+        assert!(!confirmed(&[HEARS]));
+        assert!(!confirmed(&[UNSURE]));
         assert!(!confirmed(&[LOST, None]), "no answer counts as hearing it");
-        assert!(!confirmed(&[LOST, Some(Reply::Hears), None]));
-        assert!(!confirmed(&[Some(Reply::Unsure)]));
+    }
+
+    #[test]
+    fn one_that_lost_the_leader_never_outvotes_those_that_hear_it() {
+        assert!(!confirmed(&[LOST, HEARS]));
+        assert!(!confirmed(&[LOST, UNSURE]));
+        assert!(!confirmed(&[LOST, HEARS, HEARS]));
+        assert!(!confirmed(&[HEARS, HEARS, LOST, HEARS, LOST, None]));
     }
 
     #[test]
@@ -131,6 +134,7 @@ mod tests {
     #[test]
     fn what_others_lost_long_before_is_no_evidence_of_today() {
         assert!(!confirmed(&[OLD]));
-        assert!(confirmed(&[OLD, LOST]));
+        assert!(!confirmed(&[OLD, LOST]));
+        assert!(confirmed(&[OLD, LOST, LOST]));
     }
 }

@@ -71,6 +71,7 @@ struct Hearing {
 pub struct Detector {
     pub(super) services: DetectorServices,
     hearing: watch::Receiver<Hearing>,
+    last_beat: watch::Receiver<Option<Beat>>,
     _stop: Arc<DropGuard>,
 }
 
@@ -83,6 +84,7 @@ impl Detector {
         };
         let stop = CancellationToken::new();
         let (hearing_out, hearing) = watch::channel(Hearing::default());
+        let (last_beat_out, last_beat) = watch::channel(None);
         let identity = services.identity.clone();
         let core = DetectorCore::new(
             identity.process,
@@ -102,7 +104,9 @@ impl Detector {
             members_of: Epoch::ZERO,
             witnesses: Vec::new(),
             hearing: hearing_out,
+            last_beat: last_beat_out,
             twin: None,
+            wish: None,
             began: None,
             stop: stop.clone(),
         };
@@ -110,8 +114,17 @@ impl Detector {
         Detector {
             services,
             hearing,
+            last_beat,
             _stop: Arc::new(stop.drop_guard()),
         }
+    }
+
+    /// The last sign of life of the term that is watched, for as long as it is heard: who leads, or recovers, or is suspended.
+    pub fn heard(&self) -> Option<Beat> {
+        let hearing = self.hearing.borrow();
+        let (process, epoch) = hearing.leader.as_ref().filter(|_| hearing.connected)?;
+        let beat = self.last_beat.borrow().clone();
+        beat.filter(|beat| beat.process == *process && beat.stance.epoch() == Some(*epoch))
     }
 
     /// Answers another process that lost a leader: by what is heard of it from now on.
@@ -158,7 +171,7 @@ enum Done {
     Members(Result<Vec<Member>>),
     Answered { inquiry: u64, reply: Option<Reply> },
     Gone { inquiry: u64 },
-    Deposed { epoch: Epoch, failed: bool },
+    Deposed { wish: u64, failed: bool },
 }
 
 struct Connection(std::result::Result<BeatStream, Break>);
@@ -184,8 +197,11 @@ struct DetectorActor {
     /// Addresses that the leader named, to be asked beside the members.
     witnesses: Vec<String>,
     hearing: watch::Sender<Hearing>,
+    last_beat: watch::Sender<Option<Beat>>,
     /// The living process that was complained about.
     twin: Option<String>,
+    /// The last wish to depose, and what takes it back.
+    wish: Option<(u64, CancellationToken)>,
     /// The youngest epoch when this start first saw the keys: earlier starts of the process led in none after it.
     began: Option<Epoch>,
     stop: CancellationToken,
@@ -275,11 +291,9 @@ impl DetectorActor {
         }
         let Some(leader) = &view.leader else {
             // Its lease is gone. What is heard of it counts until somebody else leads.
-            return self
-                .core
-                .target()
-                .filter(|target| target.epoch == view.youngest())
-                .cloned();
+            let watched = self.core.target();
+            let watched = watched.filter(|target| target.epoch == view.youngest());
+            return watched.cloned().or_else(|| self.last_to_lead(view));
         };
         let own = leader.process == self.services.identity.process;
         let lease = self.services.election.lease();
@@ -319,6 +333,20 @@ impl DetectorActor {
         }
     }
 
+    /// Whoever led the youngest term, which this process never saw attached: it may be suspended, and say so.
+    fn last_to_lead(&self, view: &ElectionView) -> Option<Target> {
+        let own = &self.services.identity.process;
+        let info = view.info.as_ref()?;
+        let is_last = info.epoch == view.youngest() && info.process != *own;
+        is_last.then(|| Target {
+            epoch: info.epoch,
+            process: info.process.clone(),
+            address: info.addresses.get(PEER).cloned(),
+            is_confirmed: true,
+            host: None,
+        })
+    }
+
     fn read_members(&mut self) {
         let now = self.clock.now();
         self.members_due = Some(now.after(MEMBERS_INTERVAL));
@@ -332,6 +360,7 @@ impl DetectorActor {
             self.witnesses.clone_from(&beat.witnesses);
         }
         self.hearing.send_modify(|hearing| hearing.beats += 1);
+        self.last_beat.send_replace(Some(beat.clone()));
         self.feed(Event::Beat(beat));
     }
 
@@ -356,7 +385,7 @@ impl DetectorActor {
             }
             Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
             Done::Gone { inquiry } => self.feed(Event::Gone { inquiry }),
-            Done::Deposed { epoch, failed } if failed => self.feed(Event::DeposeFailed(epoch)),
+            Done::Deposed { wish, failed } if failed => self.feed(Event::DeposeFailed { wish }),
             Done::Deposed { .. } => {}
         }
     }
@@ -373,7 +402,11 @@ impl DetectorActor {
             Effect::Connect { address, after } => self.connect(address, after),
             Effect::Disconnect => self.disconnect(),
             Effect::Ask { inquiry } => self.ask(inquiry),
-            Effect::Depose(epoch, evidence) => {
+            Effect::Depose {
+                wish,
+                epoch,
+                evidence,
+            } => {
                 info!(
                     %epoch,
                     detection = %evidence.detection,
@@ -381,20 +414,26 @@ impl DetectorActor {
                     "the leader is gone"
                 );
                 let election = election.clone();
+                let spared = CancellationToken::new();
+                self.wish = Some((wish, spared.clone()));
                 self.work.spawn(async move {
-                    let failed = election.depose_because(epoch, evidence).await.is_err();
-                    Done::Deposed { epoch, failed }
+                    let number = election.wish();
+                    let failed = tokio::select! {
+                        deposed = election.depose_because(number, epoch, evidence) => deposed.is_err(),
+                        // Told by whoever told the wish, so that it comes after it.
+                        () = spared.cancelled() => {
+                            election.spare(number).await;
+                            false
+                        }
+                    };
+                    Done::Deposed { wish, failed }
                 });
             }
-            Effect::Spare(epoch) => {
-                let election = election.clone();
-                self.work.spawn(async move {
-                    election.spare(epoch).await;
-                    Done::Deposed {
-                        epoch,
-                        failed: false,
-                    }
-                });
+            Effect::Spare { wish } => {
+                if let Some((_, spared)) = self.wish.take_if(|(present, _)| *present == wish) {
+                    info!("the leader is heard again");
+                    spared.cancel();
+                }
             }
             Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),
             Effect::Vouch(epoch, until) => election.vouch(epoch, until),
@@ -474,7 +513,7 @@ impl DetectorActor {
                 let answer = timeout(bound, peers.ask(&address, &question)).await;
                 debug!(inquiry, address, ?answer, "asked about the leader");
                 match answer {
-                    Ok(Err(Break::Refused)) if is_here => Done::Gone { inquiry },
+                    Ok(Err(Break::RefusedHere)) if is_here => Done::Gone { inquiry },
                     Ok(reply) => Done::Answered {
                         inquiry,
                         reply: reply.ok(),

@@ -108,15 +108,25 @@ impl Detector {
         }
     }
 
-    /// Those that stand by and answer, the most current first.
-    pub(super) async fn standbys(&self, deadline: Instant) -> Result<Vec<Standby>, TransferError> {
+    /// How many other JobManagers the store knows, whether or not they answer.
+    pub async fn count_others(&self, bound: Duration) -> Result<usize, TransferError> {
+        Ok(self.others(Instant::now() + bound).await?.len())
+    }
+
+    async fn others(&self, deadline: Instant) -> Result<Vec<Member>, TransferError> {
         let members = timeout_at(deadline, self.services.election.members())
             .await
             .map_err(|_| TransferError::NoMembers("the store gives no answer".to_owned()))?
             .map_err(|error| TransferError::NoMembers(error.to_string()))?;
         let own = &self.services.identity.process;
         let others = members.into_iter().filter(|member| member.process != *own);
-        let probes = others.filter_map(|member| {
+        Ok(others.collect())
+    }
+
+    /// Those that stand by and answer, the most current first.
+    pub(super) async fn standbys(&self, deadline: Instant) -> Result<Vec<Standby>, TransferError> {
+        let others = self.others(deadline).await?;
+        let probes = others.into_iter().filter_map(|member| {
             let address = member.addresses.get(PEER)?.clone();
             Some(async move {
                 let bound = self.services.options.ask_timeout;
@@ -181,11 +191,12 @@ async fn depose_within(
     evidence: Evidence,
     bound: Duration,
 ) -> Result<(), String> {
-    match timeout(bound, election.depose_because(epoch, evidence)).await {
+    let wish = election.wish();
+    match timeout(bound, election.depose_because(wish, epoch, evidence)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
-            election.spare(epoch).await;
+            election.spare(wish).await;
             Err(format!("the store did not grant it within {bound:?}"))
         }
     }

@@ -18,13 +18,14 @@
 //!   more is not sent again.
 //! - Views are compared by epoch: one of an older epoch than this process knows says nothing.
 
+mod holding;
+mod taking;
+
+use self::taking::Taking;
 use crate::clock::Moment;
-use crate::election::driver::{
-    Attempt, ClusterIncarnation, ElectionView, Epoch, EpochRecord, EpochToken, LeaderKey,
-    ProcessId, SessionState,
-};
+use crate::election::driver::{ClusterIncarnation, ElectionView, Epoch, ProcessId, SessionState};
 use crate::election::hold_off::HoldOff;
-use crate::error::{Outcome, Result};
+use crate::error::Result;
 
 pub use crate::election::event::{Effect, Event, Standing, Term, Timing};
 
@@ -43,14 +44,6 @@ enum Phase {
         in_flight: bool,
     },
     Refused,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Taking {
-    seen: ElectionView,
-    next: EpochRecord,
-    leader: LeaderKey,
-    in_flight: bool,
 }
 
 /// The state of one process's election.
@@ -171,21 +164,6 @@ impl ElectionCore {
         effects.extend(self.next_wake(now).map(Effect::WakeAt));
     }
 
-    fn suspend_if_unsure(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        let Phase::Leading(term) = &self.phase else {
-            return;
-        };
-        if self.session.is_believed_at(now) && self.holds_leader_key(term) {
-            return;
-        }
-        let term = term.clone();
-        effects.push(Effect::Publish(Standing::Suspended(term.clone())));
-        self.phase = Phase::Suspended {
-            term,
-            attaching: false,
-        };
-    }
-
     fn send_what_is_due(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         match &mut self.phase {
             Phase::Standby if self.view.is_none() => self.read(effects),
@@ -249,8 +227,13 @@ impl ElectionCore {
             .view
             .as_ref()
             .filter(|view| leases_end && view.leader.is_none())?;
+        let of_another = view
+            .info
+            .as_ref()
+            .is_some_and(|info| info.epoch == view.youngest() && info.process != self.process);
         let bound = self.timing.suspended_holdoff;
-        self.hold_off.until(now, view, bound)
+        let unheard = of_another.then_some(self.timing.unheard_holdoff);
+        self.hold_off.until(now, view, bound, unheard)
     }
 
     fn pause(&mut self, now: Moment) {
@@ -263,75 +246,6 @@ impl ElectionCore {
             self.settles_doubt = self.doubted;
             effects.push(Effect::Read);
         }
-    }
-
-    /// Takes free leadership, deposes when asked to, and takes up a term that it holds without knowing.
-    fn consider_taking(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        let (Some(view), Some(nonce)) = (self.view.clone(), self.session.nonce().cloned()) else {
-            return;
-        };
-        let youngest = view.youngest();
-        if youngest < self.highest {
-            // A younger term was heard of: this view says nothing.
-            return;
-        }
-        let wanted = match &view.leader {
-            None => {
-                self.depose == Some(youngest)
-                    || self.hold_off_until.is_none() && self.left_alone_until(now).is_none()
-            }
-            Some(leader) if leader.process == self.process && leader.nonce == nonce => {
-                // A request that was given up long ago was applied after all: whoever holds the key leads.
-                if let Some((record, token)) = &view.epoch
-                    && record.epoch == leader.epoch
-                {
-                    self.grant(
-                        Term {
-                            epoch: leader.epoch,
-                            token: *token,
-                        },
-                        effects,
-                    );
-                }
-                return;
-            }
-            // Left by an earlier start of this very process, or by a session of it that is gone. Once it has led it may
-            // as well be another living process that was given the same id: two of them would depose each other for ever.
-            Some(leader)
-                if leader.process == self.process
-                    && self.timing.deposes_earlier_self
-                    && !self.has_led =>
-            {
-                true
-            }
-            Some(leader) => self.depose == Some(leader.epoch),
-        };
-        // Until the term is over the wish stays, as this attempt may fail in passing.
-        self.depose = self.depose.filter(|epoch| *epoch >= youngest);
-        if !wanted {
-            return;
-        }
-        let incarnation = match &view.epoch {
-            Some((record, _)) => record.incarnation.clone(),
-            None => self.fresh.clone(),
-        };
-        let next = EpochRecord {
-            epoch: youngest.next(),
-            incarnation,
-        };
-        let leader = LeaderKey {
-            epoch: next.epoch,
-            process: self.process.clone(),
-            nonce,
-        };
-        let taking = Taking {
-            seen: view,
-            next,
-            leader,
-            in_flight: true,
-        };
-        effects.push(taking.request());
-        self.phase = Phase::Taking(Box::new(taking));
     }
 
     /// Takes note of what the keys hold. Another incarnation is `proven` by a read that was begun since the first sign
@@ -397,19 +311,6 @@ impl ElectionCore {
         self.phase = Phase::Leading(term);
     }
 
-    /// Whether, as far as is known, `leader` is this process's key under its living session.
-    fn holds_leader_key(&self, term: &Term) -> bool {
-        match &self.view {
-            Some(view) if view.youngest() == term.epoch => {
-                view.leader.as_ref().is_some_and(|leader| {
-                    leader.epoch == term.epoch && Some(&leader.nonce) == self.session.nonce()
-                })
-            }
-            // Nothing is known from within the term yet.
-            Some(_) | None => true,
-        }
-    }
-
     fn on_read(&mut self, now: Moment, reply: Result<ElectionView>, effects: &mut Vec<Effect>) {
         self.reading = false;
         let proven = std::mem::take(&mut self.settles_doubt);
@@ -432,182 +333,6 @@ impl ElectionCore {
             | Phase::Leading(_)
             | Phase::Resigning { .. }
             | Phase::Refused => {}
-        }
-    }
-
-    /// Suspended, and the store says that the epoch is unchanged: leads again, attached to the living session.
-    fn reattach(
-        &mut self,
-        now: Moment,
-        view: &ElectionView,
-        term: Term,
-        effects: &mut Vec<Effect>,
-    ) {
-        let nonce = match self.session.nonce() {
-            Some(nonce) if self.session.is_believed_at(now) => nonce.clone(),
-            Some(_) | None => {
-                self.pause(now);
-                return;
-            }
-        };
-        let mine = LeaderKey {
-            epoch: term.epoch,
-            process: self.process.clone(),
-            nonce,
-        };
-        if view.leader.as_ref() == Some(&mine) {
-            self.grant(term, effects);
-        } else {
-            effects.push(Effect::Attach {
-                token: term.token,
-                leader: mine,
-            });
-            self.phase = Phase::Suspended {
-                term,
-                attaching: true,
-            };
-        }
-    }
-
-    fn resolve_taking(&mut self, view: &ElectionView, taking: &Taking, effects: &mut Vec<Effect>) {
-        if self.highest > taking.leader.epoch {
-            // Events have overtaken the read: it grants nothing, however it names this process.
-            self.phase = Phase::Standby;
-            self.view = None;
-        } else if view.leader.as_ref() == Some(&taking.leader)
-            && let Some((record, token)) = &view.epoch
-            && record.epoch == taking.leader.epoch
-        {
-            self.grant(
-                Term {
-                    epoch: record.epoch,
-                    token: *token,
-                },
-                effects,
-            );
-        } else if view.epoch != taking.seen.epoch
-            || self.session.nonce() != Some(&taking.leader.nonce)
-        {
-            // The guard can't hold any more, or the session that the key needs is gone.
-            self.phase = Phase::Standby;
-        }
-    }
-
-    fn on_advance(&mut self, now: Moment, reply: Result<Attempt>, effects: &mut Vec<Effect>) {
-        let Phase::Taking(mut taking) = self.phase.clone() else {
-            return;
-        };
-        match reply {
-            Ok(Attempt::Applied(_)) if self.highest > taking.leader.epoch => {
-                // Events have overtaken the reply: this grants nothing.
-                self.phase = Phase::Standby;
-                self.view = None;
-            }
-            Ok(Attempt::Applied(token)) => {
-                self.incarnation
-                    .get_or_insert_with(|| taking.next.incarnation.clone());
-                let epoch = taking.next.epoch;
-                self.view = Some(ElectionView {
-                    epoch: Some((taking.next, token)),
-                    leader: Some(taking.leader),
-                    info: taking.seen.info,
-                });
-                self.grant(Term { epoch, token }, effects);
-            }
-            Ok(Attempt::Refused(view)) => {
-                // Somebody else was faster, or an earlier copy of this request was applied.
-                self.see(view.clone(), false, effects);
-                self.phase = Phase::Standby;
-                self.resolve_taking(&view, &taking, effects);
-            }
-            Err(error) if error.outcome() == Outcome::Ambiguous => {
-                taking.in_flight = false;
-                self.phase = Phase::Taking(taking);
-                self.pause(now);
-                self.read(effects);
-            }
-            Err(_) => {
-                self.phase = Phase::Standby;
-                self.view = None;
-                self.pause(now);
-            }
-        }
-    }
-
-    fn on_attach(
-        &mut self,
-        now: Moment,
-        token: EpochToken,
-        reply: Result<Attempt>,
-        effects: &mut Vec<Effect>,
-    ) {
-        // The answer to an earlier term's request says nothing about this one.
-        match &mut self.phase {
-            Phase::Suspended { term, attaching } if term.token == token => *attaching = false,
-            Phase::Suspended { .. }
-            | Phase::Standby
-            | Phase::Taking(_)
-            | Phase::Leading(_)
-            | Phase::Resigning { .. }
-            | Phase::Refused => return,
-        }
-        // Applied or unknown: the next read says which, and what to do follows from it.
-        match reply {
-            Ok(Attempt::Applied(_)) => {}
-            Ok(Attempt::Refused(view)) => {
-                self.pause(now);
-                self.see(view, false, effects);
-                if !self.doubted && matches!(&self.phase, Phase::Suspended { .. }) {
-                    // Also where the number of the epoch does not show it: the store lets this term attach no more.
-                    self.end_term(effects);
-                }
-            }
-            Err(_) => self.pause(now),
-        }
-    }
-
-    fn start_resigning(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(term) = self.term().cloned() {
-            effects.push(Effect::Publish(Standing::Over(term.epoch)));
-            self.phase = Phase::Resigning {
-                term,
-                in_flight: false,
-            };
-        }
-    }
-
-    fn on_resign(&mut self, now: Moment, reply: Result<Attempt>) {
-        let Phase::Resigning { in_flight, .. } = &mut self.phase else {
-            return;
-        };
-        match reply {
-            Ok(_) => {
-                self.phase = Phase::Standby;
-                self.view = None;
-                self.hold_off_until = Some(now.after(self.timing.resign_holdoff));
-            }
-            // The same request again, until the answer is definite.
-            Err(_) => {
-                *in_flight = false;
-                self.pause(now);
-            }
-        }
-    }
-}
-
-impl Taking {
-    /// The living term of another process that this ends.
-    fn deposed_other(&self, own: &ProcessId) -> Option<Epoch> {
-        let leader = self.seen.leader.as_ref();
-        let other = leader.filter(|leader| leader.process != *own);
-        other.map(|leader| leader.epoch)
-    }
-
-    fn request(&self) -> Effect {
-        Effect::Advance {
-            seen: self.seen.clone(),
-            next: self.next.clone(),
-            leader: self.leader.clone(),
         }
     }
 }

@@ -101,7 +101,8 @@ text_id! {
     Nonce
 }
 text_id! {
-    /// One running kernel and one network in it: two processes that show the same reach each other without anything between.
+    /// One running kernel and one network in it: two processes that show the same reach each other without anything between,
+    /// unless their hosts are copies of one that was running.
     HostIdentity
 }
 text_id! {
@@ -112,6 +113,10 @@ text_id! {
 impl HostIdentity {
     /// That of this process: the boot id and the inode of its network namespace. Nothing if the host does not tell: then
     /// it is nobody else's either.
+    ///
+    /// The kernel draws the boot id anew at each boot; the machine id, which copies of a disk share, is not looked at. A virtual
+    /// machine that is resumed twice from one image of its memory shows one boot id twice. So the same identity alone proves
+    /// nothing: see [`Break::RefusedHere`](crate::detector::Break::RefusedHere).
     pub fn own() -> Option<HostIdentity> {
         use std::os::unix::fs::MetadataExt as _;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

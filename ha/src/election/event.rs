@@ -118,6 +118,9 @@ pub struct Timing {
     pub resign_holdoff: Duration,
     /// For how long leadership that came free without a word is left to a term that is heard to live.
     pub suspended_holdoff: Duration,
+    /// For how long leadership that was free before this process looked is left to whoever led last, until the detector says
+    /// whether it hears that one. Zero: there is no detector to say so.
+    pub unheard_holdoff: Duration,
     /// Whether a `leader` of an earlier start of this process is deposed as soon as it is seen. If not, somebody makes
     /// sure that it answers no more, and asks to.
     pub deposes_earlier_self: bool,
@@ -129,6 +132,7 @@ impl Default for Timing {
             retry_interval: Duration::from_millis(200),
             resign_holdoff: Duration::from_secs(2),
             suspended_holdoff: Duration::from_secs(10),
+            unheard_holdoff: Duration::ZERO,
             deposes_earlier_self: true,
         }
     }

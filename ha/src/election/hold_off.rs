@@ -3,6 +3,9 @@
 //! A leader whose store does not answer is suspended and says so in its beats. When the store is back and says first that
 //! the lease ran out, a standby that hears those beats leaves the term a while to attach again: the store was in trouble,
 //! not the leader. The wait ends at once when the beats end, when the term was resigned (its token moved), and at a bound.
+//!
+//! A process that starts while leadership is free has heard nothing of the term. Where that one was confirmed, so that it is known
+//! whom to listen to, it waits for the detector's word, for a short while.
 
 use std::time::Duration;
 
@@ -14,6 +17,8 @@ use crate::election::driver::{ElectionView, Epoch, EpochToken};
 pub(super) struct HoldOff {
     /// The term is heard to live, and that counts until then.
     vouched: Option<(Epoch, Moment)>,
+    /// The term of which it was said whether it is heard.
+    told: Option<Epoch>,
     /// The token of the term when `leader` was last there.
     attached: Option<(Epoch, EpochToken)>,
     /// Since when its leadership is seen to be free.
@@ -23,6 +28,7 @@ pub(super) struct HoldOff {
 impl HoldOff {
     /// The term of `epoch` is heard to live, which counts until then; `None`: it is not heard any more.
     pub(super) fn vouch(&mut self, epoch: Epoch, until: Option<Moment>) {
+        self.told = Some(epoch);
         match until {
             Some(until) => self.vouched = Some((epoch, until)),
             None => self.vouched = self.vouched.filter(|(of, _)| *of != epoch),
@@ -53,19 +59,26 @@ impl HoldOff {
         view.leader.is_none() && record.epoch == epoch && *token != attached
     }
 
-    /// Until when the free leadership of `view` is left alone, as known now.
+    /// Until when the free leadership of `view` is left alone, as known now: for at most `bound` while the term is heard, and
+    /// for `unheard` until it was said whether it is.
     pub(super) fn until(
         &self,
         now: Moment,
         view: &ElectionView,
         bound: Duration,
+        unheard: Option<Duration>,
     ) -> Option<Moment> {
         let youngest = view.youngest();
-        let (_, until) = self.vouched.filter(|(epoch, _)| *epoch == youngest)?;
         let (_, since) = self.free_since.filter(|(epoch, _)| *epoch == youngest)?;
         if self.was_resigned(view) {
             return None;
         }
+        let seen = self.attached.is_some_and(|(epoch, _)| epoch == youngest);
+        let until = match self.vouched.filter(|(epoch, _)| *epoch == youngest) {
+            Some((_, until)) => until,
+            None if seen || self.told == Some(youngest) => return None,
+            None => since.after(unheard?),
+        };
         Some(until.min(since.after(bound))).filter(|until| now < *until)
     }
 }
@@ -106,17 +119,28 @@ mod tests {
         hold_off.see(at(0), &view(1, true));
         hold_off.see(at(1000), &view(1, false));
         let free = view(1, false);
-        assert_eq!(hold_off.until(at(1000), &free, BOUND), None, "not heard");
-        hold_off.vouch(Epoch::new(7), Some(at(1800)));
-        assert_eq!(hold_off.until(at(1000), &free, BOUND), Some(at(1800)));
         assert_eq!(
-            hold_off.until(at(1800), &free, BOUND),
+            hold_off.until(at(1000), &free, BOUND, None),
+            None,
+            "not heard"
+        );
+        hold_off.vouch(Epoch::new(7), Some(at(1800)));
+        assert_eq!(hold_off.until(at(1000), &free, BOUND, None), Some(at(1800)));
+        assert_eq!(
+            hold_off.until(at(1800), &free, BOUND, None),
             None,
             "not heard any more"
         );
         hold_off.vouch(Epoch::new(7), Some(at(11_500)));
-        assert_eq!(hold_off.until(at(10_900), &free, BOUND), Some(at(11_000)));
-        assert_eq!(hold_off.until(at(11_000), &free, BOUND), None, "the bound");
+        assert_eq!(
+            hold_off.until(at(10_900), &free, BOUND, None),
+            Some(at(11_000))
+        );
+        assert_eq!(
+            hold_off.until(at(11_000), &free, BOUND, None),
+            None,
+            "the bound"
+        );
     }
 
     #[test]
@@ -125,10 +149,32 @@ mod tests {
         let free = view(1, false);
         hold_off.see(at(0), &free);
         hold_off.vouch(Epoch::new(6), Some(at(800)));
-        assert_eq!(hold_off.until(at(0), &free, BOUND), None);
+        assert_eq!(hold_off.until(at(0), &free, BOUND, None), None);
         hold_off.vouch(Epoch::new(7), Some(at(800)));
         hold_off.vouch(Epoch::new(7), None);
-        assert_eq!(hold_off.until(at(0), &free, BOUND), None);
+        assert_eq!(hold_off.until(at(0), &free, BOUND, None), None);
+    }
+
+    #[test]
+    fn who_finds_leadership_free_waits_to_be_told_whether_the_term_is_heard() {
+        let free = view(1, false);
+        let unheard = Some(Duration::from_secs(1));
+        let waits = |hold_off: &HoldOff, ms| hold_off.until(at(ms), &free, BOUND, unheard);
+        let mut hold_off = HoldOff::default();
+        hold_off.see(at(0), &free);
+        assert_eq!(waits(&hold_off, 10), Some(at(1000)));
+        assert_eq!(waits(&hold_off, 1000), None, "nobody said anything");
+        assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);
+
+        hold_off.vouch(Epoch::new(7), Some(at(900)));
+        assert_eq!(waits(&hold_off, 10), Some(at(900)));
+        hold_off.vouch(Epoch::new(7), None);
+        assert_eq!(waits(&hold_off, 10), None, "it is not heard");
+
+        let mut standing_by = HoldOff::default();
+        standing_by.see(at(0), &view(1, true));
+        standing_by.see(at(1), &free);
+        assert_eq!(waits(&standing_by, 10), None, "it had time to listen");
     }
 
     #[test]
@@ -138,6 +184,6 @@ mod tests {
         hold_off.see(at(10), &view(2, false));
         hold_off.vouch(Epoch::new(7), Some(at(800)));
         assert!(hold_off.was_resigned(&view(2, false)));
-        assert_eq!(hold_off.until(at(10), &view(2, false), BOUND), None);
+        assert_eq!(hold_off.until(at(10), &view(2, false), BOUND, None), None);
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! - [`driver`]: what an election needs from a store; each backend implements it.
 //! - [`core`]: the decisions, pure; [`event`]: what goes into it and comes out.
-//! - [`service`]: the actor that runs the core on a driver: [`LeaderElection`].
+//! - `actor`: runs the core on a driver; [`service`]: the handle to it: [`LeaderElection`].
+//! - `deposing`: wishes to end another's term: [`Wish`].
 //! - [`session`]: leadership as a value: [`Leadership`], [`LeaderSession`].
 //! - [`takeover`]: how a term came about, by name: [`Takeover`].
 
+mod actor;
 pub mod core;
+mod deposing;
 pub mod driver;
 pub mod event;
 mod hold_off;
@@ -16,6 +19,7 @@ pub mod takeover;
 #[cfg(test)]
 mod tests;
 
+pub use deposing::Wish;
 pub use driver::*;
 pub use service::{ElectionOptions, LeaderElection};
 pub use session::{LeaderSession, Leadership, NotLeading};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::STORE;
+use super::reserve::Reserve;
 use super::tables::Tables;
 use crate::error::{Error, Result};
 
@@ -57,6 +58,7 @@ pub(super) struct Database {
     connection: Connection,
     path: PathBuf,
     busy_timeout: Duration,
+    reserve: Reserve,
     file: Option<(u64, u64)>,
     was_busy: bool,
     is_missed: bool,
@@ -74,11 +76,13 @@ impl Database {
     pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Database> {
         let connection = connect(path, busy_timeout).map_err(|error| failure(path, error))?;
         let path = path.to_owned();
+        let reserve = Reserve::beside(&path);
         let file = identity(&path);
         let mut database = Database {
             connection,
             path,
             busy_timeout,
+            reserve,
             file,
             was_busy: false,
             is_missed: false,
@@ -182,6 +186,40 @@ impl Database {
                 other => other,
             })?;
         Ok(result)
+    }
+
+    /// The same for what has to be written even to a full disk: the reserve is given up for it.
+    pub(super) fn write_surely<T>(
+        &mut self,
+        write: impl Fn(&Tables<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let full = match self.write(&write) {
+            Err(full @ Error::OutOfSpace { .. }) => full,
+            result => return result,
+        };
+        if !self.reserve.give_up() {
+            return Err(full);
+        }
+        tracing::warn!(error = %full, "space that was kept in reserve is used");
+        let result = self.write(&write);
+        // Of what is left of it.
+        self.reserve.keep();
+        result
+    }
+
+    /// The same for what may be refused on a full disk, and must leave the reserve there.
+    pub(super) fn write_with_room<T>(
+        &mut self,
+        write: impl FnOnce(&Tables<'_>) -> Result<T>,
+    ) -> Result<T> {
+        if !self.reserve.keep() {
+            let path = self.path.display();
+            return Err(Error::OutOfSpace {
+                store: STORE,
+                reason: format!("{path}: nothing is left beside it but what deletions need"),
+            });
+        }
+        self.write(write)
     }
 
     /// Runs `read` on one snapshot.

@@ -1,4 +1,4 @@
-//! The directory of an embedded store: `tanist.db`, `members/` and `announced/`, on a local file system.
+//! The directory of an embedded store: `tanist.db`, `reserve`, `members/` and `announced/`, on a local file system.
 //!
 //! SQLite's write-ahead log needs shared memory, and the members need locks that the kernel frees at death: network
 //! file systems give neither, so they are refused.

@@ -219,9 +219,9 @@ impl EmbeddedElection {
     ) -> Result<Attempt> {
         let members = self.members.clone();
         let attempt = move |database: &mut Database| {
-            let result = match database.write(&write) {
+            let result = match database.write_surely(&write) {
                 Err(_) if database.was_busy() && kill_stopped_holder(database.path(), &members) => {
-                    database.write(&write)
+                    database.write_surely(&write)
                 }
                 result => result,
             };

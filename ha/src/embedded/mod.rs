@@ -14,6 +14,7 @@ mod bell;
 mod database;
 mod directory;
 mod election;
+mod reserve;
 mod stopped;
 mod store;
 mod tables;

@@ -100,6 +100,25 @@ impl EmbeddedStore {
     }
 }
 
+impl EmbeddedStore {
+    /// Writes, and tells all who follow.
+    async fn change(
+        &self,
+        write: impl FnOnce(&mut Database) -> Result<CommitReply> + Send + 'static,
+    ) -> Result<CommitReply> {
+        let change = move |database: &mut Database| {
+            let reply = write(database)?;
+            if reply == CommitReply::Applied {
+                bell::ring(database.path());
+            }
+            Ok(reply)
+        };
+        let reply = self.writer.call(change).await?;
+        self.reader.look();
+        Ok(reply)
+    }
+}
+
 #[async_trait]
 impl CoordinationStore for EmbeddedStore {
     fn limits(&self) -> Limits {
@@ -154,16 +173,26 @@ impl CoordinationStore for EmbeddedStore {
             });
         }
         let request = request.clone();
+        let puts = request
+            .writes
+            .iter()
+            .any(|write| matches!(write, Write::Put { .. }));
         let commit = move |database: &mut Database| {
-            let reply = database.write(|tables| tables.commit(&request))?;
-            if reply == CommitReply::Applied {
-                bell::ring(database.path());
+            if puts {
+                database.write_with_room(|tables| tables.commit(&request))
+            } else {
+                database.write_surely(|tables| tables.commit(&request))
             }
-            Ok(reply)
         };
-        let reply = self.writer.call(commit).await?;
-        self.reader.look();
-        Ok(reply)
+        self.change(commit).await
+    }
+
+    async fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        let request = request.clone();
+        let delete = move |database: &mut Database| {
+            database.write_surely(|tables| tables.delete_unnumbered(&request))
+        };
+        self.change(delete).await
     }
 
     async fn health(&self) -> Result<StoreHealth> {

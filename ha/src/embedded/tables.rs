@@ -249,10 +249,33 @@ impl<'a> Tables<'a> {
         })
     }
 
-    pub(super) fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+    /// Whether the guards of a transaction hold.
+    fn guards_hold(&self, request: &CommitRequest) -> Result<bool> {
         let fence = &request.fence;
         let leads = self.term(fence.token, Some(&fence.incarnation))? == Some(true);
-        if !leads || self.change()? != request.after {
+        Ok(leads && self.change()? == request.after)
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        self.execute(
+            "delete from items where kind = ?1 and name = ?2",
+            params![key.kind.directory(), key.name.as_str()],
+        )
+    }
+
+    /// Makes the deletions of a request under its guards, and leaves the number as it is.
+    pub(super) fn delete_unnumbered(&self, request: &CommitRequest) -> Result<CommitReply> {
+        if !self.guards_hold(request)? {
+            return Ok(CommitReply::Refused(self.guard()?));
+        }
+        for write in &request.writes {
+            self.delete(write.key())?;
+        }
+        Ok(CommitReply::Applied)
+    }
+
+    pub(super) fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        if !self.guards_hold(request)? {
             return Ok(CommitReply::Refused(self.guard()?));
         }
         for write in &request.writes {
@@ -264,10 +287,7 @@ impl<'a> Tables<'a> {
                      on conflict (kind, name) do update set value = ?3",
                     params![kind, name, value.as_ref()],
                 )?,
-                Write::Delete { .. } => self.execute(
-                    "delete from items where kind = ?1 and name = ?2",
-                    params![kind, name],
-                )?,
+                Write::Delete { key } => self.delete(key)?,
             }
         }
         let change = request.change();

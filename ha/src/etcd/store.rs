@@ -341,8 +341,17 @@ impl CoordinationStore for EtcdStore {
 
     async fn health(&self) -> Result<StoreHealth> {
         let asked = Instant::now();
-        self.guard().await?;
-        Ok(health(&self.connection, asked.elapsed()).await)
+        let read = self.guard().await;
+        let health = health(&self.connection, asked.elapsed()).await;
+        match read {
+            // It answers no reads then, and its alarm says why.
+            Err(error) if health.alarms.is_empty() => Err(error),
+            Err(error) => Ok(StoreHealth {
+                unknown: [health.unknown, vec![format!("etcd's records: {error}")]].concat(),
+                ..health
+            }),
+            Ok(_) => Ok(health),
+        }
     }
 }
 

@@ -290,8 +290,11 @@ impl PipelineActor {
             }
             Settled::TooLarge(_) => {
                 // Together they are too large: one by one, each in its own transaction.
-                for commit in batch {
+                let mut rest = batch.into_iter();
+                while let Some(commit) = rest.next() {
                     if !Box::pin(self.commit_batch(vec![commit])).await {
+                        // These were in no request but the one that the store refused for its size.
+                        answer(rest.collect(), || Err(CommitError::NotApplied));
                         return false;
                     }
                 }

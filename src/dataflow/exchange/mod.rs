@@ -33,7 +33,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::{ExecutionId, TaskManagerLocation};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 pub(super) use channel::Closed;
@@ -158,6 +158,12 @@ impl Exchange {
     /// How many result partitions are kept.
     pub fn partition_count(&self) -> usize {
         self.partitions().count()
+    }
+
+    /// Follows how many result partitions are kept: those that are not released and that some consumer has not taken to its
+    /// end.
+    pub fn kept_partitions(&self) -> watch::Receiver<usize> {
+        self.partitions().kept()
     }
 
     fn partitions(&self) -> &Arc<Partitions> {

@@ -76,17 +76,20 @@ impl Partition {
 #[derive(Debug)]
 pub(in crate::dataflow) struct Partitions {
     partitions: Mutex<HashMap<PartitionId, Partition>>,
-    kept: Mutex<HashMap<PartitionId, (Generation, Arc<Kept>)>>,
+    complete: Mutex<HashMap<PartitionId, (Generation, Arc<Kept>)>>,
     /// Counts registrations: what waiting consumers wake up for.
     registered: watch::Sender<u64>,
+    /// How many there are.
+    kept: watch::Sender<usize>,
 }
 
 impl Default for Partitions {
     fn default() -> Partitions {
         Partitions {
             partitions: Mutex::default(),
-            kept: Mutex::default(),
+            complete: Mutex::default(),
             registered: watch::Sender::new(0),
+            kept: watch::Sender::new(0),
         }
     }
 }
@@ -130,6 +133,7 @@ impl Partitions {
                 channels: by_target.collect(),
             },
         );
+        self.note_kept(&partitions);
         drop(partitions);
         self.registered.send_modify(|count| *count += 1);
         let channels = channels.into_iter().map(|(_, channel)| channel).collect();
@@ -201,17 +205,18 @@ impl Partitions {
             partition.channels.remove(&target);
             if partition.channels.is_empty() {
                 partitions.remove(&id);
+                self.note_kept(&partitions);
             }
         }
     }
 
-    fn lock_kept(&self) -> MutexGuard<'_, HashMap<PartitionId, (Generation, Arc<Kept>)>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_complete(&self) -> MutexGuard<'_, HashMap<PartitionId, (Generation, Arc<Kept>)>> {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a complete output, unless a younger one is there.
     pub(super) fn keep(&self, id: PartitionId, generation: Generation, kept: Kept) {
-        let mut all = self.lock_kept();
+        let mut all = self.lock_complete();
         if all
             .get(&id)
             .is_none_or(|(present, _)| *present < generation)
@@ -227,7 +232,7 @@ impl Partitions {
         generation: Generation,
         target: u32,
     ) -> Result<Arc<Kept>, String> {
-        match self.lock_kept().get(&id) {
+        match self.lock_complete().get(&id) {
             Some((present, kept)) if *present == generation && kept.is_for(target) => {
                 Ok(Arc::clone(kept))
             }
@@ -246,24 +251,38 @@ impl Partitions {
             .is_some_and(|partition| partition.attempt == attempt)
         {
             partitions.remove(&id);
+            self.note_kept(&partitions);
         }
     }
 
     /// Closes and forgets the partitions that are chosen.
     pub(super) fn release(&self, chosen: impl Fn(&PartitionId, Generation) -> bool) {
-        self.lock().retain(|id, partition| {
+        let mut partitions = self.lock();
+        partitions.retain(|id, partition| {
             let released = chosen(id, partition.attempt.generation);
             if released {
                 partition.fail("it was released");
             }
             !released
         });
-        self.lock_kept()
+        self.lock_complete()
             .retain(|id, (generation, _)| !chosen(id, *generation));
+        self.note_kept(&partitions);
+    }
+
+    /// Follows how many there are.
+    pub(super) fn kept(&self) -> watch::Receiver<usize> {
+        self.kept.subscribe()
+    }
+
+    fn note_kept(&self, partitions: &HashMap<PartitionId, Partition>) {
+        let count = partitions.len();
+        self.kept
+            .send_if_modified(|kept| std::mem::replace(kept, count) != count);
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().len() + self.lock_kept().len()
+        self.lock().len() + self.lock_complete().len()
     }
 }
 

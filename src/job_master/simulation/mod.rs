@@ -139,7 +139,7 @@ fn however_often_leaders_change_no_stage_that_has_finished_runs_again() {
         let strategy = RestartStrategy::default();
         let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
         world.come_to_run();
-        let mut finished = BTreeMap::new();
+        let mut finished: BTreeMap<usize, u64> = BTreeMap::new();
         for (kind, pick) in steps {
             world.step_of_leaders(kind, usize::from(pick));
             for (region, generation) in &finished {

@@ -12,6 +12,8 @@ use super::DemoError;
 
 /// How long a process may take to end in order before it is killed.
 const END_BOUND: Duration = Duration::from_secs(10);
+/// How long a call may take: longer than a client tries by itself, which then says why it has failed.
+const CALL_BOUND: Duration = Duration::from_secs(90);
 /// How often the children are looked at while something is waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How many lines of a log an error shows.
@@ -145,25 +147,12 @@ impl Playground {
         })
     }
 
-    /// Runs `tanist` with `arguments` to its end; an error unless it succeeds.
-    pub(super) async fn call(&self, arguments: &[String]) -> Result<(), DemoError> {
-        let output = Command::new(&self.program)
-            .args(arguments)
-            .current_dir(&self.directory)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(DemoError::io(self.program.display().to_string()))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let line = arguments.join(" ");
-        Err(DemoError::Unexpected(format!(
-            "`tanist {line}` failed ({}): {said}",
-            output.status
-        )))
+    /// Runs `tanist` with `arguments` to its end, and meanwhile waits for the end of any process that should run; an error
+    /// unless it succeeds.
+    pub(super) async fn call(&mut self, arguments: &[String]) -> Result<(), DemoError> {
+        let line = format!("`tanist {}`", arguments.join(" "));
+        let called = call(&self.program, &self.directory, arguments, &line);
+        self.bounded(&line, CALL_BOUND, called).await
     }
 
     /// The process id of a running child, for people.
@@ -256,6 +245,31 @@ impl Drop for Playground {
         {
             eprintln!("{} is not removed: {error}", self.directory.display());
         }
+    }
+}
+
+/// The call of a program until its end. Dropped, it ends the program.
+fn call(
+    program: &Path,
+    directory: &Path,
+    arguments: &[String],
+    line: &str,
+) -> impl Future<Output = Result<(), DemoError>> + use<> {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let (program, line) = (program.display().to_string(), line.to_owned());
+    async move {
+        let output = command.output().await.map_err(DemoError::io(program))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let text = format!("{line} failed ({}): {said}", output.status);
+        Err(DemoError::Unexpected(text))
     }
 }
 

@@ -1,7 +1,8 @@
 //! When a leader misses most of its TaskManagers: hands over to a standby that reaches them, before any of them counts as
 //! lost.
 //!
-//! Who reaches whom is asked by the detector. Invariant: in one term, and after a term that came about this way, a standby is
+//! What components ask about refused calls is answered between two looks ([`super::refused`]), so that one invitation is under
+//! way at a time. Who reaches whom is asked by the detector. Invariant: in one term, and after a term that came about this way, a standby is
 //! invited no more often than once a minute.
 
 use std::convert::Infallible;
@@ -10,9 +11,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist_ha::detector::TransferError;
 use tanist_ha::election::{Detection, Epoch, LeaderSession};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::PeersHandle;
+use super::refused::{RefusedQuestion, answer, waiting};
 use crate::resource_manager::{Contact, ResourceManagerHandle};
 
 /// After an invitation, and after a term that began with one.
@@ -59,6 +63,7 @@ pub(in crate::process) async fn hand_over_when_cut_off(
     resources: &ResourceManagerHandle,
     session: &LeaderSession,
     options: HandOverOptions,
+    refused: &mut mpsc::Receiver<RefusedQuestion>,
 ) -> Infallible {
     let Some(peers) = peers else {
         return std::future::pending().await;
@@ -66,17 +71,39 @@ pub(in crate::process) async fn hand_over_when_cut_off(
     let handed_over = |takeover: &tanist_ha::election::Takeover| {
         takeover.evidence.detection == Detection::HandedOver
     };
+    let mut patience = Patience::default();
     if session.takeover().is_some_and(handed_over) {
-        tokio::time::sleep(PAUSE).await;
+        patience.begin();
     }
-    look_after(options, &Reached { peers, resources }).await
+    look_after(options, &Reached { peers, resources }, patience, refused).await
+}
+
+/// How long nobody is invited.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    until: Option<Instant>,
+}
+
+impl Patience {
+    pub(super) fn begin(&mut self) {
+        self.until = Some(Instant::now() + PAUSE);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| until <= Instant::now())
+    }
 }
 
 /// The TaskManagers of a term, and what can be done about them.
 #[async_trait]
-trait Reach: Sync {
+pub(super) trait Reach: Sync {
     async fn contacts(&self) -> Vec<Contact>;
+    /// Those that answer this process on another connection.
+    async fn reached(&self, addresses: &[String]) -> Vec<String>;
     async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError>;
+    async fn is_anyone_better_off(&self, missed: Vec<String>) -> Result<bool, TransferError>;
+    /// How many other JobManagers there are; `None`: not known.
+    async fn count_others(&self) -> Option<usize>;
 }
 
 struct Reached<'a> {
@@ -90,27 +117,60 @@ impl Reach for Reached<'_> {
         self.resources.contacts().await.unwrap_or_default()
     }
 
+    async fn reached(&self, addresses: &[String]) -> Vec<String> {
+        let reached = self.peers.detector.reached(addresses).await;
+        reached.unwrap_or_default()
+    }
+
     async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError> {
         let bound = self.peers.transfer_timeout;
         self.peers.detector.hand_over(&missed, bound).await
     }
+
+    async fn is_anyone_better_off(&self, missed: Vec<String>) -> Result<bool, TransferError> {
+        let (detector, bound) = (&self.peers.detector, self.peers.transfer_timeout);
+        detector.is_anyone_better_off(&missed, bound).await
+    }
+
+    async fn count_others(&self) -> Option<usize> {
+        let (detector, bound) = (&self.peers.detector, self.peers.transfer_timeout);
+        detector.count_others(bound).await.ok()
+    }
 }
 
-async fn look_after(options: HandOverOptions, reach: &dyn Reach) -> Infallible {
+async fn look_after(
+    options: HandOverOptions,
+    reach: &dyn Reach,
+    mut patience: Patience,
+    refused: &mut mpsc::Receiver<RefusedQuestion>,
+) -> Infallible {
     loop {
-        tokio::time::sleep(options.poll()).await;
-        let Some(missed) = missed(reach.contacts().await, options.silence()) else {
-            continue;
-        };
-        match reach.hand_over(missed).await {
-            Ok(Some(_)) => tokio::time::sleep(PAUSE).await,
-            Err(error @ TransferError::Failed(_)) => {
-                warn!(%error, "most TaskManagers are out of reach, and handing over failed");
-                tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            Some(first) = refused.recv() => {
+                let asked = waiting(first, refused);
+                answer(asked, &mut patience, reach).await;
             }
-            // Nobody is better off, or nobody is there: that may change at any time.
-            Ok(None) | Err(_) => {}
+            () = tokio::time::sleep(options.poll()) => {
+                if patience.is_over() {
+                    look(options, reach, &mut patience).await;
+                }
+            }
         }
+    }
+}
+
+async fn look(options: HandOverOptions, reach: &dyn Reach, patience: &mut Patience) {
+    let Some(missed) = missed(reach.contacts().await, options.silence()) else {
+        return;
+    };
+    match reach.hand_over(missed).await {
+        Ok(Some(_)) => patience.begin(),
+        Err(error @ TransferError::Failed(_)) => {
+            warn!(%error, "most TaskManagers are out of reach, and handing over failed");
+            patience.begin();
+        }
+        // Nobody is better off, or nobody is there: that may change at any time.
+        Ok(None) | Err(_) => {}
     }
 }
 
@@ -136,6 +196,18 @@ mod tests {
     impl Reach for Scripted {
         async fn contacts(&self) -> Vec<Contact> {
             vec![contact(30, 0)]
+        }
+
+        async fn reached(&self, _: &[String]) -> Vec<String> {
+            Vec::new()
+        }
+
+        async fn is_anyone_better_off(&self, _: Vec<String>) -> Result<bool, TransferError> {
+            self.answer.clone().map(|epoch| epoch.is_some())
+        }
+
+        async fn count_others(&self) -> Option<usize> {
+            None
         }
 
         async fn hand_over(&self, _: Vec<String>) -> Result<Option<Epoch>, TransferError> {
@@ -187,7 +259,8 @@ mod tests {
                 answer: answer.clone(),
                 asked: AtomicU32::new(0),
             };
-            let looking = look_after(OPTIONS, &scripted);
+            let (_nobody_asks, mut refused) = mpsc::channel(1);
+            let looking = look_after(OPTIONS, &scripted, Patience::default(), &mut refused);
             let _ = timeout(Duration::from_secs(600), looking).await;
             let asked = scripted.asked.load(Ordering::Relaxed);
             assert!(expected.contains(&asked), "{answer:?}: {asked}");

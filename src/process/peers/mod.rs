@@ -7,6 +7,7 @@
 mod budget;
 mod hand_over;
 mod pulse;
+mod refused;
 mod reports;
 mod server;
 pub(super) mod takeover;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_ha::detector::{
-    Detector, DetectorOptions, DetectorServices, Identity, Peers, TransferError,
+    Beat, Detector, DetectorOptions, DetectorServices, Identity, Peers, TransferError,
 };
 use tanist_ha::election::{Epoch, LeaderElection, ProcessId};
 use tanist_ha::retrieval::LeaderView;
@@ -33,6 +34,7 @@ use tracing::{info, warn};
 pub(super) use budget::look_for_the_deposed;
 pub(super) use hand_over::{HandOverOptions, hand_over_when_cut_off};
 pub(super) use pulse::keep_pulse;
+pub(super) use refused::refusals;
 pub use reports::Reports;
 
 use super::view::CurrentTerm;
@@ -112,6 +114,8 @@ pub(super) fn start(
         leaders.clone(),
         handle.reports.clone(),
     ));
+    let changes = reports::note_changes(election.leadership(), handle.reports.clone());
+    tasks.spawn_on(changes, election.runtime());
     tasks.spawn(pulse::pulse_of_the_runtime(
         handle.reports.clone(),
         pulse::interval_for(setup.stall_timeout),
@@ -175,8 +179,13 @@ impl PeersHandle {
         }
     }
 
+    /// How the term of another process stands, as it said itself a moment ago.
+    pub(super) fn heard(&self) -> Option<Beat> {
+        self.detector.heard()
+    }
+
     /// One sign of life of the process at `address`.
-    pub(super) async fn probe(&self, address: &str) -> Option<tanist_ha::detector::Beat> {
+    pub(super) async fn probe(&self, address: &str) -> Option<Beat> {
         self.remote.probe(address).await.ok()
     }
 }

@@ -1,13 +1,14 @@
 //! What the rest of the process tells its peers through the beats. Levels, written by the main runtime, read by the
 //! election's.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::detector::service::PEER;
-use tanist_ha::detector::{Phase, Progress, Turns};
-use tanist_ha::election::Epoch;
+use tanist_ha::detector::{Phase, Progress, Stance, Turns};
+use tanist_ha::election::{Epoch, Leadership};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -38,6 +39,17 @@ pub struct Reports {
     pub(super) gave_up: watch::Sender<Option<Epoch>>,
     /// Written by the watchdog: the main runtime stands still.
     pub(super) stands_still: AtomicBool,
+    /// How the process was last seen to stand, and since when.
+    standing: Mutex<Option<Standing>>,
+}
+
+/// How this process stands, as it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::process) struct Standing {
+    pub stance: Stance,
+    pub progress: Progress,
+    /// Since when stance and phase are these: milliseconds since 1970.
+    pub since_ms: u64,
 }
 
 /// What shows that it moves by having turns.
@@ -52,6 +64,24 @@ pub enum Part {
 }
 
 impl Reports {
+    /// How this process stands. A change counts from when this is first asked after it: [`note_changes`] asks at once.
+    pub(in crate::process) fn standing(&self, leadership: &Leadership) -> Standing {
+        let stance = match leadership {
+            Leadership::Granted(session) => Stance::Leading(session.epoch()),
+            Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
+            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
+        };
+        let progress = *self.progress.borrow();
+        let mut known = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.filter(|it| it.stance == stance && it.progress.phase == progress.phase);
+        let since_ms = before.map_or_else(wall_clock_ms, |it| it.since_ms);
+        *known.insert(Standing {
+            stance,
+            progress,
+            since_ms,
+        })
+    }
+
     /// The term recovers: `done` of `total` jobs. Total 0: not known yet.
     pub fn recovering(&self, done: u64, total: u64) {
         self.progress.send_replace(Progress {
@@ -113,6 +143,25 @@ impl Reports {
     /// The standby's copy of the records goes up to this change.
     pub fn cached_change(&self, number: u64) {
         self.cached_change.send_replace(number);
+    }
+}
+
+/// Notes when the process's standing changes.
+pub(super) async fn note_changes(
+    mut leadership: watch::Receiver<Leadership>,
+    reports: Arc<Reports>,
+) {
+    let mut progress = reports.progress.subscribe();
+    loop {
+        let _ = reports.standing(&leadership.borrow_and_update());
+        progress.mark_unchanged();
+        let alive = tokio::select! {
+            changed = leadership.changed() => changed.is_ok(),
+            changed = progress.changed() => changed.is_ok(),
+        };
+        if !alive {
+            return;
+        }
     }
 }
 

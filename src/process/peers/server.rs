@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{Stream, stream};
-use tanist_ha::detector::{Beat, Identity, Invitation, Stance, TransferError};
+use tanist_ha::detector::{Beat, Identity, Invitation, TransferError};
 use tanist_ha::election::{Epoch, Leadership, ProcessId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -19,6 +19,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::PeersHandle;
+use super::reports::Standing;
 use crate::rpc::peers::messages::{beat_message, question_of, reply_message};
 
 /// Large enough for every message here, and for nothing else.
@@ -53,12 +54,12 @@ pub(super) async fn serve(listener: &TcpListener, service: PeersServer) -> io::R
 
 impl PeersServer {
     fn beat(&self) -> pb::Beat {
-        let stance = match &*self.leadership.borrow() {
-            Leadership::Granted(session) => Stance::Leading(session.epoch()),
-            Leadership::Suspended(session) => Stance::Suspended(session.epoch()),
-            Leadership::Standby | Leadership::Over(_) | Leadership::Refused(_) => Stance::Standby,
-        };
         let reports = &self.handle.reports;
+        let Standing {
+            stance,
+            progress,
+            since_ms,
+        } = reports.standing(&self.leadership.borrow());
         let leads = stance.epoch().is_some();
         let witnesses = leads.then(|| reports.witnesses.borrow().clone());
         let beat = Beat {
@@ -66,7 +67,8 @@ impl PeersServer {
             incarnation: self.identity.incarnation.clone(),
             stance,
             host: self.identity.host.clone(),
-            progress: *reports.progress.borrow(),
+            progress,
+            since_ms: Some(since_ms),
             turns: reports.turns(),
             gave_up: *reports.gave_up.borrow(),
             cached_change: *reports.cached_change.borrow(),

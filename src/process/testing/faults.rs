@@ -68,7 +68,7 @@ impl TestCluster {
             detected: election.clock().now(),
         };
         tokio::spawn(async move {
-            let deposing = election.depose_because(leader.epoch, evidence);
+            let deposing = election.depose_because(election.wish(), leader.epoch, evidence);
             let deposed = tokio::time::timeout(LEASE, deposing).await;
             let is_over = matches!(deposed, Ok(Ok(epoch)) if epoch > leader.epoch);
             if is_over && !world.is_dead(&life) {

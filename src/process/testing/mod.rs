@@ -15,6 +15,7 @@ pub(super) mod invariants;
 pub(super) mod obedience;
 mod outputs;
 pub(super) mod reached;
+pub(super) mod running;
 mod sinks;
 pub(super) mod store;
 pub(super) mod tasks;

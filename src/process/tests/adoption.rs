@@ -8,20 +8,12 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::{ExecutionState, JobStatus};
 
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-
-const JOB: JobId = JobId::from_bits(0xA);
+use crate::process::testing::running::{self, JOB, used_task_manager};
 
 /// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
 async fn running(job_managers: u32) -> (TestCluster, String) {
-    let cluster = TestCluster::start(job_managers, 3, 1).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    assert_eq!(cluster.until_running(JOB, 4).await, 1);
-    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
-    let used = life.split('#').next().unwrap_or_default().to_owned();
+    let cluster = running::running(job_managers, 3, 1).await;
+    let used = used_task_manager(&cluster);
     (cluster, used)
 }
 
@@ -51,6 +43,33 @@ async fn until_awaited(cluster: &TestCluster, tasks: usize) {
         assert_ne!(details.status(), JobStatus::Running, "it waits for nobody");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_registers_at_all_job_masters_in_one_message() {
+    let mut cluster = TestCluster::start(2, 1, 6).await;
+    let jobs: Vec<JobId> = (1..=6).map(JobId::from_bits).collect();
+    for job in &jobs {
+        let submitted = cluster.client.submit(&graph(*job, 1), "t").await;
+        submitted.expect("accepted");
+    }
+    for job in &jobs {
+        cluster.until_running(*job, 2).await;
+    }
+    let methods = [
+        "register_task_managers",
+        "register_task_manager",
+        "offer_slots",
+    ];
+    let before = methods.map(|method| cluster.world.calls(method));
+    kill_leader(&mut cluster).await;
+    for job in &jobs {
+        assert_eq!(cluster.until_running(*job, 2).await, 1);
+    }
+    let after = methods.map(|method| cluster.world.calls(method));
+    let [together, alone, offers] = [0, 1, 2].map(|method| after[method] - before[method]);
+    assert_eq!((together, alone, offers), (1, 0, 0));
+    cluster.check();
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +111,8 @@ async fn a_task_manager_that_comes_back_late_is_adopted() {
     cluster.world.cut(&used);
     kill_leader(&mut cluster).await;
     until_awaited(&cluster, 2).await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Longer than anybody waits for a slot to be taken or lets it idle, and shorter than a TaskManager is waited for.
+    tokio::time::sleep(Duration::from_secs(30)).await;
     until_awaited(&cluster, 2).await;
     cluster.world.heal(&used);
     finishes(&cluster, 1).await;
@@ -139,4 +159,37 @@ async fn a_cancel_that_comes_while_it_reconciles_ends_the_job_when_all_have_stop
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Canceled);
     assert!(cluster.world.tasks.of(JOB).is_empty());
     cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_job_master_broke_its_task_managers_know_the_next_one_at_once() {
+    let (cluster, _) = running(1).await;
+    let epoch = cluster.epoch();
+    let mut is_broken = false;
+    cluster.strike_at(move |step| {
+        if !is_broken && step.calls("heartbeat_from_job_master") {
+            is_broken = true;
+            panic!("a JobMaster breaks, as this test wants");
+        }
+        false
+    });
+    let is_rebuilt = async {
+        loop {
+            let details = cluster.client.describe(JOB).await.expect("it is there");
+            if details.status() == JobStatus::Reconciling {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let bound = Duration::from_secs(60);
+    tokio::time::timeout(bound, is_rebuilt)
+        .await
+        .expect("it broke");
+    let broke = tokio::time::Instant::now();
+    assert_eq!(cluster.until_running(JOB, 4).await, 1, "adopted");
+    let took = broke.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(cluster.epoch(), epoch, "the same term");
+    finishes(&cluster, 1).await;
 }

@@ -3,26 +3,21 @@
 use std::time::Duration;
 
 use tanist_ha::election::ProcessId;
-use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio::time::Instant;
 
-use crate::process::testing::cluster::{TestCluster, graph};
+use crate::process::testing::cluster::TestCluster;
 use crate::process::testing::history::Event;
+use crate::process::testing::running::{self, JOB, used_task_manager};
 use crate::process::testing::world::process_of;
 
-const JOB: JobId = JobId::from_bits(0xA);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A job of four tasks in two slots; so many JobManagers, and three TaskManagers with a slot each, of which two run it. Gives
 /// one of these.
 async fn running(job_managers: u32) -> (TestCluster, String) {
-    let cluster = TestCluster::start(job_managers, 3, 1).await;
-    let submitted = cluster.client.submit(&graph(JOB, 2), "t").await;
-    submitted.expect("accepted");
-    cluster.until_running(JOB, 4).await;
-    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
-    let used = process_of(&life).to_owned();
+    let cluster = running::running(job_managers, 3, 1).await;
+    let used = used_task_manager(&cluster);
     (cluster, used)
 }
 
@@ -80,7 +75,8 @@ async fn without_leader_and_store_tasks_are_let_go_after_the_failover_timeout() 
     cluster
         .until("they are let go", || cluster.world.tasks.of(JOB).is_empty())
         .await;
-    assert!(start.elapsed() <= Duration::from_secs(301));
+    // The question with which it ends may wait for its answer as for any other.
+    assert!(start.elapsed() <= Duration::from_secs(312));
     cluster.memory.unavailable(false);
     cluster.start_job_manager("jm1");
     assert_eq!(cluster.until_running(JOB, 4).await, 2, "restarted");

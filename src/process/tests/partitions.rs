@@ -9,17 +9,10 @@ use tanist_proto::v1::JobStatus;
 
 use crate::gateway::{Connector as _, GatewayError};
 use crate::process::testing::cluster::{TestCluster, graph};
-
-const JOB: JobId = JobId::from_bits(0xA);
+use crate::process::testing::running::{self, JOB};
 
 async fn running() -> (TestCluster, String) {
-    let cluster = TestCluster::start(2, 2, 2).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    cluster.until_running(JOB, 4).await;
+    let cluster = running::running(2, 2, 2).await;
     let leader = cluster.leader().await;
     (cluster, leader)
 }

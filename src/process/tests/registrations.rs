@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::MemoryCluster;
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::fencing::HighestEpoch;
+use crate::gateway::refusals::RefusalsCount;
 use crate::gateway::{
     Components, Connector as _, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
@@ -24,6 +26,7 @@ use crate::gateway::{
 use crate::process::job_records::StoredJobRecords;
 use crate::process::taskmanager::describe;
 use crate::process::testing::cluster::{TestCluster, graph};
+use crate::process::testing::running::{JOB, running};
 use crate::resource_manager::{
     Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
@@ -31,8 +34,6 @@ use crate::task_executor::{
     RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart, first_registration,
 };
 use crate::telemetry::ExitCode;
-
-const JOB: JobId = JobId::from_bits(0xA);
 
 async fn task_managers(cluster: &TestCluster) -> Vec<String> {
     let leader = cluster.leader().await;
@@ -62,13 +63,7 @@ async fn a_task_manager_of_another_version_ends_with_the_code_for_the_refused() 
 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_is_refused_stops_its_tasks() {
-    let mut cluster = TestCluster::start(1, 1, 2).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    cluster.until_running(JOB, 4).await;
+    let mut cluster = running(1, 1, 2).await;
     // Somebody has started a JobManager for another cluster on the same store.
     cluster.start_job_manager_of("jm2", "other");
     cluster.kill_job_manager("jm1").await;
@@ -80,13 +75,7 @@ async fn a_task_manager_that_is_refused_stops_its_tasks() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_finds_nobody_stays_with_its_tasks() {
-    let mut cluster = TestCluster::start(1, 1, 2).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    cluster.until_running(JOB, 4).await;
+    let mut cluster = running(1, 1, 2).await;
     cluster.kill_job_manager("jm1").await;
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(cluster.world.tasks.of(JOB).len(), 4);
@@ -186,6 +175,10 @@ impl TaskLauncher for NoTasks {
     fn release_task(&self, _: JobId, _: JobVertexId, _: u32, _: Generation) {}
 
     fn release_job(&self, _: JobId, _: Generation) {}
+
+    fn kept_outputs(&self) -> watch::Receiver<usize> {
+        watch::channel(0).1
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,6 +189,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     let (job_timeout, silence) = (options.job_timeout, options.heartbeat_timeout);
     let services = ResourceManagerServices {
         connector: Arc::new(connector.clone()),
+        refusals: Arc::new(RefusalsCount),
         term: Term {
             cluster_id: "default".to_owned(),
             incarnation: incarnation.clone(),
@@ -207,17 +201,17 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     let resources = manager.handle();
     connector.put_job_manager("jm:1", Arc::new(Recovering(resources.clone())));
 
-    let highest_epoch = HighestEpoch::default();
-    highest_epoch
-        .observe(&incarnation, epoch)
-        .expect("the first");
     let leader = LeaderInformation {
         process: ProcessId::new("jm"),
         epoch,
         addresses: [("rpc".to_owned(), "jm:1".to_owned())].into(),
         since_ms: 0,
     };
-    let (_leads, leader) = watch::channel(Some(leader));
+    let (_leads, leaders) = watch::channel(LeaderView {
+        incarnation: Some(incarnation),
+        epoch,
+        leader: Some(leader),
+    });
     let location = pb::TaskManagerLocation {
         resource_id: "tm".to_owned(),
         incarnation: "1".to_owned(),
@@ -229,8 +223,8 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
     let services = TaskExecutorServices {
         records: Arc::new(StoredJobRecords::opened(RecordStore::new(empty, None, 0))),
         connector: Arc::new(connector.clone()),
-        leader,
-        highest_epoch,
+        leaders,
+        highest_epoch: HighestEpoch::default(),
         launcher: Arc::new(NoTasks),
         description: describe(location, 2, &cluster_id),
         first_registration: first_registration(),

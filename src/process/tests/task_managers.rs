@@ -2,26 +2,17 @@
 
 use std::time::Duration;
 
-use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio::time::Instant;
 
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::process::testing::running::{self, JOB, used_task_manager};
 use crate::task_executor::TaskStatus;
 
-const JOB: JobId = JobId::from_bits(0xA);
-
-/// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it.
+/// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
 async fn running() -> (TestCluster, String) {
-    let cluster = TestCluster::start(1, 3, 1).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    cluster.until_running(JOB, 4).await;
-    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
-    let used = life.split('#').next().unwrap_or_default().to_owned();
+    let cluster = running::running(1, 3, 1).await;
+    let used = used_task_manager(&cluster);
     (cluster, used)
 }
 
@@ -160,15 +151,8 @@ async fn a_job_waits_for_slots_and_runs_as_soon_as_a_task_manager_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn leader_and_task_manager_die_together() {
-    let mut cluster = TestCluster::start(2, 3, 1).await;
-    cluster
-        .client
-        .submit(&graph(JOB, 2), "t")
-        .await
-        .expect("accepted");
-    cluster.until_running(JOB, 4).await;
-    let (_, life) = cluster.world.tasks.of(JOB).remove(0);
-    let used = life.split('#').next().unwrap_or_default().to_owned();
+    let mut cluster = running::running(2, 3, 1).await;
+    let used = used_task_manager(&cluster);
     let leader = cluster.leader().await;
     cluster.kill_task_manager(&used).await;
     cluster.kill_job_manager(&leader).await;

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
-use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
 
 use super::store::StoreBody;
 use super::warnings::{store_warnings, warnings};
 use super::{REVISION, VERSION, time};
-use crate::process::{HaStatus, Role};
+use crate::process::{HaStatus, Role, TermState};
 
 /// `/ha/status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -53,8 +52,12 @@ pub struct TermBody {
     pub state: &'static str,
     /// The youngest epoch; 0: nobody has ever led.
     pub epoch: u64,
+    /// Whose it is; `null` where nobody is known to have it.
+    pub process: Option<String>,
     /// Since when it is led, in milliseconds since 1970; -1 while it is not.
     pub since: i64,
+    /// Since when it stands so, in milliseconds since 1970; -1 where that is not known.
+    pub state_since: i64,
 }
 
 /// What a process says of itself: `/ha/self`.
@@ -168,20 +171,20 @@ impl From<&LeaderInformation> for LeaderBody {
     }
 }
 
-/// How the youngest term stands, seen from a process in this role.
-fn term(role: Role, view: &LeaderView) -> TermBody {
-    let leader = view.leader.as_ref();
-    let state = match role {
-        Role::Leading if leader.is_some() => "leading",
-        Role::Leading | Role::Recovering => "recovering",
-        Role::Suspended => "suspended",
-        Role::Standby if leader.is_some() => "leading",
-        Role::Standby | Role::Connecting | Role::Refused => "none",
+fn term(status: &HaStatus) -> TermBody {
+    let leader = status.leader.leader.as_ref();
+    let state = match status.term.state {
+        TermState::None => "none",
+        TermState::Recovering => "recovering",
+        TermState::Leading => "leading",
+        TermState::Suspended => "suspended",
     };
     TermBody {
         state,
-        epoch: view.epoch.get(),
+        epoch: status.leader.epoch.get(),
+        process: status.term.process.as_ref().map(ToString::to_string),
         since: leader.map_or(-1, |leader| time(leader.since_ms)),
+        state_since: status.term.since_ms.map_or(-1, time),
     }
 }
 
@@ -254,7 +257,7 @@ impl HaStatusBody {
             epoch: status.leader.epoch.get(),
             cluster_incarnation: incarnation.map(ToString::to_string),
             leader: leader.map(LeaderBody::from),
-            term: term(status.role, &status.leader),
+            term: term(status),
             members,
             members_error,
             store_health: status.health.as_ref().ok().map(StoreBody::from),

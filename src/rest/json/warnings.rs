@@ -63,6 +63,10 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
 
 /// etcd's alarm for a database that has reached its quota.
 const NO_SPACE: &str = "NOSPACE";
+/// etcd's alarm for members whose data differ.
+const CORRUPT: &str = "CORRUPT";
+/// Fewer free bytes than that, and the embedded store takes nothing new.
+const FULL: u64 = 1024 * 1024;
 
 /// What is to be said of the store, with the operator's commands where there are any.
 pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
@@ -73,6 +77,19 @@ pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
              Make room: etcdctl alarm list; etcdctl endpoint status -w json (revision); etcdctl compact REVISION; \
              etcdctl defrag --cluster; etcdctl alarm disarm. Start etcd with --auto-compaction-retention, and with a larger \
              --quota-backend-bytes if that does not last"
+                .to_owned(),
+        );
+    } else if health.alarms.iter().any(|alarm| alarm == CORRUPT) {
+        warnings.push(
+            "etcd's members disagree on their data, and it answers no reads or writes: the leader decides nothing new, running \
+             tasks go on. Find the odd member (etcdctl endpoint hashkv --cluster), replace it (etcdctl member remove, member add), \
+             then etcdctl alarm disarm"
+                .to_owned(),
+        );
+    } else if store == "embedded" && health.free_bytes.is_some_and(|free| free < FULL) {
+        warnings.push(
+            "the disk of the embedded store is full: the leader goes on and deletes, from space kept in reserve, and a standby can \
+             take over; submissions are refused, and what jobs have to write waits. Free that disk"
                 .to_owned(),
         );
     } else if store == "etcd" && is_nearly_full(health) {
@@ -114,5 +131,20 @@ mod tests {
         let said = store_warnings("embedded", &filling).join("\n");
         assert!(!said.contains("etcdctl"), "{said}");
         assert!(store_warnings("etcd", &StoreHealth::default()).is_empty());
+        let corrupt = StoreHealth {
+            alarms: vec![CORRUPT.to_owned()],
+            ..StoreHealth::default()
+        };
+        let said = store_warnings("etcd", &corrupt).join("\n");
+        assert!(
+            said.contains("hashkv") && !said.contains("compact"),
+            "{said}"
+        );
+        let full = StoreHealth {
+            free_bytes: Some(0),
+            ..StoreHealth::default()
+        };
+        let said = store_warnings("embedded", &full).join("\n");
+        assert!(said.contains("Free that disk"), "{said}");
     }
 }

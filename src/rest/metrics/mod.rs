@@ -94,6 +94,14 @@ fn process(out: &mut Exposition, status: &HaStatus) {
     ];
     let help = "This process; always 1";
     out.family("tanist_build_info", Kind::Gauge, help, [(labels, 1.0)]);
+    let help = "Log lines that were dropped, as nobody read standard error";
+    let dropped = number(crate::telemetry::dropped_log_lines());
+    out.single(
+        "tanist_log_dropped_lines_total",
+        Kind::Counter,
+        help,
+        dropped,
+    );
     let leader = status.leader.leader.as_ref();
     let is_leader = status.role == Role::Leading
         && leader.is_some_and(|leader| leader.process == status.process);

@@ -15,7 +15,9 @@ async fn the_leader_and_the_members_are_told_by_any_process() {
         "epoch": 7, "process": "jm-1", "rest-address": "jm:10", "rpc-address": null, "since": 1000
     });
     assert_eq!(body["leader"], leader);
-    let term = json!({"state": "leading", "epoch": 7, "since": 1000});
+    let term = json!({
+        "state": "leading", "epoch": 7, "process": "jm-1", "since": 1000, "state-since": 1000
+    });
     assert_eq!(body["term"], term);
     for (name, value) in [("store", "etcd"), ("process", "jm-2"), ("role", "standby")] {
         assert_eq!(body[name], value, "{name}");

@@ -25,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
-use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord};
+use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStanding};
 
 /// A Dispatcher that first gives the errors of its script, then answers.
 #[derive(Debug, Default)]
@@ -214,6 +214,7 @@ impl ClusterView for ScriptedView {
             process: ProcessId::new("jm-2"),
             role: self.role(),
             leader: self.leader(),
+            term: TermStanding::of_view(&self.leader()),
             members: Ok(vec![member("jm-1", 10), member("jm-2", 20)]),
             cache: CacheStatus::default(),
             health: Ok(StoreHealth::default()),

@@ -12,6 +12,7 @@ use tanist_proto::v1 as pb;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use super::super::abandoned::whose_refusal;
 use super::messages::{beat_of, millis, question_message, reply_of};
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
@@ -52,7 +53,13 @@ async fn connect(address: &str) -> Result<Channel, Break> {
         .map_err(|_| Break::NoAnswer)?
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true);
-    endpoint.connect().await.map_err(|error| break_of(&error))
+    match endpoint.connect().await {
+        Ok(channel) => Ok(channel),
+        Err(error) => Err(match break_of(&error) {
+            Break::Refused => whose_refusal(address).await,
+            other => other,
+        }),
+    }
 }
 
 /// What an error of the transport says about the other side.

@@ -39,6 +39,7 @@ pub fn beat_message(cluster_id: &str, beat: Beat) -> pb::Beat {
         runtime_turn_age_ms: beat.turns.runtime.map(millis),
         dispatcher_turn_age_ms: beat.turns.dispatcher.map(millis),
         resource_manager_turn_age_ms: beat.turns.resource_manager.map(millis),
+        since_ms: beat.since_ms,
     }
 }
 
@@ -84,6 +85,7 @@ pub fn beat_of(cluster_id: &str, message: pb::Beat) -> Beat {
         gave_up: Some(Epoch::new(message.gave_up_epoch)).filter(|epoch| *epoch != Epoch::ZERO),
         cached_change: message.cached_change,
         witnesses: message.witnesses,
+        since_ms: message.since_ms,
     }
 }
 
@@ -147,6 +149,7 @@ mod tests {
                 done: 3,
                 total: 9,
             },
+            since_ms: Some(1000),
             turns: Turns {
                 runtime: Some(Duration::from_millis(3)),
                 dispatcher: Some(Duration::ZERO),

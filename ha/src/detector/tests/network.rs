@@ -80,6 +80,7 @@ impl Network {
             process: process.clone(),
             timing: Timing {
                 deposes_earlier_self: false,
+                unheard_holdoff: Duration::from_millis(1100),
                 ..Timing::default()
             },
             clock,
@@ -197,7 +198,15 @@ impl Network {
         let cut = state.cuts.get(&(from.to_owned(), to.to_owned()));
         let node = state.nodes.get(to).filter(|_| !state.dead.contains(to));
         match (cut, node) {
-            (Some(Cut::Refused), _) | (None, None) => Err(Break::Refused),
+            (Some(Cut::Refused), _) | (None, None) => {
+                let host = |name: &str| state.nodes.get(name)?.identity.host.clone();
+                let here = host(from).is_some_and(|own| Some(own) == host(to));
+                Err(if here {
+                    Break::RefusedHere
+                } else {
+                    Break::Refused
+                })
+            }
             (Some(Cut::Silent), _) => Ok(None),
             (None, Some(_)) if state.frozen.contains(to) => Ok(None),
             (None, Some(node)) => Ok(Some(node.clone())),
@@ -232,6 +241,7 @@ impl Network {
             stance,
             host: node.identity.host.clone(),
             progress: Progress::default(),
+            since_ms: None,
             turns: Turns::default(),
             gave_up: state.gave_up.get(node.identity.process.as_str()).copied(),
             cached_change: state

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::network::{Cut, Network, Process};
 use crate::detector::TransferError;
 use crate::detector::beat::{Invitation, Question, Reply};
+use crate::detector::service::PEER;
 use crate::election::{Detection, Epoch, Leadership, ProcessId};
 
 const BOUND: Duration = Duration::from_secs(5);
@@ -100,6 +101,99 @@ async fn a_link_that_is_broken_between_one_standby_and_the_leader_deposes_nobody
             "{cut:?}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_link_and_one_witness_that_lost_the_leader_depose_nobody() {
+    for cut in [Cut::Silent, Cut::Refused] {
+        let network = Network::default();
+        network.add_witness("tm-1");
+        network.add_witness("tm-2");
+        let a = network.start("a", "x").await;
+        a.leads(1).await;
+        let _b = network.start("b", "y").await;
+        sleep(Duration::from_secs(1)).await;
+        network.cut("b", "a", cut);
+        network.cut("tm-1", "a", cut);
+        sleep(Duration::from_secs(120)).await;
+        assert!(a.holds(1), "{cut:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_leader_elsewhere_is_followed_at_once_when_task_managers_are_the_witnesses() {
+    let network = Network::default();
+    network.add_witness("tm-1");
+    network.add_witness("tm-2");
+    let a = network.start("a", "x").await;
+    a.leads(1).await;
+    let b = network.start("b", "y").await;
+    sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
+    network.kill("a");
+    assert_eq!(detection_of(&b).await, Detection::LostBySeveral);
+    assert!(
+        start.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// `a` was confirmed, and lost its lease before `b` started.
+async fn suspended_alone() -> (Network, Process) {
+    let network = Network::default();
+    let a = network.start("a", "x").await;
+    let session = a.leads(1).await;
+    let addresses = std::collections::BTreeMap::from([(PEER.to_owned(), "a".to_owned())]);
+    let confirmed = a.election.confirm(&session, addresses, BOUND).await;
+    confirmed.expect("confirmed");
+    network.store.partition(&ProcessId::new("a"));
+    network.store.expire(&ProcessId::new("a"));
+    a.until("suspended", |now| matches!(now, Leadership::Suspended(_)))
+        .await;
+    (network, a)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_starts_while_the_leader_is_suspended_leaves_the_term_to_it() {
+    let (network, a) = suspended_alone().await;
+    let b = network.start("b", "y").await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(!b.holds(2), "it hears the suspended term");
+    network.store.heal(&ProcessId::new("a"));
+    a.leads(1).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(a.holds(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_starts_while_the_leader_stays_suspended_follows_it_after_the_bound() {
+    let (network, _a) = suspended_alone().await;
+    let start = Instant::now();
+    let b = network.start("b", "y").await;
+    assert_eq!(detection_of(&b).await, Detection::LeaseExpired);
+    let took = start.elapsed();
+    assert!(took > Duration::from_secs(9), "{took:?}");
+    assert!(took < Duration::from_secs(12), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_starts_when_the_last_leader_is_dead_or_silent_waits_shortly() {
+    let (network, _a) = suspended_alone().await;
+    network.kill("a");
+    let start = Instant::now();
+    let b = network.start("b", "y").await;
+    b.leads(2).await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(300), "{took:?}");
+
+    let (network, _a) = suspended_alone().await;
+    network.freeze("a");
+    let start = Instant::now();
+    let b = network.start("b", "y").await;
+    b.leads(2).await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(1500), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

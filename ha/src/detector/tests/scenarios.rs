@@ -33,6 +33,7 @@ pub(super) fn beat(incarnation: &str, stance: Stance) -> Beat {
         stance,
         host: Some(host("there")),
         progress: Progress::default(),
+        since_ms: None,
         turns: Turns::default(),
         gave_up: None,
         cached_change: 0,
@@ -107,7 +108,7 @@ impl Standby {
 
 fn deposed(effects: &[Effect]) -> Option<Detection> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Depose(_, evidence) => Some(evidence.detection),
+        Effect::Depose { evidence, .. } => Some(evidence.detection),
         _ => None,
     })
 }
@@ -130,10 +131,14 @@ fn a_refusal_on_the_leaders_own_host_proves_that_its_process_is_gone() {
     let effects = b.broken(Break::Ended);
     assert!(connects(&effects) && deposed(&effects).is_none());
     assert_eq!(
-        deposed(&b.broken(Break::Refused)),
+        deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone)
     );
-    assert_eq!(deposed(&b.broken(Break::Refused)), None, "once is enough");
+    assert_eq!(
+        deposed(&b.broken(Break::RefusedHere)),
+        None,
+        "once is enough"
+    );
 }
 
 #[test]
@@ -151,6 +156,21 @@ fn a_refusal_elsewhere_may_be_a_firewalls_and_others_are_asked() {
 }
 
 #[test]
+fn one_that_lost_it_among_many_that_hear_it_deposes_nobody() {
+    let mut b = Standby::hearing("here");
+    b.broken(Break::Ended);
+    let inquiry = asked(&b.broken(Break::Refused)).expect("others are asked");
+    let hears = Some(Reply::Hears);
+    let replies = [hears, hears, Some(LOST), hears];
+    assert_eq!(deposed(&b.answers(inquiry, &replies)), None);
+    let inquiry = b.ticks_until_asked();
+    assert_eq!(deposed(&b.answers(inquiry, &[Some(LOST), hears])), None);
+    let inquiry = b.ticks_until_asked();
+    let replies = [Some(LOST), hears, Some(LOST)];
+    assert!(deposed(&b.answers(inquiry, &replies)).is_some());
+}
+
+#[test]
 fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
     let mut b = Standby::hearing("there");
     b.broken(Break::Ended);
@@ -159,7 +179,7 @@ fn a_process_that_is_just_ending_is_tried_until_its_port_refuses() {
         assert!(connects(&effects) && asked(&effects).is_none());
     }
     assert_eq!(
-        deposed(&b.broken(Break::Refused)),
+        deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone)
     );
 }
@@ -209,9 +229,60 @@ fn a_beat_ends_an_inquiry_and_takes_a_wish_to_depose_back() {
     let inquiry = b.ticks_until_asked();
     assert!(deposed(&b.answers(inquiry, &[Some(LOST)])).is_some());
     let effects = b.tell(Event::Beat(leading()));
-    assert!(
-        effects.contains(&Effect::Spare(Epoch::new(7))),
-        "{effects:?}"
+    let spared = |effect: &Effect| matches!(effect, Effect::Spare { .. });
+    assert!(effects.iter().any(spared), "{effects:?}");
+}
+
+#[test]
+fn a_wish_to_depose_that_failed_takes_no_later_one_back() {
+    let mut b = Standby::hearing("there");
+    let gone = |b: &mut Standby| {
+        b.broken(Break::Ended);
+        let effects = b.broken(Break::RefusedHere);
+        effects.iter().find_map(|effect| match effect {
+            Effect::Depose { wish, .. } => Some(*wish),
+            _ => None,
+        })
+    };
+    let first = gone(&mut b).expect("it is gone");
+    let effects = b.tell(Event::Beat(leading()));
+    assert!(effects.contains(&Effect::Spare { wish: first }));
+    let second = gone(&mut b).expect("it is gone again");
+    // What became of the first is told only now: the second is under way all the same.
+    b.tell(Event::DeposeFailed { wish: first });
+    b.ticks(20);
+    assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
+    b.tell(Event::DeposeFailed { wish: second });
+    b.ticks(20);
+    assert!(deposed(&b.broken(Break::RefusedHere)).is_some());
+}
+
+#[test]
+fn a_refusal_proves_nothing_where_another_host_may_have_refused() {
+    // A copy of the leader's host has its identity.
+    let mut b = Standby::hearing("there");
+    b.broken(Break::Ended);
+    assert_eq!(deposed(&b.broken(Break::Refused)), None);
+    let copied = Target {
+        host: Some(host("there")),
+        ..target()
+    };
+    let mut b = Standby::on("there");
+    b.tell(Event::Watch(Some(copied.clone())));
+    assert_eq!(deposed(&b.broken(Break::RefusedOnLoopback)), None);
+    // The leader was heard there, so that it is this host's.
+    b.tell(Event::Beat(leading()));
+    b.broken(Break::Ended);
+    assert_eq!(
+        deposed(&b.broken(Break::RefusedOnLoopback)),
+        Some(Detection::ProcessGone)
+    );
+    let mut b = Standby::on("there");
+    b.tell(Event::Watch(Some(copied)));
+    assert_eq!(
+        deposed(&b.broken(Break::RefusedHere)),
+        Some(Detection::ProcessGone),
+        "no other host has that address"
     );
 }
 
@@ -242,7 +313,7 @@ fn false_alarms_double_the_wait_for_silence_and_cost_proof_nothing() {
     b.tell(Event::Beat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
-        deposed(&b.broken(Break::Refused)),
+        deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone)
     );
 }
@@ -271,7 +342,7 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
         b
     };
     let mut b = watching();
-    assert_eq!(deposed(&b.broken(Break::Refused)), None);
+    assert_eq!(deposed(&b.broken(Break::RefusedHere)), None);
     assert_eq!(asked(&b.ticks(100)), None, "others know no better address");
     let somebody = Beat {
         process: ProcessId::new("c"),
@@ -283,7 +354,7 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
     b.tell(Event::Watch(Some(target())));
     b.broken(Break::Ended);
     assert_eq!(
-        deposed(&b.broken(Break::Refused)),
+        deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone)
     );
     let mut b = watching();
@@ -291,7 +362,7 @@ fn what_happens_where_an_earlier_start_of_the_leader_was_says_nothing_about_its_
     b.tell(Event::Beat(leading()));
     b.broken(Break::Ended);
     assert_eq!(
-        deposed(&b.broken(Break::Refused)),
+        deposed(&b.broken(Break::RefusedHere)),
         Some(Detection::ProcessGone)
     );
 }
@@ -305,7 +376,7 @@ fn an_own_earlier_start_is_deposed_when_it_answers_no_more() {
     let gone = Some(Detection::OwnEarlierIncarnation);
     let mut b = Standby::on("there");
     assert_eq!(deposed(&b.tell(Event::Watch(Some(own.clone())))), None);
-    assert_eq!(deposed(&b.broken(Break::Refused)), gone);
+    assert_eq!(deposed(&b.broken(Break::RefusedHere)), gone);
 
     // It has never said where it is reached.
     let unconfirmed = Target {

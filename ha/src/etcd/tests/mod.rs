@@ -1,6 +1,7 @@
 //! The backend against real servers: what is etcd's own. What all backends share is the conformance suite's.
 
 mod election;
+mod health;
 mod outages;
 mod records;
 mod space;

@@ -248,6 +248,11 @@ impl EtcdCluster {
         self.servers.iter().map(EtcdServer::endpoint).collect()
     }
 
+    /// `127.0.0.1:port` of all members.
+    pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.servers.iter().map(EtcdServer::address).collect()
+    }
+
     /// The members, to be killed, stopped and restarted one by one.
     pub fn servers(&mut self) -> &mut [EtcdServer] {
         &mut self.servers

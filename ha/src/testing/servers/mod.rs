@@ -171,6 +171,17 @@ impl ServerProcess {
         }
     }
 
+    fn has_ended(&mut self) -> bool {
+        let has_ended = match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => true,
+        };
+        if has_ended {
+            self.tell_guard("");
+        }
+        has_ended
+    }
+
     fn signal(&self, signal: Signal) {
         let child = self
             .child

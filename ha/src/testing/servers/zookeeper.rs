@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct ZooKeeperServerOptions {
     pub max_session_timeout: Option<Duration>,
     /// The Java heap, which holds all data, in MiB.
     pub heap_mib: u32,
+    /// Where a single server keeps its data, if not in its own directory: on a disk that fills up.
+    pub data: Option<PathBuf>,
     /// Further lines of `zoo.cfg`.
     pub extra: Vec<String>,
 }
@@ -37,6 +39,7 @@ impl Default for ZooKeeperServerOptions {
             tick_time: Duration::from_millis(500),
             max_session_timeout: None,
             heap_mib: 256,
+            data: None,
             extra: Vec::new(),
         }
     }
@@ -113,10 +116,15 @@ impl ZooKeeperServer {
 
     fn write_files(&self) -> std::io::Result<()> {
         let directory = self.process.directory();
-        let data = directory.join("data");
+        let data = self.data();
         std::fs::create_dir_all(&data)?;
         std::fs::write(data.join("myid"), self.member.id.to_string())?;
         std::fs::write(directory.join("zoo.cfg"), self.configuration(&data))
+    }
+
+    fn data(&self) -> PathBuf {
+        let own = || self.process.directory().join("data");
+        self.options.data.clone().unwrap_or_else(own)
     }
 
     fn configuration(&self, data: &Path) -> String {
@@ -181,6 +189,11 @@ impl ZooKeeperServer {
         self.process.signal(Signal::CONT);
     }
 
+    /// Whether its process has ended by itself, or was killed.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.has_ended()
+    }
+
     /// Starts it again with the data that it had, killing it first if it runs, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.spawn()?;
@@ -196,8 +209,7 @@ impl ZooKeeperServer {
 
     fn wipe(&mut self) -> Result<(), ServerError> {
         self.process.kill();
-        std::fs::remove_dir_all(self.process.directory().join("data"))
-            .map_err(io_error("cannot remove ZooKeeper's data"))
+        std::fs::remove_dir_all(self.data()).map_err(io_error("cannot remove ZooKeeper's data"))
     }
 }
 
@@ -236,6 +248,11 @@ impl ZooKeeperEnsemble {
     /// The addresses of all members.
     pub fn endpoints(&self) -> Vec<String> {
         self.servers.iter().map(ZooKeeperServer::endpoint).collect()
+    }
+
+    /// `127.0.0.1:port` of all members.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(ZooKeeperServer::address).collect()
     }
 
     /// The members, to be killed, stopped and restarted one by one.

@@ -1,4 +1,6 @@
-//! Components in one process, on paused time, connected through [`LocalConnector`].
+//! Components in one process, on paused time, connected through [`LocalConnector`]; and in [`programs`], tasks that run programs.
+
+mod programs;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tanist::gateway::fencing::HighestEpoch;
+use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
     GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords, JobStandings,
     LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
@@ -19,6 +22,7 @@ use tanist::task_executor::{
     TaskStart,
 };
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
+use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
@@ -62,6 +66,7 @@ impl JobMasterGateway for TakingJobMaster {
         };
         let registration = pb::RegistrationResponse {
             answer: Some(Answer::Success(success)),
+            ..pb::RegistrationResponse::default()
         };
         let registration = Some(registration);
         Ok(pb::RegisterTaskManagerResponse {
@@ -124,12 +129,16 @@ impl TaskLauncher for NoTasks {
     fn release_task(&self, _: JobId, _: JobVertexId, _: u32, _: Generation) {}
 
     fn release_job(&self, _: JobId, _: Generation) {}
+
+    fn kept_outputs(&self) -> watch::Receiver<usize> {
+        watch::channel(0).1
+    }
 }
 
 /// One leader at a time, and TaskExecutors that follow it.
 struct Cluster {
     connector: LocalConnector,
-    leader: watch::Sender<Option<LeaderInformation>>,
+    leaders: watch::Sender<LeaderView>,
     highest: HighestEpoch,
 }
 
@@ -137,7 +146,7 @@ impl Cluster {
     fn new() -> Cluster {
         Cluster {
             connector: LocalConnector::default(),
-            leader: watch::Sender::new(None),
+            leaders: watch::Sender::default(),
             highest: HighestEpoch::default(),
         }
     }
@@ -148,6 +157,7 @@ impl Cluster {
         let incarnation = ClusterIncarnation::new("c1");
         let services = ResourceManagerServices {
             connector: Arc::new(self.connector.clone()),
+            refusals: Arc::new(RefusalsCount),
             term: Term {
                 cluster_id: "test".to_owned(),
                 incarnation: incarnation.clone(),
@@ -164,15 +174,17 @@ impl Cluster {
             .put_resource_manager(&address, Arc::new(manager.handle()));
         self.connector
             .put_job_master(&address, job, job_master.clone());
-        self.highest
-            .observe(&incarnation, Epoch::new(epoch))
-            .expect("a younger term");
-        self.leader.send_replace(Some(LeaderInformation {
+        let leader = LeaderInformation {
             epoch: Epoch::new(epoch),
             process: ProcessId::new(address.as_str()),
             addresses: BTreeMap::from([("rpc".to_owned(), address)]),
             since_ms: 0,
-        }));
+        };
+        self.leaders.send_replace(LeaderView {
+            incarnation: Some(incarnation),
+            epoch: Epoch::new(epoch),
+            leader: Some(leader),
+        });
         (manager, job_master)
     }
 
@@ -180,7 +192,7 @@ impl Cluster {
         let address = format!("{name}:1");
         let services = TaskExecutorServices {
             connector: Arc::new(self.connector.clone()),
-            leader: self.leader.subscribe(),
+            leaders: self.leaders.subscribe(),
             highest_epoch: self.highest.clone(),
             records: Arc::new(NoStore),
             launcher: Arc::new(NoTasks),

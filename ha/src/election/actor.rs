@@ -1,0 +1,362 @@
+//! The election of one process as an actor: feeds the [`core`](super::core), runs its effects on a driver, and hands
+//! out leadership as a value.
+//!
+//! One request is in flight at a time for each of read, advance, attach and resign.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use crate::clock::{Moment, wall_clock_ms};
+use crate::election::core::{Effect, ElectionCore, Event, Standing, Term};
+use crate::election::deposing::{Wish, Wishes};
+use crate::election::driver::{
+    ClusterIncarnation, ElectionDriver, ElectionView, Epoch, SessionState,
+};
+use crate::election::service::ElectionOptions;
+use crate::election::session::{LeaderSession, Leadership};
+use crate::election::takeover::{Detection, Evidence, Former, Takeover};
+use crate::error::{Error, Result};
+use crate::store::Fence;
+
+/// What is asked of a running election.
+#[derive(Debug)]
+pub(super) enum Command {
+    Depose {
+        wish: Wish,
+        epoch: Epoch,
+        evidence: Option<Evidence>,
+        reply: oneshot::Sender<Result<Epoch>>,
+    },
+    Explain {
+        epoch: Epoch,
+        evidence: Evidence,
+    },
+    Spare(Wish),
+    Vouched {
+        epoch: Epoch,
+        until: Option<Moment>,
+    },
+    Resign {
+        reply: oneshot::Sender<()>,
+    },
+    Heard(Epoch),
+}
+
+/// See the module.
+pub(super) struct ElectionActor {
+    driver: Arc<dyn ElectionDriver>,
+    observed: watch::Receiver<Option<ElectionView>>,
+    session: watch::Receiver<SessionState>,
+    core: ElectionCore,
+    options: ElectionOptions,
+    mailbox: mpsc::Receiver<Command>,
+    requests: JoinSet<Event>,
+    standing: watch::Sender<Standing>,
+    leadership: watch::Sender<Leadership>,
+    /// Ends with the present term.
+    over: CancellationToken,
+    /// What was said in advance about the end of that epoch's term.
+    explanation: Option<(Epoch, Evidence)>,
+    /// How the term of that epoch came about, if the last request for it was applied.
+    attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
+    wishes: Wishes,
+    resigning: Vec<oneshot::Sender<()>>,
+    stop: CancellationToken,
+}
+
+impl ElectionActor {
+    pub(super) fn new(
+        driver: Arc<dyn ElectionDriver>,
+        options: ElectionOptions,
+        mailbox: mpsc::Receiver<Command>,
+        leadership: watch::Sender<Leadership>,
+        stop: CancellationToken,
+    ) -> ElectionActor {
+        let core = ElectionCore::new(
+            options.process.clone(),
+            ClusterIncarnation::generate(),
+            options.timing,
+        );
+        ElectionActor {
+            observed: driver.observed(),
+            session: driver.session(),
+            driver,
+            core,
+            options,
+            mailbox,
+            requests: JoinSet::new(),
+            standing: watch::Sender::new(Standing::Standby),
+            leadership,
+            over: CancellationToken::new(),
+            explanation: None,
+            attempt: None,
+            wishes: Wishes::default(),
+            resigning: Vec::new(),
+            stop,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut wake: Option<Moment> = None;
+        self.session.mark_changed();
+        self.observed.mark_changed();
+        loop {
+            let clock = self.options.clock;
+            let sleep = wake.map(|at| at.since(clock.now()));
+            let event = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                Some(done) = self.requests.join_next(), if !self.requests.is_empty() => match done {
+                    Ok(event) => event,
+                    Err(failure) => {
+                        error!(%failure, "a request of the election panicked");
+                        Event::Wake
+                    }
+                },
+                Ok(()) = self.session.changed() => {
+                    Event::Session(self.session.borrow_and_update().clone())
+                }
+                Ok(()) = self.observed.changed() => {
+                    match self.observed.borrow_and_update().clone() {
+                        Some(view) => Event::View(view),
+                        None => continue,
+                    }
+                }
+                Some(command) = self.mailbox.recv() => self.take_command(command),
+                () = sleep_for(sleep) => Event::Wake,
+                else => break,
+            };
+            wake = None;
+            for effect in self.core.handle(clock.now(), event) {
+                match effect {
+                    Effect::WakeAt(at) => wake = Some(at),
+                    other => self.run_effect(other),
+                }
+            }
+            self.answer_waiting();
+        }
+        self.over.cancel();
+    }
+
+    fn take_command(&mut self, command: Command) -> Event {
+        match command {
+            Command::Depose { epoch, reply, .. }
+                if self.core.term().is_some_and(|term| term.epoch == epoch) =>
+            {
+                let text = "a process does not depose itself: it resigns";
+                let _ = reply.send(Err(Error::Misconfigured(text.into())));
+                Event::Wake
+            }
+            Command::Depose {
+                wish,
+                epoch,
+                evidence,
+                reply,
+            } => {
+                let reason = evidence
+                    .as_ref()
+                    .map_or(Detection::Invited, |e| e.detection);
+                info!(%epoch, %reason, "deposing the leader");
+                self.wishes.add(wish, epoch, evidence, reply);
+                Event::Depose(epoch)
+            }
+            Command::Explain { epoch, evidence } => {
+                if self.explanation.as_ref().is_none_or(|(of, _)| *of != epoch) {
+                    self.explanation = Some((epoch, evidence));
+                }
+                Event::Wake
+            }
+            Command::Spare(wish) => match self.wishes.withdraw(wish) {
+                Some(epoch) => {
+                    info!(%epoch, "the leader is not deposed after all");
+                    Event::Spare(epoch)
+                }
+                None => Event::Wake,
+            },
+            Command::Vouched { epoch, until } => Event::Vouched { epoch, until },
+            Command::Resign { reply } => {
+                self.resigning.push(reply);
+                Event::Resign
+            }
+            Command::Heard(epoch) => Event::Heard(epoch),
+        }
+    }
+
+    fn run_effect(&mut self, effect: Effect) {
+        let driver = self.driver.clone();
+        match effect {
+            Effect::Read => {
+                self.requests
+                    .spawn(async move { Event::ReadReply(driver.read().await) });
+            }
+            Effect::Advance { seen, next, leader } => {
+                debug!(epoch = %next.epoch, "taking leadership");
+                self.attempt = Some((next.epoch, self.reason_to_take(&seen)));
+                self.requests.spawn(async move {
+                    Event::AdvanceReply(driver.advance(&seen, &next, &leader).await)
+                });
+            }
+            Effect::Attach { token, leader } => {
+                info!(epoch = %leader.epoch, "attaching the term to a new lease or session");
+                self.requests.spawn(async move {
+                    let reply = driver.attach(token, &leader).await;
+                    Event::AttachReply { token, reply }
+                });
+            }
+            Effect::Resign { token } => {
+                self.requests
+                    .spawn(async move { Event::ResignReply(driver.resign(token).await) });
+            }
+            Effect::Publish(standing) => self.publish(standing),
+            Effect::WakeAt(_) => {}
+        }
+    }
+
+    fn publish(&mut self, standing: Standing) {
+        self.standing.send_replace(standing.clone());
+        let leadership = match standing {
+            Standing::Standby => Leadership::Standby,
+            Standing::Leading(term) => match self.present_session(&term) {
+                Some(session) => {
+                    info!(epoch = %term.epoch, "leading again, the store confirmed the term");
+                    Leadership::Granted(session)
+                }
+                None => {
+                    info!(epoch = %term.epoch, "leadership granted");
+                    Leadership::Granted(self.begin_session(&term))
+                }
+            },
+            Standing::Suspended(term) => {
+                warn!(epoch = %term.epoch, "leadership suspended: the store does not confirm it");
+                let session = self.present_session(&term);
+                Leadership::Suspended(session.unwrap_or_else(|| self.begin_session(&term)))
+            }
+            Standing::Over(epoch) => {
+                info!(%epoch, "the term is over");
+                self.over.cancel();
+                Leadership::Over(epoch)
+            }
+            Standing::Refused { expected, found } => {
+                self.over.cancel();
+                let expected = expected.to_string();
+                let found = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
+                let refusal = Error::OtherIncarnation { expected, found };
+                error!(%refusal, "this process stops taking part");
+                Leadership::Refused(refusal.to_string())
+            }
+        };
+        self.leadership.send_replace(leadership);
+    }
+
+    /// Why leadership as in `seen` is taken. `None` if nobody led before.
+    fn reason_to_take(&self, seen: &ElectionView) -> Option<(Epoch, Evidence)> {
+        let former = seen.youngest();
+        if former == Epoch::ZERO {
+            return None;
+        }
+        let explanation = self.explanation.as_ref();
+        let explanation = explanation.filter(|(epoch, _)| *epoch == former);
+        let known = match self.wishes.reason(former) {
+            Some(reason) => reason,
+            None => explanation.map(|(_, evidence)| evidence),
+        };
+        if let Some(known) = known {
+            return Some((former, known.clone()));
+        }
+        let leases_end = matches!(
+            &*self.session.borrow(),
+            SessionState::Alive {
+                deadline: Some(_),
+                ..
+            }
+        );
+        let detection = match &seen.leader {
+            Some(leader) if leader.process == self.options.process => {
+                Detection::OwnEarlierIncarnation
+            }
+            Some(_) => Detection::Invited,
+            None if self.core.was_resigned(seen) => Detection::Resigned,
+            None if leases_end => Detection::LeaseExpired,
+            None => Detection::ProcessGone,
+        };
+        let process = match (&seen.leader, &seen.info) {
+            (Some(leader), _) => Some(leader.process.clone()),
+            (None, Some(info)) if info.epoch == former => Some(info.process.clone()),
+            (None, _) => None,
+        };
+        let evidence = Evidence {
+            detection,
+            former: Former {
+                process,
+                ..Former::default()
+            },
+            last_beat: None,
+            detected: self.options.clock.now(),
+        };
+        Some((former, evidence))
+    }
+
+    fn present_session(&self, term: &Term) -> Option<LeaderSession> {
+        let leadership = self.leadership.borrow();
+        leadership
+            .session()
+            .filter(|session| session.epoch() == term.epoch)
+            .cloned()
+    }
+
+    fn begin_session(&mut self, term: &Term) -> LeaderSession {
+        self.over = CancellationToken::new();
+        let attempt = self
+            .attempt
+            .take()
+            .filter(|(epoch, _)| *epoch == term.epoch);
+        let takeover = attempt
+            .and_then(|(_, reason)| reason)
+            .map(|(former_epoch, evidence)| Takeover {
+                former_epoch,
+                evidence,
+                granted: self.options.clock.now(),
+                granted_ms: wall_clock_ms(),
+            });
+        let incarnation = self
+            .core
+            .incarnation()
+            .cloned()
+            .unwrap_or_else(|| ClusterIncarnation::new(""));
+        LeaderSession::new(
+            self.options.process.clone(),
+            Fence {
+                epoch: term.epoch,
+                token: term.token,
+                incarnation,
+            },
+            self.options.clock,
+            self.driver.session(),
+            self.standing.subscribe(),
+            self.over.clone(),
+            takeover,
+        )
+    }
+
+    fn answer_waiting(&mut self) {
+        let highest = self.core.highest();
+        self.wishes.answer(highest);
+        if !self.core.is_resigning() {
+            for reply in self.resigning.drain(..) {
+                let _ = reply.send(());
+            }
+        }
+    }
+}
+
+async fn sleep_for(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}

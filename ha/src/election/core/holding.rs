@@ -1,0 +1,132 @@
+//! How the core holds a term: suspends it when the store does not confirm it, attaches it again, gives it up.
+//!
+//! None of this ends a term but the store's word or resigning.
+
+use super::{Effect, ElectionCore, Phase, Standing, Term};
+use crate::clock::Moment;
+use crate::election::driver::{Attempt, ElectionView, EpochToken, LeaderKey};
+use crate::error::Result;
+
+impl ElectionCore {
+    pub(super) fn suspend_if_unsure(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Phase::Leading(term) = &self.phase else {
+            return;
+        };
+        if self.session.is_believed_at(now) && self.holds_leader_key(term) {
+            return;
+        }
+        let term = term.clone();
+        effects.push(Effect::Publish(Standing::Suspended(term.clone())));
+        self.phase = Phase::Suspended {
+            term,
+            attaching: false,
+        };
+    }
+
+    /// Whether, as far as is known, `leader` is this process's key under its living session.
+    fn holds_leader_key(&self, term: &Term) -> bool {
+        match &self.view {
+            Some(view) if view.youngest() == term.epoch => {
+                view.leader.as_ref().is_some_and(|leader| {
+                    leader.epoch == term.epoch && Some(&leader.nonce) == self.session.nonce()
+                })
+            }
+            // Nothing is known from within the term yet.
+            Some(_) | None => true,
+        }
+    }
+
+    /// Suspended, and the store says that the epoch is unchanged: leads again, attached to the living session.
+    pub(super) fn reattach(
+        &mut self,
+        now: Moment,
+        view: &ElectionView,
+        term: Term,
+        effects: &mut Vec<Effect>,
+    ) {
+        let nonce = match self.session.nonce() {
+            Some(nonce) if self.session.is_believed_at(now) => nonce.clone(),
+            Some(_) | None => {
+                self.pause(now);
+                return;
+            }
+        };
+        let mine = LeaderKey {
+            epoch: term.epoch,
+            process: self.process.clone(),
+            nonce,
+        };
+        if view.leader.as_ref() == Some(&mine) {
+            self.grant(term, effects);
+        } else {
+            effects.push(Effect::Attach {
+                token: term.token,
+                leader: mine,
+            });
+            self.phase = Phase::Suspended {
+                term,
+                attaching: true,
+            };
+        }
+    }
+
+    pub(super) fn on_attach(
+        &mut self,
+        now: Moment,
+        token: EpochToken,
+        reply: Result<Attempt>,
+        effects: &mut Vec<Effect>,
+    ) {
+        // The answer to an earlier term's request says nothing about this one.
+        match &mut self.phase {
+            Phase::Suspended { term, attaching } if term.token == token => *attaching = false,
+            Phase::Suspended { .. }
+            | Phase::Standby
+            | Phase::Taking(_)
+            | Phase::Leading(_)
+            | Phase::Resigning { .. }
+            | Phase::Refused => return,
+        }
+        // Applied or unknown: the next read says which, and what to do follows from it.
+        match reply {
+            Ok(Attempt::Applied(_)) => {}
+            Ok(Attempt::Refused(view)) => {
+                self.pause(now);
+                self.see(view, false, effects);
+                if !self.doubted && matches!(&self.phase, Phase::Suspended { .. }) {
+                    // Also where the number of the epoch does not show it: the store lets this term attach no more.
+                    self.end_term(effects);
+                }
+            }
+            Err(_) => self.pause(now),
+        }
+    }
+
+    pub(super) fn start_resigning(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(term) = self.term().cloned() {
+            effects.push(Effect::Publish(Standing::Over(term.epoch)));
+            self.phase = Phase::Resigning {
+                term,
+                in_flight: false,
+            };
+        }
+    }
+
+    pub(super) fn on_resign(&mut self, now: Moment, reply: Result<Attempt>) {
+        let Phase::Resigning { in_flight, .. } = &mut self.phase else {
+            return;
+        };
+        match reply {
+            Ok(_) => {
+                self.phase = Phase::Standby;
+                self.view = None;
+                self.hold_off_until = Some(now.after(self.timing.resign_holdoff));
+            }
+            // The same request again, until the answer is definite.
+            Err(_) => {
+                *in_flight = false;
+                self.pause(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Wishes to end another process's term: who waits for it, and why it is wanted.
+//!
+//! Each wish has a number, so that taking one back leaves those alone that others have, or that came later. Not here:
+//! whether the term is over, which the store says.
+
+use std::fmt;
+
+use tokio::sync::oneshot;
+
+use crate::election::driver::Epoch;
+use crate::election::takeover::Evidence;
+use crate::error::{Error, Result};
+
+/// Tells a wish to depose from every other one of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wish(pub(super) u64);
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    wish: Wish,
+    epoch: Epoch,
+    evidence: Option<Evidence>,
+    reply: oneshot::Sender<Result<Epoch>>,
+}
+
+/// Those that wait at present, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    waiting: Vec<Waiting>,
+}
+
+impl Wishes {
+    pub(super) fn add(
+        &mut self,
+        wish: Wish,
+        epoch: Epoch,
+        evidence: Option<Evidence>,
+        reply: oneshot::Sender<Result<Epoch>>,
+    ) {
+        self.waiting.push(Waiting {
+            wish,
+            epoch,
+            evidence,
+            reply,
+        });
+    }
+
+    /// Takes a wish back. Returns its epoch if nobody else wants that term to end.
+    pub(super) fn withdraw(&mut self, wish: Wish) -> Option<Epoch> {
+        let place = self.waiting.iter().position(|one| one.wish == wish)?;
+        let Waiting { epoch, reply, .. } = self.waiting.remove(place);
+        let text = "the wish to depose was withdrawn";
+        let _: Result<_, _> = reply.send(Err(Error::Misconfigured(text.into())));
+        let wanted = self.waiting.iter().any(|one| one.epoch == epoch);
+        (!wanted).then_some(epoch)
+    }
+
+    /// Why the youngest wish wants the term of that epoch to end. The outer `None`: nobody wants that.
+    pub(super) fn reason(&self, epoch: Epoch) -> Option<Option<&Evidence>> {
+        let wishes = self.waiting.iter().rev();
+        let mut wishes = wishes.filter(|one| one.epoch == epoch);
+        wishes.next().map(|one| one.evidence.as_ref())
+    }
+
+    /// Answers those whose term is over.
+    pub(super) fn answer(&mut self, highest: Epoch) {
+        for one in self
+            .waiting
+            .extract_if(.., |waiting| highest > waiting.epoch)
+        {
+            let _ = one.reply.send(Ok(highest));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taking_a_wish_back_leaves_later_ones_alone() {
+        let mut wishes = Wishes::default();
+        let epoch = Epoch::new(7);
+        let (first, mut first_answer) = oneshot::channel();
+        let (second, mut second_answer) = oneshot::channel();
+        wishes.add(Wish(1), epoch, None, first);
+        wishes.add(Wish(2), epoch, None, second);
+        assert_eq!(wishes.withdraw(Wish(1)), None, "the second is still there");
+        assert!(matches!(first_answer.try_recv(), Ok(Err(_))));
+        assert_eq!(wishes.withdraw(Wish(1)), None, "it is gone already");
+        assert!(second_answer.try_recv().is_err(), "it waits");
+        assert!(wishes.reason(epoch).is_some());
+        assert_eq!(wishes.withdraw(Wish(2)), Some(epoch));
+        assert!(wishes.reason(epoch).is_none());
+    }
+
+    #[test]
+    fn those_whose_term_is_over_are_answered() {
+        let mut wishes = Wishes::default();
+        let (reply, mut answer) = oneshot::channel();
+        wishes.add(Wish(1), Epoch::new(7), None, reply);
+        wishes.answer(Epoch::new(7));
+        assert!(answer.try_recv().is_err());
+        wishes.answer(Epoch::new(9));
+        assert!(matches!(answer.try_recv(), Ok(Ok(highest)) if highest == Epoch::new(9)));
+    }
+}

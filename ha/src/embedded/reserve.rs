@@ -1,0 +1,95 @@
+//! Space kept beside the data for the day on which the disk is full: deletions and elections need some themselves, since
+//! SQLite writes what it deletes into its log first.
+//!
+//! The file `reserve` holds nothing. It is given up when a deletion, or a write of the election, finds no space, and made again,
+//! as large as there is room, before anything is put: so what is put never takes it, and a full store can always be emptied and be
+//! led. Any process may give it up or make it; where the file system can't reserve space there is none.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+/// What is kept where there is room: as much as SQLite's log grows to before it is written from its beginning again.
+const WHOLE: u64 = 4 * 1024 * 1024;
+/// With less than that nothing is put.
+const LEAST: u64 = 1024 * 1024;
+/// What `st_blocks` counts in.
+const BLOCK: u64 = 512;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    path: PathBuf,
+}
+
+impl Reserve {
+    /// That of the database at this path.
+    pub(super) fn beside(database: &Path) -> Reserve {
+        Reserve {
+            path: database.with_file_name("reserve"),
+        }
+    }
+
+    /// Makes it if it is missing. False: there is no room for it. Other troubles are left to those whose writes meet them.
+    pub(super) fn keep(&self) -> bool {
+        let reserved = std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * BLOCK);
+        if reserved >= LEAST {
+            return true;
+        }
+        let mut options = OpenOptions::new();
+        match options.create(true).append(true).open(&self.path) {
+            Ok(file) => reserve(&file),
+            Err(error) => !is_lack_of_space(Errno::from_io_error(&error)),
+        }
+    }
+
+    /// Gives its space to others. False: there was none.
+    pub(super) fn give_up(&self) -> bool {
+        std::fs::remove_file(&self.path).is_ok()
+    }
+}
+
+fn is_lack_of_space(error: Option<Errno>) -> bool {
+    matches!(error, Some(Errno::NOSPC | Errno::DQUOT))
+}
+
+/// Some size from [`WHOLE`] down to [`LEAST`]; false: there is no room for either.
+fn reserve(file: &File) -> bool {
+    let mut size = WHOLE;
+    while size >= LEAST {
+        match fallocate(file, FallocateFlags::empty(), 0, size) {
+            Ok(()) => return true,
+            Err(error) if is_lack_of_space(Some(error)) => size /= 2,
+            Err(_) => return true,
+        }
+    }
+    // What may have been allocated on the way is not enough, and deletions may need it.
+    let _ = file.set_len(0);
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_made_given_up_and_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let reserve = Reserve::beside(&directory.path().join("store.db"));
+        assert!(!reserve.give_up(), "there is none yet");
+        for _ in 0..2 {
+            assert!(reserve.keep() && reserve.keep());
+            assert!(reserve.give_up());
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_no_lack_of_space() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let reserve = Reserve::beside(&directory.path().join("gone/store.db"));
+        assert!(reserve.keep());
+    }
+}

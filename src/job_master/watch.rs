@@ -1,0 +1,159 @@
+//! The part of the actor that watches over TaskManagers: who is silent, who refuses calls, and what of that counts.
+//!
+//! A TaskManager is lost when it was silent for `heartbeat.timeout`, when it says itself, often enough, that it knows nothing of
+//! this JobMaster, or when it refuses calls and is found to be gone ([`crate::gateway::refusals`]).
+
+use std::collections::BTreeMap;
+
+use tanist_proto::id::ResourceId;
+use tokio::time::Instant;
+
+use super::actor::JobMasterActor;
+use super::event::{Connection, Effect, Event, Registration};
+use super::options::millis;
+use crate::gateway::GatewayError;
+use crate::gateway::refusals::{Judged, Question, RefusedCalls};
+
+/// How a TaskManager has been heard of.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) registration: Registration,
+    pub(super) last_heard: Instant,
+    pub(super) refused: RefusedCalls,
+    pub(super) has_heartbeat_under_way: bool,
+}
+
+impl JobMasterActor {
+    /// A call was answered, or not. Gives the cause if the TaskManager is lost for that.
+    pub(super) fn note_called(
+        &mut self,
+        connection: &Connection,
+        error: Option<&GatewayError>,
+        is_heartbeat: bool,
+    ) -> Option<String> {
+        let threshold = self.options.rpc_failure_threshold;
+        let own_epoch = self.context.sender.epoch;
+        let peer = self.peers.get_mut(&connection.task_manager)?;
+        if peer.registration != connection.registration {
+            return None;
+        }
+        peer.has_heartbeat_under_way &= !is_heartbeat;
+        let Some(error) = error else {
+            peer.last_heard = Instant::now();
+            peer.refused.reached();
+            return None;
+        };
+        if threshold == 0 {
+            return None;
+        }
+        match error {
+            GatewayError::Unreachable { .. } => {
+                let question = peer.refused.refused(threshold)?;
+                self.judge(connection.clone(), error.to_string(), question);
+                None
+            }
+            // It was started anew, or connects again; if the latter, it is here before the next heartbeat.
+            GatewayError::NotFound(_) if is_heartbeat => {
+                peer.refused.failed(threshold).then(|| error.to_string())
+            }
+            GatewayError::Outdated { epoch, .. } if is_heartbeat && *epoch <= own_epoch => {
+                peer.refused.failed(threshold).then(|| error.to_string())
+            }
+            _ => None,
+        }
+    }
+
+    fn judge(&mut self, connection: Connection, cause: String, question: Question) {
+        if let Some(location) = self.core.location(&connection.task_manager) {
+            let address = location.rpc_address.clone();
+            self.calls
+                .judge(&mut self.io, connection, address, cause, question);
+        }
+    }
+
+    /// Whether a TaskManager that refused calls is gone.
+    pub(super) fn judged(&mut self, connection: Connection, cause: String, is_lost: bool) {
+        let threshold = self.options.rpc_failure_threshold;
+        let Some(peer) = self.peers.get_mut(&connection.task_manager) else {
+            return;
+        };
+        if peer.registration != connection.registration {
+            return;
+        }
+        match peer.refused.judged(is_lost, threshold) {
+            Judged::Lost => self.note(Event::TaskManagerLost { connection, cause }),
+            Judged::Ask(question) => self.judge(connection, cause, question),
+            Judged::Open => {}
+        }
+    }
+
+    /// Loses those that were silent for too long.
+    pub(super) fn lose_silent(&mut self) {
+        let now = Instant::now();
+        let timeout = self.options.heartbeat_timeout;
+        let silent = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| now - peer.last_heard >= timeout);
+        let silent: Vec<Connection> = silent
+            .map(|(id, peer)| Connection {
+                task_manager: id.clone(),
+                registration: peer.registration,
+            })
+            .collect();
+        for connection in silent {
+            let cause = format!("no heartbeat for {} ms", millis(timeout));
+            // If it lives, it learns that it has to register again.
+            if let Some(location) = self.core.location(&connection.task_manager).cloned() {
+                let (connection, cause) = (connection.clone(), cause.clone());
+                let goodbye = Effect::Disconnect {
+                    connection,
+                    location,
+                    cause,
+                };
+                self.calls.start(&mut self.io, &self.core, goodbye);
+            }
+            self.note(Event::TaskManagerLost { connection, cause });
+        }
+    }
+
+    /// Watches over exactly the TaskManagers that the core knows.
+    pub(super) fn follow_peers(&mut self) {
+        let connections = self.core.connections();
+        let known: BTreeMap<&ResourceId, Registration> = connections
+            .iter()
+            .map(|(connection, ..)| (&connection.task_manager, connection.registration))
+            .collect();
+        self.peers
+            .retain(|id, peer| known.get(id) == Some(&peer.registration));
+        for (id, registration) in known {
+            self.peers.entry(id.clone()).or_insert_with(|| Peer {
+                registration,
+                last_heard: Instant::now(),
+                refused: RefusedCalls::default(),
+                has_heartbeat_under_way: false,
+            });
+        }
+    }
+
+    /// Whoever stood still (a process that was stopped, a host that had no time for it) has heard nobody meanwhile: that is
+    /// not the silence of others. What waits for them waits as much longer, and they are asked at once.
+    pub(super) fn forgive_standstill(&mut self) {
+        let now = Instant::now();
+        let late = now.saturating_duration_since(self.next_heartbeat);
+        if late < self.options.heartbeat_interval {
+            return;
+        }
+        let job = &self.context.graph.job_id;
+        tracing::warn!(
+            job,
+            ?late,
+            "stood still, TaskManagers get as much more time"
+        );
+        for peer in self.peers.values_mut() {
+            peer.last_heard = (peer.last_heard + late).min(now);
+        }
+        self.core.put_off_deadlines(millis(late));
+        self.next_heartbeat = now;
+    }
+}

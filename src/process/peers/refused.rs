@@ -1,0 +1,300 @@
+//! Whether TaskManagers that refuse calls from afar are gone, or this process is cut off from them: the questions of the
+//! ResourceManager and the JobMasters, and the rule by which they are answered.
+//!
+//! - This process reaches at least half of all TaskManagers, over connections of their own: it is not cut off, and whoever
+//!   refuses counts as lost.
+//! - It reaches fewer: standbys are asked, as before every hand-over. Nobody is better off, or there is nobody else: they are
+//!   what is gone. A standby is better off: it is invited, and nothing counts.
+//! - Nobody could be asked, or who was invited did not lead: that is open.
+//!
+//! Questions that wait are answered together. Not here: who asks whom over which way ([`super::hand_over`]).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tanist_ha::detector::TransferError;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use super::hand_over::{Patience, Reach};
+use crate::gateway::refusals::{Refusals, RefusalsCount};
+use crate::resource_manager::Contact;
+
+/// Questions that may wait.
+const MAILBOX: usize = 1024;
+/// Of very many TaskManagers so many are asked.
+const MOST_ASKED: usize = 32;
+
+/// Whether the TaskManager at this address counts as lost.
+#[derive(Debug)]
+pub(in crate::process) struct RefusedQuestion {
+    pub(super) address: String,
+    pub(super) reply: oneshot::Sender<bool>,
+}
+
+/// What components ask, and where it is answered. Where processes do not watch each other, refusals count as such.
+pub(in crate::process) fn refusals(
+    is_watched: bool,
+) -> (Arc<dyn Refusals>, mpsc::Receiver<RefusedQuestion>) {
+    let (questions, answered) = mpsc::channel(MAILBOX);
+    let refusals: Arc<dyn Refusals> = match is_watched {
+        true => Arc::new(Questions(questions)),
+        false => Arc::new(RefusalsCount),
+    };
+    (refusals, answered)
+}
+
+#[derive(Debug)]
+struct Questions(mpsc::Sender<RefusedQuestion>);
+
+#[async_trait]
+impl Refusals for Questions {
+    async fn count(&self, address: &str) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let address = address.to_owned();
+        let is_asked = self.0.send(RefusedQuestion { address, reply }).await;
+        // Nobody answers any more when the term is over.
+        is_asked.is_ok() && answer.await.unwrap_or(false)
+    }
+}
+
+/// All that wait, after the first.
+pub(super) fn waiting(
+    first: RefusedQuestion,
+    questions: &mut mpsc::Receiver<RefusedQuestion>,
+) -> Vec<RefusedQuestion> {
+    let mut asked = vec![first];
+    while let Ok(question) = questions.try_recv() {
+        asked.push(question);
+    }
+    asked
+}
+
+/// Answers them by the rule of the module.
+pub(super) async fn answer(
+    asked: Vec<RefusedQuestion>,
+    patience: &mut Patience,
+    reach: &dyn Reach,
+) {
+    let addresses: BTreeSet<String> = asked.iter().map(|it| it.address.clone()).collect();
+    let lost = judge(&addresses, patience, reach).await;
+    for RefusedQuestion { address, reply } in asked {
+        // Who asked may have heard from it meanwhile.
+        let _nobody_waits = reply.send(lost.contains(&address));
+    }
+}
+
+/// Those of `asked` that count as lost.
+async fn judge(
+    asked: &BTreeSet<String>,
+    patience: &mut Patience,
+    reach: &dyn Reach,
+) -> BTreeSet<String> {
+    let contacts = reach.contacts().await;
+    let all: BTreeSet<String> = contacts
+        .into_iter()
+        .map(|Contact { address, .. }| address)
+        .collect();
+    let sample = sample(all.union(asked).cloned().collect());
+    let reached: BTreeSet<String> = reach.reached(&sample).await.into_iter().collect();
+    let unreached: Vec<String> = sample
+        .iter()
+        .filter(|it| !reached.contains(*it))
+        .cloned()
+        .collect();
+    // Whoever answers on another connection is not gone, whatever became of the first one.
+    let gone: BTreeSet<String> = asked.difference(&reached).cloned().collect();
+    if unreached.len() * 2 <= sample.len() {
+        return gone;
+    }
+    let (unreached_here, asked_here) = (unreached.len(), sample.len());
+    let others = match patience.is_over() {
+        true => reach
+            .hand_over(unreached)
+            .await
+            .map(|epoch| epoch.is_some()),
+        false => reach.is_anyone_better_off(unreached).await,
+    };
+    match others {
+        Ok(false) => gone,
+        // Nobody stands by: there is nobody who could tell, if there is anybody at all.
+        Err(TransferError::NobodyStandsBy) if reach.count_others().await == Some(0) => gone,
+        Ok(true) => {
+            info!(
+                asked = asked_here,
+                unreached = unreached_here,
+                "TaskManagers refuse this process and not others: none is taken for lost"
+            );
+            patience.begin();
+            BTreeSet::new()
+        }
+        Err(error) => {
+            warn!(
+                asked = asked_here, unreached = unreached_here, %error,
+                "TaskManagers refuse this process, and nobody can tell whether they are gone"
+            );
+            if matches!(error, TransferError::Failed(_)) {
+                patience.begin();
+            }
+            BTreeSet::new()
+        }
+    }
+}
+
+/// All of them, or of very many some from everywhere.
+fn sample(all: Vec<String>) -> Vec<String> {
+    let step = all.len().div_ceil(MOST_ASKED).max(1);
+    all.into_iter().step_by(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tanist_ha::election::Epoch;
+
+    use super::*;
+
+    /// TaskManagers `tm-0` to `tm-<all>`, of which the first are not reached from here.
+    #[derive(Debug)]
+    struct Scripted {
+        all: usize,
+        unreached: usize,
+        standbys: Result<bool, TransferError>,
+        others: usize,
+        invited: AtomicU32,
+    }
+
+    impl Default for Scripted {
+        fn default() -> Scripted {
+            Scripted {
+                all: 3,
+                unreached: 3,
+                standbys: Ok(false),
+                others: 2,
+                invited: AtomicU32::new(0),
+            }
+        }
+    }
+
+    fn name(number: usize) -> String {
+        format!("tm-{number:03}")
+    }
+
+    #[async_trait]
+    impl Reach for Scripted {
+        async fn contacts(&self) -> Vec<Contact> {
+            let contact = |number| Contact {
+                address: name(number),
+                silent_for: Duration::ZERO,
+                refused: 0,
+            };
+            (0..self.all).map(contact).collect()
+        }
+
+        async fn reached(&self, addresses: &[String]) -> Vec<String> {
+            let is_reached = |address: &&String| **address >= name(self.unreached);
+            addresses.iter().filter(is_reached).cloned().collect()
+        }
+
+        async fn hand_over(&self, missed: Vec<String>) -> Result<Option<Epoch>, TransferError> {
+            self.invited.fetch_add(1, Ordering::Relaxed);
+            let better = self.is_anyone_better_off(missed).await?;
+            Ok(better.then_some(Epoch::new(2)))
+        }
+
+        async fn is_anyone_better_off(&self, _: Vec<String>) -> Result<bool, TransferError> {
+            self.standbys.clone()
+        }
+
+        async fn count_others(&self) -> Option<usize> {
+            Some(self.others)
+        }
+    }
+
+    async fn lost(reach: &Scripted, asked: &[usize]) -> usize {
+        let asked = asked.iter().map(|number| name(*number)).collect();
+        judge(&asked, &mut Patience::default(), reach).await.len()
+    }
+
+    #[tokio::test]
+    async fn one_of_many_that_refuses_counts_without_asking_standbys() {
+        for (all, unreached) in [(3, 1), (2, 1), (100, 1), (100, 40)] {
+            let reach = Scripted {
+                all,
+                unreached,
+                standbys: Ok(true),
+                ..Scripted::default()
+            };
+            assert_eq!(lost(&reach, &[0]).await, 1, "{unreached} of {all}");
+            assert_eq!(reach.invited.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn when_most_refuse_nothing_counts_before_standbys_were_asked() {
+        let failed = || TransferError::Failed("no answer".to_owned());
+        for (standbys, others, expected) in [
+            (Ok(true), 2, 0),
+            (Ok(false), 2, 1),
+            (Err(TransferError::NobodyStandsBy), 0, 1),
+            // They are there and don't answer: this process may be cut off from them too.
+            (Err(TransferError::NobodyStandsBy), 1, 0),
+            (Err(failed()), 2, 0),
+        ] {
+            let reach = Scripted {
+                standbys: standbys.clone(),
+                others,
+                ..Scripted::default()
+            };
+            assert_eq!(lost(&reach, &[0]).await, expected, "{standbys:?}, {others}");
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_answers_another_connection_is_not_lost() {
+        let reach = Scripted {
+            unreached: 1,
+            ..Scripted::default()
+        };
+        assert_eq!(lost(&reach, &[0, 1]).await, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn soon_after_an_invitation_standbys_are_asked_and_nobody_is_invited() {
+        let reach = Scripted {
+            standbys: Ok(true),
+            ..Scripted::default()
+        };
+        let mut patience = Patience::default();
+        for _ in 0..2 {
+            let lost = judge(&[name(0)].into(), &mut patience, &reach).await;
+            assert_eq!(lost.len(), 0);
+        }
+        assert_eq!(reach.invited.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn questions_that_wait_are_answered_together_and_those_of_an_old_term_with_no() {
+        let (refusals, mut questions) = refusals(true);
+        let asked = ["tm-000", "tm-001"].map(|address| {
+            let refusals = refusals.clone();
+            tokio::spawn(async move { refusals.count(address).await })
+        });
+        let first = questions.recv().await.expect("one");
+        while questions.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let waiting = waiting(first, &mut questions);
+        assert_eq!(waiting.len(), 2);
+        let reach = Scripted::default();
+        answer(waiting, &mut Patience::default(), &reach).await;
+        for question in asked {
+            assert!(question.await.expect("answered"));
+        }
+        drop(questions);
+        assert!(!refusals.count("tm-000").await);
+    }
+}

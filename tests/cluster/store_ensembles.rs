@@ -1,0 +1,133 @@
+//! The store is an ensemble of three servers, of which some are lost: a follower, the one that leads the others, the quorum for
+//! longer than every lease. None of it is the leader's trouble. If the leader goes together with the quorum, a standby leads as soon
+//! as the store is back. One story a store, as ensembles are dear.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
+use tokio::time::Instant;
+
+use crate::support::{PROGRAM, RunningOn};
+
+/// Longer than the leases and sessions of these tests, which the stores grant for 2 s.
+const OUTAGE: Duration = Duration::from_millis(3500);
+/// How long what follows may take on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+/// How long the job runs: longer than all that is done to its store.
+const JOB_SECONDS: u64 = 35;
+/// Of ZooKeeper: three servers on a busy machine need more than the shortest there is to notice each other.
+const SESSION: &str = "2 s";
+/// For so long the leader is left alone while it is heard, as it may come back late to an ensemble that has just come back.
+const HOLD_OFF: &str = "30 s";
+
+on_stores! {
+    etcd(Etcd) {
+        whatever_an_ensemble_loses_is_no_trouble_of_the_leader,
+    }
+    zookeeper(ZooKeeper) {
+        whatever_an_ensemble_loses_is_no_trouble_of_the_leader,
+    }
+}
+
+async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::ensemble(kind).await?)
+        .set("high-availability.detector.hold-off-timeout", HOLD_OFF)
+        .set(
+            "high-availability.zookeeper.client.session-timeout",
+            SESSION,
+        )
+        .start()
+        .await?;
+    let running = RunningOn::start(&mut cluster, JOB_SECONDS).await?;
+
+    // A follower is lost, and said to be.
+    let leading = cluster.store().leading_member().await?;
+    let follower = (leading + 1) % 3;
+    cluster.store().kill_member(follower)?;
+    shows_servers_away(&mut cluster, 1).await?;
+    check_led_by_the_first(&mut cluster, &running).await?;
+    cluster.store().restart_member(follower).await?;
+    shows_servers_away(&mut cluster, 0).await?;
+
+    // The one that leads the others is lost.
+    let leading = cluster.store().leading_member().await?;
+    cluster.store().kill_member(leading)?;
+    check_led_by_the_first(&mut cluster, &running).await?;
+    cluster.store().restart_member(leading).await?;
+
+    // Two are lost, for longer than every lease.
+    let lost = [leading, (leading + 1) % 3];
+    for member in lost {
+        cluster.store().kill_member(member)?;
+    }
+    tokio::time::sleep(OUTAGE).await;
+    running.check_untouched(&mut cluster).await?;
+    cluster.store().restart_member(lost[0]).await?;
+    let back = Instant::now();
+    check_led_by_the_first(&mut cluster, &running).await?;
+    println!("{kind}: led on after {:?}", back.elapsed());
+
+    // The same again, and the leader is lost meanwhile.
+    cluster.store().kill_member(lost[0])?;
+    cluster.jobmanager(running.first.index).kill();
+    tokio::time::sleep(OUTAGE).await;
+    let started = Instant::now();
+    cluster.store().restart_member(lost[0]).await?;
+    let back = Instant::now();
+    let standby = 1 - running.first.index;
+    cluster
+        .jobmanager(standby)
+        .says("leadership confirmed", BOUND)
+        .await?;
+    println!(
+        "{kind}: another one leads {:?} after the quorum served, {:?} after it was started",
+        back.elapsed(),
+        started.elapsed()
+    );
+    let second = cluster.successor_of(&running.first).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .await
+}
+
+/// The store confirms the first leader's term, and no task was touched.
+async fn check_led_by_the_first(cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
+    let leads = |status: &Value| {
+        status["term"]["state"] == "leading" && status["store-health"]["latency"].is_number()
+    };
+    let status = cluster
+        .wait_for_rest("a confirmed term", BOUND, "/v1/ha/status", leads)
+        .await?;
+    ensure!(
+        status["leader"]["epoch"] == running.first.epoch,
+        "another term: {status}"
+    );
+    // Answered after a read of the store that still finds this term.
+    let path = format!("/v1/jobs/{}?consistent=true", running.workload.job());
+    let runs = |job: &Value| job["state"] == "RUNNING";
+    cluster
+        .wait_for_rest("a confirmed answer", BOUND, &path, runs)
+        .await?;
+    running.check_untouched(cluster).await
+}
+
+/// So many of the store's servers are shown as unreachable, and warned of.
+async fn shows_servers_away(cluster: &mut Cluster, away: usize) -> anyhow::Result<()> {
+    let shows = |status: &Value| {
+        let servers = status["store-health"]["servers"].as_array();
+        let servers = servers.map(Vec::as_slice).unwrap_or_default();
+        let unreachable = |server: &&Value| server["role"] == "unreachable";
+        let warned = status["warnings"].to_string().contains("gives no answer");
+        servers.len() == 3
+            && servers.iter().filter(unreachable).count() == away
+            && warned == (away > 0)
+    };
+    let what = format!("{away} servers that are away");
+    let shown = cluster.wait_for_rest(&what, BOUND, "/v1/ha/status", shows);
+    shown.await.context("the store's servers")?;
+    Ok(())
+}

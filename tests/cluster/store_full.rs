@@ -1,0 +1,149 @@
+//! The disk of the store is full. No task and no leader minds; what can't be stored is refused or waits, and goes on when there is
+//! space again. (etcd is full by its quota long before its disk: `ha/src/etcd/tests/space.rs`.)
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{ClusterBuilder, Store, StoreKind, small_file_system, wait_for};
+use tanist_ha::keys::Kind;
+use tanist_ha::testing::servers::ZooKeeperServerOptions;
+
+use crate::support::{PROGRAM, RunningOn, WordsAndTicks, cluster_on};
+
+/// How long what follows may take on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+/// Longer than the sessions of these tests.
+const OUTAGE: Duration = Duration::from_secs(2);
+
+on_networks! {
+    embedded(Embedded) {
+        a_full_embedded_store_deletes_is_led_and_refuses_submissions,
+    }
+    zookeeper(ZooKeeper) {
+        a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader,
+    }
+}
+
+/// A file that takes all space of a file system.
+struct Ballast(PathBuf);
+
+impl Ballast {
+    fn fill(disk: &Path) -> anyhow::Result<Ballast> {
+        let path = disk.join("ballast");
+        let mut file = std::fs::File::create(&path)?;
+        for size in [64 * 1024, 4096, 1] {
+            while file.write_all(&vec![1; size]).is_ok() {}
+        }
+        Ok(Ballast(path))
+    }
+
+    fn remove(self) -> anyhow::Result<()> {
+        Ok(std::fs::remove_file(self.0)?)
+    }
+}
+
+async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let disk = small_file_system("store", 32 * 1024 * 1024)?;
+    let mut cluster = cluster_on(kind)
+        .await?
+        .store_directory(&disk)
+        .slots(4)
+        .set("jobstore.expiration-time", "6 s")
+        .set("client.timeout", "600 ms")
+        .start()
+        .await?;
+    let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
+    let running = RunningOn::start(&mut cluster, 34).await?;
+    cluster.submit(&ended.submission).await?;
+    cluster.wait_for_state(ended.job(), "FINISHED").await?;
+    let results = async |cluster: &tanist_chaos::Cluster| {
+        let dump = cluster.store_dump().await?;
+        anyhow::Ok(dump.items.get(&Kind::Results).map_or(0, Vec::len))
+    };
+    ensure!(results(&cluster).await? == 1, "its result is kept");
+
+    let ballast = Ballast::fill(&disk)?;
+    // The client repeats itself, and asks the one that will be left.
+    let waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
+    let standby = cluster.rest_address(1 - running.first.index).to_owned();
+    let (cli, submission) = (cluster.cli().clone(), waiting.submission.clone());
+    let submitting = tokio::spawn(async move { submission.submit(&cli, &standby).await });
+    let full = |status: &serde_json::Value| status["warnings"].to_string().contains("is full");
+    cluster
+        .wait_for_rest("the warning", BOUND, "/v1/ha/status", full)
+        .await?;
+    wait_for("the result to expire", BOUND, async || {
+        let left = results(&cluster).await?;
+        ensure!(left == 0, "{left} results");
+        anyhow::Ok(())
+    })
+    .await?;
+
+    // Elections have their space too.
+    cluster.jobmanager(running.first.index).kill();
+    let second = cluster.successor_of(&running.first).await?;
+    let graphs = cluster
+        .store_dump()
+        .await?
+        .items
+        .get(&Kind::Graphs)
+        .map_or(0, Vec::len);
+    ensure!(
+        graphs == 1 && !submitting.is_finished(),
+        "{graphs} graphs are stored"
+    );
+    ballast.remove()?;
+    submitting.await??.success()?;
+    cluster.wait_for_state(waiting.job(), "FINISHED").await?;
+    waiting.check_result()?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .await
+}
+
+async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let disk = small_file_system("zookeeper", 16 * 1024 * 1024)?;
+    let options = ZooKeeperServerOptions {
+        data: Some(disk.clone()),
+        // Logs are lengthened by so many KiB, by default 64 MiB.
+        extra: vec!["preAllocSize=64".to_owned()],
+        ..ZooKeeperServerOptions::default()
+    };
+    ensure!(kind == StoreKind::ZooKeeper, "{kind} has no such disk");
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own_zookeeper(options).await?)
+        .slots(4)
+        .start()
+        .await?;
+    let running = RunningOn::start(&mut cluster, 24).await?;
+    let ballast = Ballast::fill(&disk)?;
+    // What it can't log ends it; the client repeats itself.
+    let waiting = WordsAndTicks::prepare_in(&cluster, "waiting", 1)?;
+    let (cli, submission) = (cluster.cli().clone(), waiting.submission.clone());
+    let address = running.first.rest.clone();
+    let submitting = tokio::spawn(async move { submission.submit(&cli, &address).await });
+    wait_for("the end of ZooKeeper", BOUND, async || {
+        let ended = cluster.store().has_server_ended()?;
+        ensure!(ended, "it runs");
+        anyhow::Ok(())
+    })
+    .await?;
+    tokio::time::sleep(OUTAGE).await;
+    let suspended = |status: &serde_json::Value| status["term"]["state"] == "suspended";
+    cluster
+        .wait_for_rest("a suspended term", BOUND, "/v1/ha/status", suspended)
+        .await?;
+    running.check_untouched(&mut cluster).await?;
+
+    ballast.remove()?;
+    cluster.store().restart_server().await?;
+    submitting.await??.success()?;
+    cluster.wait_for_state(waiting.job(), "FINISHED").await?;
+    waiting.check_result()?;
+    running.check_finished_under_the_first(&mut cluster).await
+}
