@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{
-    Column, ColumnType, InputChannel, InputGate, JobEdge, JobGraph, JobVertex,
-    Operator as GraphOperator, Partitioning, TaskDeployment, TaskManagerLocation,
+    Column, ColumnType, Exchange as GraphExchange, InputChannel, InputGate, JobEdge, JobGraph,
+    JobVertex, Operator as GraphOperator, Partitioning, TaskDeployment, TaskManagerLocation,
 };
 use tokio::runtime::Handle;
 
@@ -65,6 +65,7 @@ impl TaskManager {
             name,
             "first",
             gate.clone() as _,
+            vec![std::env::temp_dir()],
             Handle::current(),
         );
         let exchange = exchange.await.expect("a free port");
@@ -144,6 +145,7 @@ impl GraphBuilder {
         }
         if let Some((source, partitioning, keys)) = input {
             self.graph.edges.push(JobEdge {
+                exchange: 0,
                 source: self.graph.vertices[source].id.clone(),
                 target: id.clone(),
                 partitioning: partitioning.into(),
@@ -158,6 +160,13 @@ impl GraphBuilder {
             max_parallelism: 128,
             slot_sharing_group: "default".to_owned(),
         });
+        self
+    }
+
+    /// Makes the last edge a blocking one.
+    pub(super) fn blocking(mut self) -> GraphBuilder {
+        let edge = self.graph.edges.last_mut().expect("there is an edge");
+        edge.set_exchange(GraphExchange::Blocking);
         self
     }
 

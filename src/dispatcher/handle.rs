@@ -43,6 +43,11 @@ pub(super) enum Command {
         job: JobId,
         reply: Reply<Arc<dyn JobMasterGateway>>,
     },
+    /// None where [`Command::JobMaster`] has to tell why.
+    JobMasters {
+        jobs: Vec<JobId>,
+        reply: Reply<Vec<Option<Arc<dyn JobMasterGateway>>>>,
+    },
     Overview {
         reply: Reply<pb::ClusterOverview>,
     },
@@ -82,6 +87,7 @@ impl Command {
             Command::List { reply } => drop(reply.send(Err(error))),
             Command::Describe { reply, .. } => drop(reply.send(Err(error))),
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
+            Command::JobMasters { reply, .. } => drop(reply.send(Err(error))),
             Command::Overview { reply } => drop(reply.send(Err(error))),
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
             Command::Consistent(command) => command.refuse(error),
@@ -135,6 +141,14 @@ impl DispatcherHandle {
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
     pub async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.ask(|reply| Command::JobMaster { job, reply }).await
+    }
+
+    /// The same of several jobs, in their order; none where [`DispatcherHandle::job_master`] has to tell why.
+    pub async fn job_masters(
+        &self,
+        jobs: Vec<JobId>,
+    ) -> GatewayResult<Vec<Option<Arc<dyn JobMasterGateway>>>> {
+        self.ask(|reply| Command::JobMasters { jobs, reply }).await
     }
 
     /// Completes when the Dispatcher has had a turn.

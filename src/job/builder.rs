@@ -19,9 +19,11 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::ArtifactSpec;
+use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
-use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
+use super::stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation};
 
 /// The start of a job: what concerns it as a whole, then its first step.
 #[derive(Debug, Clone)]
@@ -58,10 +60,24 @@ impl JobBuilder {
         self
     }
 
+    /// How records pass between chains whose steps do not say it.
+    #[must_use]
+    pub fn exchange(mut self, exchange: Exchange) -> JobBuilder {
+        self.graph.exchange = Some(exchange);
+        self
+    }
+
     /// When the job is restarted after a failure; see [`super::restart`].
     #[must_use]
     pub fn restart_strategy(mut self, strategy: v1::RestartStrategy) -> JobBuilder {
         self.graph.restart_strategy = Some(strategy);
+        self
+    }
+
+    /// A file that the job ships; see [`super::CompileOptions::artifact_dir`].
+    #[must_use]
+    pub fn artifact(mut self, artifact: ArtifactSpec) -> JobBuilder {
+        self.graph.artifacts.push(artifact);
         self
     }
 
@@ -84,6 +100,11 @@ impl JobBuilder {
         keys: u64,
     ) -> Steps {
         self.begin().datagen(name, rate, count, seed, keys)
+    }
+
+    /// See [`Steps::exec_source`].
+    pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.begin().exec_source(name, program)
     }
 
     /// See [`Steps::step`].
@@ -252,6 +273,26 @@ impl Steps {
         self.step(name, Transformation::FileSink { path: path.into() })
     }
 
+    /// Runs a program that gets records and gives records.
+    #[must_use]
+    pub fn exec(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.step(name, Transformation::Exec(Box::new(program)))
+    }
+
+    /// Runs a program that gives records.
+    #[must_use]
+    pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.step(name, Transformation::ExecSource(Box::new(program)))
+    }
+
+    /// Runs a program that gets records.
+    #[must_use]
+    pub fn exec_sink(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        let columns = Vec::new();
+        let program = ExecSpec { columns, ..program };
+        self.step(name, Transformation::ExecSink(Box::new(program)))
+    }
+
     /// Drops records.
     #[must_use]
     pub fn discard(self, name: impl Into<String>) -> Steps {
@@ -275,6 +316,12 @@ impl Steps {
     #[must_use]
     pub fn partitioned(self, partition: Partition) -> Steps {
         self.last(|step| step.partition = Some(partition))
+    }
+
+    /// Whether the last step reads its input while that is made, or when it is complete.
+    #[must_use]
+    pub fn exchanged(self, exchange: Exchange) -> Steps {
+        self.last(|step| step.exchange = Some(exchange))
     }
 
     /// The last step is a task of its own.

@@ -1,8 +1,8 @@
 //! From steps to vertices: which operators share a task, and what the vertices are called.
 //!
 //! Two operators are chained when all of this holds: the edge between them is forward, their parallelism and slot
-//! sharing group are the same, the second reads only the first and only it reads the first, and neither the options nor
-//! one of the two steps switches chaining off.
+//! sharing group are the same, the second reads only the first and only it reads the first, neither the options nor
+//! one of the two steps switches chaining off, and the second does not say that it wants its input complete.
 //!
 //! Vertex ids are a hash of the graph alone, so that the same job has the same ids in every process and every version.
 
@@ -10,6 +10,7 @@ use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::stream_graph::Exchange;
 use super::validate::{ResolvedJob, ResolvedOperator};
 
 /// Whether operators are chained at all.
@@ -55,6 +56,7 @@ pub(super) fn to_job_graph(
                 target: vertices[target].id.clone(),
                 partitioning: edge.partitioning as i32,
                 key_columns: edge.keys.clone(),
+                exchange: edge.exchange.unwrap_or(job.exchange).to_proto().into(),
             });
         }
     }
@@ -66,6 +68,7 @@ pub(super) fn to_job_graph(
         options: Some(v1::JobOptions {
             restart_strategy: job.restart_strategy,
         }),
+        artifacts: Vec::new(),
     }
 }
 
@@ -103,6 +106,7 @@ fn can_follow(operator: &ResolvedOperator, before: &ResolvedOperator) -> bool {
     let forward_only = matches!(
         operator.inputs.as_slice(),
         [edge] if edge.partitioning == v1::Partitioning::Forward
+            && edge.exchange != Some(Exchange::Blocking)
     );
     forward_only
         && operator.parallelism == before.parallelism

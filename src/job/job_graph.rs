@@ -5,8 +5,9 @@
 use std::collections::{HashMap, HashSet};
 
 use tanist_proto::id::{JobId, JobVertexId};
-use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
+use super::artifact;
 use super::operator::OperatorSpec;
 use super::problem::{MAX_PROBLEMS, listing};
 use super::restart;
@@ -42,8 +43,12 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
     if check.problems.is_empty() {
         check.ids_and_names();
         check.edges();
+        check.exchanges();
         check.totals();
         check.operators();
+        for problem in artifact::problems(graph) {
+            check.report(problem);
+        }
     }
     if check.problems.is_empty() {
         return Ok(());
@@ -197,6 +202,9 @@ impl<'a> Check<'a> {
             if !pairs.insert((source, target)) {
                 self.report(format!("{name}: there are two of it"));
             }
+            if Exchange::try_from(edge.exchange).is_err() {
+                self.report(format!("{name}: its exchange is not known"));
+            }
             match Partitioning::try_from(edge.partitioning) {
                 Ok(Partitioning::Unspecified) | Err(_) => {
                     self.report(format!("{name}: its partitioning is not known"));
@@ -233,6 +241,29 @@ impl<'a> Check<'a> {
                 ) => {}
             }
         }
+    }
+
+    /// A region runs as a whole, so nobody in it waits for the end of another.
+    fn exchanges(&mut self) {
+        let name_of = |id: &str| {
+            let vertex = self
+                .vertex_of
+                .get(id)
+                .map(|index| &self.graph.vertices[*index]);
+            shown(vertex.map_or(id, |vertex| vertex.name.as_str()))
+        };
+        let within = super::topology::blocking_edges_within_regions(self.graph);
+        let problems: Vec<String> = within
+            .into_iter()
+            .map(|edge| {
+                let (source, target) = (name_of(&edge.source), name_of(&edge.target));
+                format!(
+                    "{target} can't wait for {source} to finish: they are also connected by pipelined exchange, so that they run \
+                     together; make the exchange between them `pipelined`, or all others on the way `blocking`"
+                )
+            })
+            .collect();
+        problems.iter().for_each(|problem| self.report(problem));
     }
 
     fn totals(&mut self) {
@@ -289,6 +320,20 @@ impl<'a> Check<'a> {
                 })
                 .collect();
             let Some(inputs) = inputs else { continue };
+            let waits = edges.iter().zip(&inputs);
+            let endless: Vec<String> = waits
+                .filter(|(edge, input)| edge.exchange() == Exchange::Blocking && !input.bounded)
+                .filter_map(|(edge, _)| self.vertex_of.get(edge.source.as_str()))
+                .map(|source| {
+                    let (source, target) = (&graph.vertices[*source].name, &vertex.name);
+                    let (source, target) = (shown(source), shown(target));
+                    format!("{target} waits for the end of {source} (blocking exchange), which never ends")
+                })
+                .collect();
+            if !endless.is_empty() {
+                endless.iter().for_each(|problem| self.report(problem));
+                continue;
+            }
             let checked = vertex_output(
                 vertex,
                 &edges,

@@ -12,10 +12,12 @@
 //!
 //! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
 
+pub mod artifact;
 pub mod builder;
 mod builder_operators;
 mod chaining;
 pub mod compile;
+pub mod exec;
 pub mod expression;
 pub mod job_graph;
 pub mod operator;
@@ -31,18 +33,21 @@ mod typing;
 mod validate;
 mod yaml;
 
+pub use artifact::ArtifactSpec;
 pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
+pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::NamedExpression;
 pub use job_graph::{InvalidJobGraph, has_expressions, unsupported, validate_job_graph};
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};
-pub use stream_graph::{Partition, StreamGraph, StreamNode, Transformation, Windows};
+pub use stream_graph::{Exchange, Partition, StreamGraph, StreamNode, Transformation, Windows};
 pub use topology::{
-    edges_into, edges_out_of, fed_subtasks, feeding_subtasks, regions, slots_needed,
+    blocking_edges_within_regions, edges_into, edges_out_of, fed_subtasks, feeding_subtasks,
+    regions, slots_needed,
 };
 
 #[cfg(test)]

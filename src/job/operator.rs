@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::spec::{
     Aggregate, FlatMapRegex, FollowFiles, FormatCsv, ParseCsv, ParseJson, SocketSink, SocketSource,
@@ -112,6 +113,12 @@ pub enum OperatorSpec {
     Aggregate(Aggregate),
     /// Writes records as lines to a TCP server.
     SocketSink(SocketSink),
+    /// Runs a program that gets records and gives records.
+    Exec(Box<ExecSpec>),
+    /// Runs a program that gives records.
+    ExecSource(Box<ExecSpec>),
+    /// Runs a program that gets records; what it writes goes to the log.
+    ExecSink(Box<ExecSpec>),
 }
 
 /// How a filter compares.
@@ -207,6 +214,7 @@ impl OperatorSpec {
                 | OperatorSpec::FollowFiles(_)
                 | OperatorSpec::StdinSource {}
                 | OperatorSpec::SocketSource(_)
+                | OperatorSpec::ExecSource(_)
         )
     }
 
@@ -226,6 +234,7 @@ impl OperatorSpec {
                 | OperatorSpec::FileSink { .. }
                 | OperatorSpec::Discard {}
                 | OperatorSpec::SocketSink(_)
+                | OperatorSpec::ExecSink(_)
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
 use super::operator::OperatorSpec;
 use super::restart;
@@ -52,7 +52,11 @@ fn fmt_vertex(f: &mut fmt::Formatter<'_>, graph: &JobGraph, vertex: &JobVertex) 
             .iter()
             .find(|vertex| vertex.id == edge.source);
         let source = source.map_or(edge.source.as_str(), |vertex| vertex.name.as_str());
-        writeln!(f, "  reads {source}, {}", partitioning(edge))?;
+        let exchange = match edge.exchange() {
+            Exchange::Pipelined => "",
+            Exchange::Blocking => ", blocking",
+        };
+        writeln!(f, "  reads {source}, {}{exchange}", partitioning(edge))?;
     }
     for operator in &vertex.operators {
         let kind = OperatorSpec::from_json(&operator.spec);

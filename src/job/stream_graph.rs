@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::{self, ArtifactSpec};
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{InvalidJob, Position};
@@ -108,6 +110,12 @@ pub enum Transformation {
         /// None: over the whole input.
         windows: Option<Windows>,
     },
+    /// See [`super::OperatorSpec::Exec`].
+    Exec(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSource`].
+    ExecSource(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSink`].
+    ExecSink(Box<ExecSpec>),
 }
 
 /// Windows of event time as they are written.
@@ -161,13 +169,18 @@ impl Transformation {
             Transformation::Discard => "discard",
             Transformation::Operator(spec) => spec.kind(),
             Transformation::Aggregate { aggregations, .. } => Aggregate::kind(aggregations),
+            Transformation::Exec(_) => "exec",
+            Transformation::ExecSource(_) => "exec-source",
+            Transformation::ExecSink(_) => "exec-sink",
         }
     }
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
         match self {
-            Transformation::FileSource { .. } | Transformation::Datagen { .. } => true,
+            Transformation::FileSource { .. }
+            | Transformation::Datagen { .. }
+            | Transformation::ExecSource(_) => true,
             Transformation::Operator(spec) => spec.is_source(),
             _ => false,
         }
@@ -178,7 +191,8 @@ impl Transformation {
         match self {
             Transformation::Print { .. }
             | Transformation::FileSink { .. }
-            | Transformation::Discard => true,
+            | Transformation::Discard
+            | Transformation::ExecSink(_) => true,
             Transformation::Operator(spec) => spec.is_sink(),
             _ => false,
         }
@@ -242,6 +256,35 @@ impl Partition {
     }
 }
 
+/// When the input of a step can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exchange {
+    /// While it is made.
+    Pipelined,
+    /// When the step that makes it has finished.
+    Blocking,
+}
+
+impl Exchange {
+    /// Both of them.
+    pub const ALL: [Exchange; 2] = [Exchange::Pipelined, Exchange::Blocking];
+
+    /// Its name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exchange::Pipelined => "pipelined",
+            Exchange::Blocking => "blocking",
+        }
+    }
+
+    pub(super) fn to_proto(self) -> v1::Exchange {
+        match self {
+            Exchange::Pipelined => v1::Exchange::Pipelined,
+            Exchange::Blocking => v1::Exchange::Blocking,
+        }
+    }
+}
+
 /// One step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamNode {
@@ -253,6 +296,7 @@ pub struct StreamNode {
     pub(super) inputs: Option<Vec<String>>,
     pub(super) parallelism: Option<u32>,
     pub(super) partition: Option<Partition>,
+    pub(super) exchange: Option<Exchange>,
     pub(super) chaining: bool,
     pub(super) slot_sharing_group: Option<String>,
     pub(super) position: Option<Position>,
@@ -269,6 +313,7 @@ impl StreamNode {
             inputs: None,
             parallelism: None,
             partition: None,
+            exchange: None,
             chaining: true,
             slot_sharing_group: None,
             position: None,
@@ -313,7 +358,9 @@ pub struct StreamGraph {
     pub(super) parallelism: Option<u32>,
     pub(super) max_parallelism: Option<u32>,
     pub(super) chaining: Option<bool>,
+    pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    pub(super) artifacts: Vec<ArtifactSpec>,
 }
 
 impl StreamGraph {
@@ -324,7 +371,9 @@ impl StreamGraph {
             parallelism: None,
             max_parallelism: None,
             chaining: None,
+            exchange: None,
             restart_strategy: None,
+            artifacts: Vec::new(),
         }
     }
 
@@ -357,7 +406,8 @@ impl StreamGraph {
         let chaining = ChainingOptions {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };
-        let graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        let mut graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        graph.artifacts = artifact::read(&self.artifacts, options.artifact_dir.as_deref())?;
         // What leaves here passes the same check as what arrives from strangers (limits on totals live there).
         super::job_graph::validate_job_graph(&graph).map_err(|invalid| {
             let problem = |message| super::Problem::of_job(None, message);

@@ -1,45 +1,134 @@
 //! What follows from the shape of a JobGraph: its regions, the slots that it needs, who feeds whom. Functions of a valid
 //! graph; on any other they answer something and never panic.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use tanist_proto::id::JobVertexId;
-use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
-/// The pipelined regions: vertices that run, fail and restart together. All edges are pipelined, so these are the
-/// connected parts of the graph. Regions and the vertices in them stand in topological order.
+/// The pipelined regions: vertices that run, fail and restart together, which are those that pipelined edges connect, and
+/// regions that need each other's complete output. Regions, and the vertices in them, stand in topological order.
 pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
-    let index_of: HashMap<&str, usize> = index_of(graph);
-    // Union-find: each vertex points towards the first of its region.
-    let mut first: Vec<usize> = (0..graph.vertices.len()).collect();
-    fn find(first: &mut [usize], mut vertex: usize) -> usize {
-        while first[vertex] != vertex {
-            first[vertex] = first[first[vertex]];
-            vertex = first[vertex];
+    let region_of = region_of(graph);
+    let count = region_of.iter().max().map_or(0, |last| last + 1);
+    let mut regions: Vec<Vec<JobVertexId>> = vec![Vec::new(); count];
+    for (vertex, region) in graph.vertices.iter().zip(region_of) {
+        if let Ok(id) = vertex.id.parse() {
+            regions[region].push(id);
+        }
+    }
+    regions
+}
+
+/// The blocking edges within a region: they would wait for what can't end before them.
+pub fn blocking_edges_within_regions(graph: &JobGraph) -> Vec<&JobEdge> {
+    let region_of = region_of(graph);
+    let index_of = index_of(graph);
+    let is_within = |edge: &&JobEdge| {
+        let ends = ends(&index_of, edge);
+        let within = ends.is_some_and(|(source, target)| region_of[source] == region_of[target]);
+        within && edge.exchange() == Exchange::Blocking
+    };
+    graph.edges.iter().filter(is_within).collect()
+}
+
+/// The number of each vertex' region.
+fn region_of(graph: &JobGraph) -> Vec<usize> {
+    let index_of = index_of(graph);
+    let (mut parts, mut blocking) = (Parts::new(graph.vertices.len()), Vec::new());
+    for edge in &graph.edges {
+        let Some((source, target)) = ends(&index_of, edge) else {
+            continue;
+        };
+        match edge.exchange() {
+            Exchange::Pipelined => parts.join(source, target),
+            Exchange::Blocking => blocking.push((source, target)),
+        }
+    }
+    let order = loop {
+        match parts.in_order(&blocking) {
+            Ok(order) => break order,
+            Err((one, other)) => parts.join(one, other),
+        }
+    };
+    let place: HashMap<usize, usize> = order.into_iter().zip(0..).collect();
+    (0..graph.vertices.len())
+        .map(|vertex| place[&parts.first_of(vertex)])
+        .collect()
+}
+
+fn ends(index_of: &HashMap<&str, usize>, edge: &JobEdge) -> Option<(usize, usize)> {
+    let find = |vertex: &str| index_of.get(vertex).copied();
+    find(&edge.source).zip(find(&edge.target))
+}
+
+/// Vertices in disjoint sets, each named by its first vertex.
+struct Parts {
+    first: Vec<usize>,
+}
+
+impl Parts {
+    fn new(count: usize) -> Parts {
+        Parts {
+            first: (0..count).collect(),
+        }
+    }
+
+    fn first_of(&mut self, mut vertex: usize) -> usize {
+        while self.first[vertex] != vertex {
+            self.first[vertex] = self.first[self.first[vertex]];
+            vertex = self.first[vertex];
         }
         vertex
     }
-    for edge in &graph.edges {
-        let ends = index_of
-            .get(edge.source.as_str())
-            .zip(index_of.get(edge.target.as_str()));
-        if let Some((&source, &target)) = ends {
-            let (source, target) = (find(&mut first, source), find(&mut first, target));
-            first[source.max(target)] = source.min(target);
+
+    fn join(&mut self, one: usize, other: usize) {
+        let (one, other) = (self.first_of(one), self.first_of(other));
+        self.first[one.max(other)] = one.min(other);
+    }
+
+    /// The sets, each after those that edges lead from, in the order of their first vertices where there is a choice; or two
+    /// different sets of a circle.
+    fn in_order(&mut self, edges: &[(usize, usize)]) -> Result<Vec<usize>, (usize, usize)> {
+        let mut reads: BTreeMap<usize, BTreeSet<usize>> = (0..self.first.len())
+            .map(|vertex| (self.first_of(vertex), BTreeSet::new()))
+            .collect();
+        let mut read_by = reads.clone();
+        for (source, target) in edges {
+            let (source, target) = (self.first_of(*source), self.first_of(*target));
+            if source != target {
+                reads.entry(target).or_default().insert(source);
+                read_by.entry(source).or_default().insert(target);
+            }
         }
+        let is_free = |(set, read): (&usize, &BTreeSet<usize>)| read.is_empty().then_some(*set);
+        let mut ready: BTreeSet<usize> = reads.iter().filter_map(is_free).collect();
+        let mut order = Vec::with_capacity(reads.len());
+        while let Some(set) = ready.pop_first() {
+            order.push(set);
+            reads.remove(&set);
+            for target in &read_by[&set] {
+                if let Some(open) = reads.get_mut(target) {
+                    open.remove(&set);
+                    if open.is_empty() {
+                        ready.insert(*target);
+                    }
+                }
+            }
+        }
+        // Each set that is left reads one that is left: following them ends in a circle.
+        let Some(start) = reads.keys().next().copied() else {
+            return Ok(order);
+        };
+        let before = |set: usize| {
+            *reads[&set]
+                .first()
+                .expect("it waits for a set that is left")
+        };
+        let on_circle = (0..reads.len()).fold(start, |set, _| before(set));
+        Err((on_circle, before(on_circle)))
     }
-    let mut regions: Vec<Vec<JobVertexId>> = Vec::new();
-    let mut region_of: HashMap<usize, usize> = HashMap::new();
-    for (index, vertex) in graph.vertices.iter().enumerate() {
-        let Ok(id) = vertex.id.parse() else { continue };
-        let region = *region_of.entry(find(&mut first, index)).or_insert_with(|| {
-            regions.push(Vec::new());
-            regions.len() - 1
-        });
-        regions[region].push(id);
-    }
-    regions
 }
 
 /// How many slots run the whole graph: subtasks of one vertex need a slot each, those of different vertices in a slot
@@ -109,4 +198,70 @@ fn index_of(graph: &JobGraph) -> HashMap<&str, usize> {
         .enumerate()
         .map(|(index, vertex)| (vertex.id.as_str(), index))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A graph of so many vertices; edges that are blocking or not.
+    fn graph(count: u128, edges: &[(usize, usize, Exchange)]) -> JobGraph {
+        let id = |index: u128| JobVertexId::from_bits(index).to_string();
+        let vertex = |index| JobVertex {
+            id: id(index),
+            parallelism: 1,
+            ..JobVertex::default()
+        };
+        let edge = |(source, target, exchange): &(usize, usize, Exchange)| JobEdge {
+            source: id(*source as u128),
+            target: id(*target as u128),
+            exchange: (*exchange).into(),
+            ..JobEdge::default()
+        };
+        JobGraph {
+            vertices: (0..count).map(vertex).collect(),
+            edges: edges.iter().map(edge).collect(),
+            ..JobGraph::default()
+        }
+    }
+
+    #[test]
+    fn a_blocking_edge_parts_regions() {
+        let graph = graph(
+            3,
+            &[(0, 1, Exchange::Blocking), (1, 2, Exchange::Pipelined)],
+        );
+        assert_eq!(region_of(&graph), [0, 1, 1]);
+        assert!(blocking_edges_within_regions(&graph).is_empty());
+    }
+
+    #[test]
+    fn a_region_stands_after_those_whose_output_it_waits_for() {
+        // The region of 0 and 3 has the first vertex, but reads 1.
+        let edges = [(0, 3, Exchange::Pipelined), (1, 3, Exchange::Blocking)];
+        assert_eq!(region_of(&graph(4, &edges)), [1, 0, 2, 1]);
+    }
+
+    #[test]
+    fn regions_that_need_each_other_are_one() {
+        let edges = [
+            (0, 2, Exchange::Pipelined),
+            (1, 3, Exchange::Pipelined),
+            (0, 3, Exchange::Blocking),
+            (1, 2, Exchange::Blocking),
+        ];
+        let graph = graph(4, &edges);
+        assert_eq!(region_of(&graph), [0, 0, 0, 0]);
+        assert_eq!(blocking_edges_within_regions(&graph).len(), 2);
+    }
+
+    #[test]
+    fn a_blocking_edge_beside_a_pipelined_way_is_within_its_region() {
+        let edges = [
+            (0, 1, Exchange::Pipelined),
+            (1, 2, Exchange::Pipelined),
+            (0, 2, Exchange::Blocking),
+        ];
+        assert_eq!(blocking_edges_within_regions(&graph(3, &edges)).len(), 1);
+    }
 }

@@ -43,6 +43,9 @@ impl OperatorSpec {
             OperatorSpec::Watermarks(_) => "watermarks",
             OperatorSpec::Aggregate(spec) => Aggregate::kind(&spec.aggregations),
             OperatorSpec::SocketSink(_) => "socket-sink",
+            OperatorSpec::Exec(_) => "exec",
+            OperatorSpec::ExecSource(_) => "exec-source",
+            OperatorSpec::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -70,7 +73,10 @@ impl OperatorSpec {
             | OperatorSpec::FormatCsv(_)
             | OperatorSpec::FlatMapRegex(_)
             | OperatorSpec::Watermarks(_)
-            | OperatorSpec::SocketSink(_) => None,
+            | OperatorSpec::SocketSink(_)
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSource(_)
+            | OperatorSpec::ExecSink(_) => None,
         }
     }
 
@@ -80,6 +86,7 @@ impl OperatorSpec {
             OperatorSpec::FileSource { .. } | OperatorSpec::StdinSource {} => true,
             OperatorSpec::SocketSource(spec) => !spec.reconnect,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::ExecSource(exec) => !exec.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Where { .. }
@@ -98,7 +105,9 @@ impl OperatorSpec {
             | OperatorSpec::FlatMapRegex(_)
             | OperatorSpec::Watermarks(_)
             | OperatorSpec::Aggregate(_)
-            | OperatorSpec::SocketSink(_) => false,
+            | OperatorSpec::SocketSink(_)
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSink(_) => false,
         }
     }
 
@@ -156,6 +165,10 @@ impl OperatorSpec {
             OperatorSpec::Where { .. } => {
                 problems.extend(self.missing_feature().map(String::from));
             }
+            OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+                problems.extend(exec.problems(true));
+            }
+            OperatorSpec::ExecSink(exec) => problems.extend(exec.problems(false)),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
@@ -188,6 +201,8 @@ impl OperatorSpec {
             }),
             OperatorSpec::Aggregate(spec) => spec.event_time(),
             OperatorSpec::Count { .. } | OperatorSpec::Sum { .. } => None,
+            // A program gives its records when it likes, and its columns are others even where they have the same names.
+            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_) => None,
             _ if self.is_source() => None,
             _ => input.cloned(),
         }
@@ -272,6 +287,15 @@ impl OperatorSpec {
                 }
                 aggregated(input, keys, Column::new("sum", found))
             }
+            OperatorSpec::Exec(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(exec.schema()),
+                problems => Err(problems),
+            },
+            OperatorSpec::ExecSource(exec) => Ok(exec.schema()),
+            OperatorSpec::ExecSink(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(Schema::default()),
+                problems => Err(problems),
+            },
             OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
             | OperatorSpec::Discard {}

@@ -260,7 +260,8 @@ impl JobMasterCore {
                     deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
                 }
                 RegionPhase::Stopping { restart_at_ms } => deadlines.extend(restart_at_ms),
-                RegionPhase::Waiting { .. }
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
                 | RegionPhase::Reconciling
                 | RegionPhase::Placed
                 | RegionPhase::Deployed => {}
@@ -274,6 +275,9 @@ impl JobMasterCore {
             } else if execution.state == ExecutionState::Reconciling {
                 deadlines.extend(self.reconciliation_deadline_ms());
             }
+        }
+        if self.awaits_outputs() {
+            deadlines.extend(self.reconciliation_deadline_ms());
         }
         for stray in self
             .task_managers
@@ -317,7 +321,7 @@ fn is_placed_on(
     })
 }
 
-fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
+pub(super) fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {
     pb::TaskCancellation {
         vertex_id: id.vertex_id,
         subtask: id.subtask,

@@ -24,11 +24,13 @@ impl JobMasterActor {
             registration: Registration::new(sender.registration),
         };
         let (executions, slots) = (request.executions, request.slots);
+        let outputs = request.outputs;
         let event = Event::Registered {
             connection,
             location,
             executions,
             slots,
+            outputs,
         };
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {

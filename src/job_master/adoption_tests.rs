@@ -206,6 +206,7 @@ fn a_registration_that_is_older_than_one_that_was_seen_adopts_nothing() {
         location: location("tm0", "1"),
         executions: vec![],
         slots: vec![],
+        outputs: vec![],
     });
     assert!(matches!(late, Err(Refusal::Outdated { .. })));
     // It registers again in the middle of it.
@@ -571,6 +572,7 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
         location: location("tm0", "1"),
         executions: vec![],
         slots: vec![],
+        outputs: vec![],
     });
     job.register("tm1", "1", vec![]);
     assert_eq!(job.deployed().len(), 0, "one slot is gone");

@@ -9,6 +9,7 @@
 //! generations only grow; what is deployed is what `written` says, in the epoch that wrote it, once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -59,6 +60,8 @@ pub(super) struct TaskManager {
     pub(super) strays: BTreeMap<(usize, u64), Stray>,
     // Ended executions that it reports until they are acknowledged: index of the task, generation.
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
+    // Outputs that it keeps, and how far their release is.
+    pub(super) outputs: BTreeMap<(usize, u64), Cancellation>,
 }
 
 /// A task failed, or could not be placed.
@@ -93,7 +96,7 @@ pub(super) struct Write {
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
-    pub(super) graph: pb::JobGraph,
+    pub(super) graph: Arc<pb::JobGraph>,
     pub(super) options: CoreOptions,
     pub(super) epoch: Epoch,
     pub(super) is_recovered: bool,
@@ -131,13 +134,14 @@ pub struct JobMasterCore {
 impl JobMasterCore {
     /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
     pub fn build(
-        graph: pb::JobGraph,
+        graph: impl Into<Arc<pb::JobGraph>>,
         state: pb::JobState,
         is_recovered: bool,
         epoch: Epoch,
         options: CoreOptions,
         now_ms: u64,
     ) -> Result<JobMasterCore, BuildError> {
+        let graph = graph.into();
         let execution = ExecutionGraph::build(&graph)?;
         if state.job_id != graph.job_id {
             let other = format!(
@@ -222,8 +226,10 @@ impl JobMasterCore {
                 location,
                 executions,
                 slots,
+                outputs,
             } => {
                 self.register(&connection, location, &executions, &slots, now_ms)?;
+                self.note_outputs(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
                 self.check(&connection)?;
@@ -254,10 +260,12 @@ impl JobMasterCore {
                 asked_in,
                 executions,
                 allocations,
+                outputs,
             } => {
                 self.check(&connection)?;
                 self.reconcile(&connection.task_manager, asked_in, &executions, now_ms);
                 self.reconcile_slots(&connection.task_manager, asked_in, &allocations, now_ms);
+                self.note_outputs(&connection.task_manager, &outputs, Some(asked_in));
             }
             Event::TaskManagerLost { connection, cause } => {
                 self.check(&connection)?;
@@ -282,6 +290,7 @@ impl JobMasterCore {
             } => {
                 self.check(&connection)?;
                 self.note_cancelled(&connection, &tasks, is_confirmed);
+                self.note_released(&connection.task_manager, &tasks, is_confirmed);
             }
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::Persisted(number) => {
@@ -361,6 +370,7 @@ impl JobMasterCore {
             registration: offered,
             strays: before.map(|before| before.strays).unwrap_or_default(),
             unacknowledged: BTreeSet::new(),
+            outputs: BTreeMap::new(),
             location,
         };
         self.task_managers.insert(task_manager.clone(), registered);

@@ -30,7 +30,8 @@ impl JobMasterCore {
         }
         let is_restarting = |phase: &RegionPhase| match phase {
             RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
-            RegionPhase::Waiting { .. }
+            RegionPhase::AwaitingInput
+            | RegionPhase::Waiting { .. }
             | RegionPhase::Reconciling
             | RegionPhase::Placed
             | RegionPhase::Deployed => false,

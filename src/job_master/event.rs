@@ -52,6 +52,8 @@ pub enum Event {
         executions: Vec<pb::ExecutionReport>,
         /// Slots that it offers at once.
         slots: Vec<pb::SlotOffer>,
+        /// Finished executions of the job whose output it keeps.
+        outputs: Vec<pb::ExecutionId>,
     },
     /// A TaskManager offers slots.
     SlotsOffered {
@@ -86,6 +88,8 @@ pub enum Event {
         executions: Vec<pb::ExecutionReport>,
         /// All slots of the job there.
         allocations: Vec<AllocationId>,
+        /// Finished executions of the job whose output it keeps.
+        outputs: Vec<pb::ExecutionId>,
     },
     /// A connection is lost for good.
     TaskManagerLost {
@@ -215,7 +219,7 @@ pub enum Effect {
         /// What.
         tasks: Vec<pb::TaskDeployment>,
     },
-    /// Cancel tasks, each up to a generation.
+    /// Cancel tasks, each up to a generation, and let their outputs go.
     Cancel {
         /// Where.
         connection: Connection,

@@ -7,6 +7,8 @@ use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::outputs::Output;
+
 /// Where an execution is placed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
@@ -58,6 +60,8 @@ pub struct Execution {
     pub metrics: Option<pb::TaskMetrics>,
     /// Whether the record has its end.
     pub is_recorded: bool,
+    /// What it made for regions that start when it has finished.
+    pub output: Output,
 }
 
 impl Execution {
@@ -76,6 +80,7 @@ impl Execution {
             committables: Vec::new(),
             metrics: None,
             is_recorded: false,
+            output: Output::default(),
         }
     }
 

@@ -43,6 +43,9 @@ pub enum BuildError {
         /// Name of its target.
         target_name: String,
     },
+    /// A blocking edge between vertices that run at the same time.
+    #[error("vertex {0:?} waits for the end of a vertex of its own region")]
+    WaitsForItself(String),
     /// The persisted state is of another graph.
     #[error("the persisted state does not belong to this graph: {0}")]
     OtherGraph(String),
@@ -61,6 +64,8 @@ pub struct Vertex {
     pub group: usize,
     /// Index of its subtask 0.
     pub first: usize,
+    /// Whether its output is kept for regions that start when it has finished.
+    pub is_kept: bool,
 }
 
 /// One edge between vertices, by their indices.
@@ -72,6 +77,8 @@ pub struct Edge {
     pub target: usize,
     /// Whether subtask i feeds subtask i only.
     pub is_forward: bool,
+    /// Whether the target starts when the source has finished.
+    pub is_blocking: bool,
 }
 
 /// One subtask of a vertex.
@@ -90,6 +97,8 @@ pub struct Task {
 /// What a region is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionPhase {
+    /// What it reads over blocking edges is not complete.
+    AwaitingInput,
     /// Its executions are CREATED or SCHEDULED and wait for slots, since then.
     Waiting {
         /// Milliseconds since 1970.
@@ -113,6 +122,8 @@ pub enum RegionPhase {
 pub struct Region {
     /// Indices of its tasks.
     pub tasks: Vec<usize>,
+    /// Indices of the regions that read from it over blocking edges.
+    pub readers: Vec<usize>,
     /// What it is at.
     pub phase: RegionPhase,
 }
@@ -134,8 +145,11 @@ pub struct ExecutionGraph {
 impl ExecutionGraph {
     /// All executions CREATED with generation 0.
     pub fn build(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
-        let (vertices, by_id) = build_vertices(graph)?;
+        let (mut vertices, by_id) = build_vertices(graph)?;
         let edges = build_edges(graph, &vertices, &by_id)?;
+        for edge in edges.iter().filter(|edge| edge.is_blocking) {
+            vertices[edge.source].is_kept = true;
+        }
         let members = job::regions(graph);
         let mut region_of = vec![0; vertices.len()];
         for (region, ids) in members.iter().enumerate() {
@@ -147,10 +161,22 @@ impl ExecutionGraph {
         let mut regions = vec![
             Region {
                 tasks: Vec::new(),
+                readers: Vec::new(),
                 phase
             };
             members.len()
         ];
+        for edge in edges.iter().filter(|edge| edge.is_blocking) {
+            let (source, target) = (region_of[edge.source], region_of[edge.target]);
+            if source == target {
+                return Err(BuildError::WaitsForItself(
+                    vertices[edge.target].name.clone(),
+                ));
+            }
+            if !regions[source].readers.contains(&target) {
+                regions[source].readers.push(target);
+            }
+        }
         let mut tasks = Vec::new();
         for (index, vertex) in vertices.iter().enumerate() {
             let region = region_of[index];
@@ -204,12 +230,29 @@ impl ExecutionGraph {
         }
     }
 
-    /// The slots that are needed for what has not finished.
+    /// The tasks whose complete output a region reads.
+    pub fn inputs_of(&self, region: usize) -> impl Iterator<Item = usize> {
+        let into = move |edge: &&Edge| {
+            edge.is_blocking && self.tasks[self.vertices[edge.target].first].region == region
+        };
+        self.edges.iter().filter(into).flat_map(|edge| {
+            let source = &self.vertices[edge.source];
+            source.first..source.first + as_index(source.parallelism)
+        })
+    }
+
+    /// The slots that are needed for what runs or could, and has not finished.
     pub fn slots_needed(&self) -> BTreeSet<SlotKey> {
-        let unfinished =
-            |task: &usize| self.tasks[*task].execution.state != ExecutionState::Finished;
+        let has_finished =
+            |task: usize| self.tasks[task].execution.state == ExecutionState::Finished;
+        // A region whose input is complete starts as soon as the record says so.
+        let awaits_input = |region: usize| {
+            self.regions[region].phase == RegionPhase::AwaitingInput
+                && !self.inputs_of(region).all(has_finished)
+        };
+        let awaiting: Vec<bool> = (0..self.regions.len()).map(awaits_input).collect();
         (0..self.tasks.len())
-            .filter(unfinished)
+            .filter(|task| !has_finished(*task) && !awaiting[self.tasks[*task].region])
             .map(|task| self.slot_key(task))
             .collect()
     }
@@ -285,6 +328,7 @@ fn build_vertices(
             parallelism,
             group,
             first,
+            is_kept: false,
         });
         first += as_index(parallelism);
     }
@@ -317,6 +361,7 @@ fn build_edges(
             source,
             target,
             is_forward,
+            is_blocking: edge.exchange() == pb::Exchange::Blocking,
         });
     }
     Ok(edges)

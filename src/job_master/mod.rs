@@ -44,6 +44,7 @@ pub mod execution_graph;
 mod failed_job;
 mod handle;
 mod options;
+mod outputs;
 mod reconciling;
 #[cfg(test)]
 mod recovered;

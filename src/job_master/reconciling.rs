@@ -17,7 +17,8 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
-use super::execution_graph::RegionPhase;
+use super::execution_graph::{RegionPhase, Task};
+use super::outputs::Output;
 use crate::gateway::Adoption;
 
 /// How far the adoption of what the record places is.
@@ -35,12 +36,11 @@ pub(super) struct Reconciliation {
 impl JobMasterCore {
     /// Whether something that the record places is still awaited. A job that is to end awaits it only to stop it.
     pub(super) fn is_reconciling(&self) -> bool {
-        !self.is_stopping()
-            && self
-                .execution
-                .tasks
-                .iter()
-                .any(|task| task.execution.state == ExecutionState::Reconciling)
+        let is_awaited = |task: &Task| {
+            task.execution.state == ExecutionState::Reconciling
+                || task.execution.output == Output::Awaited
+        };
+        !self.is_stopping() && self.execution.tasks.iter().any(is_awaited)
     }
 
     /// What was adopted; `None` as long as something is awaited.
@@ -52,7 +52,9 @@ impl JobMasterCore {
     /// Says who is awaited.
     pub(super) fn announce_reconciliation(&mut self) {
         let awaited = self.execution.tasks.iter().filter(|task| {
-            task.execution.state == ExecutionState::Reconciling && !self.is_stopping()
+            let is_awaited = task.execution.state == ExecutionState::Reconciling
+                || task.execution.output == Output::Awaited;
+            is_awaited && !self.is_stopping()
         });
         let places: Vec<_> = awaited
             .filter_map(|task| task.execution.place.as_ref())
@@ -111,6 +113,7 @@ impl JobMasterCore {
         let timeout_ms = self.options.reconcile_timeout_ms;
         let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
         self.miss_awaited(|_, _| true, &cause, now_ms);
+        self.lose_outputs(|_, _, output| *output == Output::Awaited, &cause);
     }
 
     /// This incarnation of a TaskManager is gone for certain. If it has registered, its heartbeats say more.
@@ -121,7 +124,9 @@ impl JobMasterCore {
         let is_there = |task_manager: &ResourceId, location: &pb::TaskManagerLocation| {
             task_manager == gone && location.incarnation == incarnation
         };
-        self.miss_awaited(is_there, "its TaskManager is gone", now_ms);
+        let cause = "its TaskManager is gone";
+        self.miss_awaited(is_there, cause, now_ms);
+        self.lose_outputs(|id, location, _| is_there(id, location), cause);
     }
 
     fn miss_awaited(
@@ -166,7 +171,8 @@ impl JobMasterCore {
         }
     }
 
-    /// The region gets the next generation, to be placed at a time when all of the present one has ended.
+    /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
+    /// every one that reads from it.
     pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
         let at = &mut self.execution.regions[region];
         if at.phase == RegionPhase::Reconciling {
@@ -177,6 +183,17 @@ impl JobMasterCore {
             restart_at_ms: Some(at_ms),
         };
         self.supersede(region);
+        // Nobody mixes the records of two runs, also not with what it made of the first.
+        for reader in self.execution.regions[region].readers.clone() {
+            match self.execution.regions[reader].phase {
+                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => {
+                    self.restart_region(reader, at_ms);
+                }
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::Stopping { .. } => {}
+            }
+        }
     }
 
     /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.

@@ -188,6 +188,7 @@ impl Recovered {
             location: location(name, incarnation),
             executions,
             slots,
+            outputs: vec![],
         });
     }
 

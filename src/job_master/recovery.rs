@@ -43,6 +43,7 @@ impl JobMasterCore {
             };
             self.execution.regions[region].phase = phase;
         }
+        self.await_outputs();
         self.record.job_incarnation = self.record.job_incarnation.saturating_add(1);
         self.revision += 1;
         self.announce_reconciliation();

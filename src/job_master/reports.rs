@@ -63,10 +63,17 @@ impl JobMasterCore {
         match report.state() {
             ExecutionState::Finished => {
                 execution.committables.clone_from(&report.committables);
-                self.execution
-                    .advance(task, ExecutionState::Finished, now_ms);
+                if self
+                    .execution
+                    .advance(task, ExecutionState::Finished, now_ms)
+                {
+                    self.note_output(task);
+                }
             }
             ExecutionState::Failed => {
+                if let Some(unreadable) = &report.unreadable {
+                    self.note_unreadable(unreadable, &report.cause);
+                }
                 let cause = if report.cause.is_empty() {
                     "it failed"
                 } else {
@@ -268,6 +275,7 @@ impl JobMasterCore {
         for task in self.execution.live_on(task_manager) {
             self.note_gone(task, &cause, now_ms);
         }
+        self.lose_outputs(|id, _, _| id == task_manager, &cause);
     }
 
     /// Whether an execution ends because that is wanted.

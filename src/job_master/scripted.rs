@@ -146,6 +146,7 @@ impl TaskExecutorGateway for TaskExecutor {
         self.answer("heartbeat".to_owned()).await?;
         let allocation_ids = lock(&self.slots).clone();
         Ok(pb::HeartbeatFromJobMasterResponse {
+            outputs: Vec::new(),
             executions: self.reports(),
             allocation_ids,
         })
@@ -313,7 +314,7 @@ impl Fixture {
         let heard = deposed_by.clone();
         let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch| *lock(&heard) = Some(epoch));
         let context = JobMasterContext {
-            graph: graph.clone(),
+            graph: graph.clone().into(),
             is_recovered: !state.regions.is_empty(),
             state,
             sender: sender(0),
@@ -357,6 +358,7 @@ impl Fixture {
             .map(|offer| offer.allocation_id.clone())
             .collect();
         let request = pb::RegisterTaskManagerRequest {
+            outputs: Vec::new(),
             sender: Some(sender(registration)),
             job_id: self.graph.job_id.clone(),
             location: Some(pb::TaskManagerLocation {

@@ -43,6 +43,7 @@ impl JobMasterCore {
             self.write();
             self.deploy(now_ms);
             self.cancel_tasks(now_ms);
+            self.release_outputs();
             self.acknowledge();
             self.free_idle_slots(now_ms);
             self.declare();
@@ -54,6 +55,7 @@ impl JobMasterCore {
         self.judge_failures(now_ms);
         self.restart_missed(now_ms);
         self.adopt_regions(now_ms);
+        self.restart_lost(now_ms);
     }
 
     /// All that failed at one event is one failure for the restart strategy.
@@ -275,17 +277,27 @@ impl JobMasterCore {
         }
     }
 
-    /// Chooses slots for regions that wait, in the graph's order. All inputs are within a region, so each may start.
+    /// Chooses slots for regions that wait and whose inputs are complete, in topological order.
     fn schedule(&mut self, now_ms: u64) {
         if !self.is_durable || self.is_stopping() || self.refusal.is_some() {
             return;
         }
         for region in 0..self.execution.regions.len() {
-            if !matches!(
-                self.execution.regions[region].phase,
-                RegionPhase::Waiting { .. }
-            ) {
+            let is_waiting = match self.execution.regions[region].phase {
+                RegionPhase::AwaitingInput => false,
+                RegionPhase::Waiting { .. } => true,
+                RegionPhase::Reconciling
+                | RegionPhase::Placed
+                | RegionPhase::Deployed
+                | RegionPhase::Stopping { .. } => continue,
+            };
+            if !self.is_consumable(region) {
+                self.execution.regions[region].phase = RegionPhase::AwaitingInput;
                 continue;
+            }
+            if !is_waiting {
+                self.prefer_inputs(region);
+                self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
             }
             let tasks = self.execution.regions[region].tasks.clone();
             for task in &tasks {

@@ -23,6 +23,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
         edges: edges
             .iter()
             .map(|(source, target)| pb::JobEdge {
+                exchange: 0,
                 source: id(*source),
                 target: id(*target),
                 partitioning: pb::Partitioning::Hash.into(),
@@ -30,6 +31,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
             })
             .collect(),
         options: None,
+        artifacts: Vec::new(),
     }
 }
 

@@ -190,7 +190,7 @@ impl Core {
             return;
         };
         let is_final = status.is_terminal();
-        if let TaskStatus::Failed { cause } = &status {
+        if let TaskStatus::Failed { cause, .. } = &status {
             let ExecutionKey {
                 vertex,
                 subtask,

@@ -42,9 +42,35 @@ pub struct Executions {
     /// The highest generation that was started or cancelled, by subtask.
     highest: BTreeMap<(JobVertexId, u32), Generation>,
     changed: BTreeSet<ExecutionKey>,
+    /// The vertices whose output is kept after their end.
+    kept_vertices: BTreeSet<JobVertexId>,
+    /// The finished executions whose output is kept.
+    outputs: BTreeSet<ExecutionKey>,
 }
 
 impl Executions {
+    /// These vertices' outputs are read when they have finished, and kept until they are cancelled.
+    pub fn keep_outputs_of(&mut self, vertices: BTreeSet<JobVertexId>) {
+        self.kept_vertices = vertices;
+    }
+
+    /// The finished executions whose output is kept.
+    pub fn outputs(&self) -> Vec<pb::ExecutionId> {
+        let id = |key: &ExecutionKey| pb::ExecutionId {
+            vertex_id: key.vertex.to_string(),
+            subtask: key.subtask,
+            generation: key.generation.get(),
+        };
+        self.outputs.iter().map(id).collect()
+    }
+
+    fn release_outputs(&mut self, up_to: ExecutionKey) {
+        self.outputs.retain(|key| {
+            (key.vertex, key.subtask) != (up_to.vertex, up_to.subtask)
+                || key.generation > up_to.generation
+        });
+    }
+
     /// Lets a generation start, or says why not.
     pub fn admit(&mut self, key: ExecutionKey, allocation: AllocationId) -> Result<(), String> {
         let subtask = (key.vertex, key.subtask);
@@ -56,6 +82,7 @@ impl Executions {
             ));
         }
         self.highest.insert(subtask, key.generation);
+        self.release_outputs(key);
         // The job's record has a younger generation: nobody asks for the older ones' ends.
         let is_obsolete = |other: &ExecutionKey, execution: &Execution| {
             (other.vertex, other.subtask) == subtask && execution.status.is_terminal()
@@ -83,6 +110,7 @@ impl Executions {
             .entry((up_to.vertex, up_to.subtask))
             .or_default();
         *highest = (*highest).max(up_to.generation);
+        self.release_outputs(up_to);
         self.cancel_where(deadline, |key, _| {
             (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
                 && key.generation <= up_to.generation
@@ -132,6 +160,12 @@ impl Executions {
         if execution.status.is_terminal() || execution.status == status {
             return false;
         }
+        let is_kept = matches!(status, TaskStatus::Finished { .. })
+            && execution.cancel_deadline.is_none()
+            && self.kept_vertices.contains(&key.vertex);
+        if is_kept {
+            self.outputs.insert(*key);
+        }
         execution.status = status;
         execution.metrics = metrics;
         self.changed.insert(*key);
@@ -171,9 +205,9 @@ impl Executions {
             .any(|(_, execution)| execution.allocation == allocation)
     }
 
-    /// Whether nothing runs, and every end is acknowledged.
+    /// Whether nothing runs, every end is acknowledged, and no output is kept.
     pub fn is_empty(&self) -> bool {
-        self.executions.is_empty()
+        self.executions.is_empty() && self.outputs.is_empty()
     }
 
     /// Whether anything runs.
@@ -262,9 +296,16 @@ fn message(
     execution: &Execution,
     metrics: Option<pb::TaskMetrics>,
 ) -> pb::ExecutionReport {
+    let mut unreadable = None;
     let (cause, committables) = match &execution.status {
         TaskStatus::Finished { committables } => (String::new(), committables.clone()),
-        TaskStatus::Failed { cause } => (cause.clone(), Vec::new()),
+        TaskStatus::Failed {
+            cause,
+            unreadable: input,
+        } => {
+            unreadable.clone_from(input);
+            (cause.clone(), Vec::new())
+        }
         TaskStatus::Deploying
         | TaskStatus::Initializing
         | TaskStatus::Running
@@ -280,5 +321,6 @@ fn message(
         committables,
         metrics: metrics.or(execution.metrics),
         allocation_id: execution.allocation.to_string(),
+        unreadable,
     }
 }

@@ -3,7 +3,7 @@
 //! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
 //! connection rests on. What is asked about a job also names the job's JobMaster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -143,6 +143,7 @@ impl Core {
         };
         if let Some(known) = self.jobs.get_mut(&job) {
             known.regions = regions_by_vertex(&graph);
+            known.executions.keep_outputs_of(kept_vertices(&graph));
         }
         let mut refused = Vec::new();
         for deployment in request.tasks {
@@ -240,9 +241,11 @@ impl Core {
             }
         }
         let executions = known.executions.report(metrics);
+        let outputs = known.executions.outputs();
         self.flush(now, job);
         Ok(pb::HeartbeatFromJobMasterResponse {
             executions,
+            outputs,
             allocation_ids: held
                 .iter()
                 .map(|(allocation, _)| allocation.to_string())
@@ -424,6 +427,16 @@ impl Core {
             reason: reason.to_owned(),
         }
     }
+}
+
+fn kept_vertices(graph: &pb::JobGraph) -> BTreeSet<JobVertexId> {
+    let blocking = graph
+        .edges
+        .iter()
+        .filter(|edge| edge.exchange() == pb::Exchange::Blocking);
+    blocking
+        .filter_map(|edge| edge.source.parse().ok())
+        .collect()
 }
 
 fn regions_by_vertex(graph: &pb::JobGraph) -> BTreeMap<JobVertexId, usize> {

@@ -77,9 +77,7 @@ async fn a_final_state_is_reported_with_every_heartbeat_until_it_is_acknowledged
 async fn a_report_that_did_not_arrive_is_repeated() {
     let (world, leader, task) = running(false).await;
     world.connector.set_fault("jm1:1", Fault::Unreachable);
-    task.status.send_replace(TaskStatus::Failed {
-        cause: "boom".to_owned(),
-    });
+    task.status.send_replace(TaskStatus::failed("boom"));
     pass(Duration::from_secs(5)).await;
     world.connector.set_fault("jm1:1", Fault::None);
     assert_eq!(leader.updated(ExecutionState::Failed).await.cause, "boom");
@@ -103,7 +101,6 @@ async fn a_new_leader_gets_slots_and_executions_while_the_tasks_go_on() {
     let registration = new.registered_job().await;
     assert_eq!(registration.slots[0].allocation_id, A1);
     assert_eq!(registration.executions[0].state(), ExecutionState::Running);
-    assert_eq!(new.offered().await.offers[0].allocation_id, A1);
     assert_eq!(*task.status.borrow(), TaskStatus::Running);
     // The old leader is refused, also with a generation that nobody has seen.
     let refused = old.submit(2, A1).await.expect_err("is over");

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
+use tanist_proto::v1::ExecutionId;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -18,6 +19,8 @@ pub struct InputError {
     pub producer: String,
     /// Why.
     pub cause: String,
+    /// Whose output it is, if that had been complete.
+    pub kept: Option<ExecutionId>,
 }
 
 /// What a task finds without waiting.
@@ -39,6 +42,8 @@ pub(super) struct Source {
     pub(super) channel: Arc<OnceLock<Arc<Channel>>>,
     /// For a channel within this TaskManager.
     pub(super) local: Option<Local>,
+    /// Whose output it is, if that is complete.
+    pub(super) kept: Option<ExecutionId>,
     pub(super) time: ChannelTime,
 }
 
@@ -123,6 +128,7 @@ impl InputGate {
                     return Err(InputError {
                         producer: source.producer.clone(),
                         cause,
+                        kept: source.kept.clone(),
                     });
                 }
             }

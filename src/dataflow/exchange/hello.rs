@@ -37,6 +37,9 @@ pub(super) struct Hello {
     edge: u32,
     #[prost(uint32, tag = "12")]
     pub(super) target_subtask: u32,
+    /// The partition is complete and kept.
+    #[prost(bool, tag = "13")]
+    pub(super) is_kept: bool,
 }
 
 impl Hello {
@@ -59,6 +62,7 @@ impl Hello {
             source_subtask: partition.subtask,
             edge: partition.edge,
             target_subtask,
+            is_kept: false,
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Consumers pull. A producer registers a *result partition* with one bounded channel a target subtask; each consumer opens
 //! its channel, in memory if producer and consumer share the TaskManager, else over TCP (`frame`, `hello`). A channel
-//! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away.
+//! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away. The output for a
+//! blocking edge goes to a file first (`kept`), and each consumer's channel is filled from there.
 //!
 //! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
 //! term that is not over; the end of a channel is said, never guessed from a closed connection.
@@ -13,6 +14,7 @@ mod epoch;
 mod frame;
 mod gate;
 mod hello;
+mod kept;
 mod partition;
 mod server;
 #[cfg(test)]
@@ -20,12 +22,15 @@ mod tests;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
-use tanist_proto::v1::TaskManagerLocation;
+use tanist_proto::v1::{ExecutionId, TaskManagerLocation};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -35,10 +40,12 @@ pub(super) use channel::Closed;
 pub use epoch::{EpochGate, Refused};
 pub use gate::InputError;
 pub(super) use gate::{Input, InputGate};
+pub(super) use kept::KeptError;
 pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
 
 use channel::Channel;
 use hello::Hello;
+use kept::KeptWriter;
 use partition::Partitions;
 use server::Server;
 
@@ -53,6 +60,8 @@ pub struct Exchange {
 #[derive(Debug)]
 struct Inner {
     server: Arc<Server>,
+    directories: Vec<PathBuf>,
+    kept_files: AtomicUsize,
     address: SocketAddr,
     runtime: Handle,
     accepting: AbortHandle,
@@ -73,20 +82,30 @@ pub(super) struct ChannelRequest {
     pub(super) target_subtask: u32,
     pub(super) location: TaskManagerLocation,
     pub(super) schema: SchemaRef,
+    /// Whether the output is complete and kept.
+    pub(super) is_kept: bool,
 }
 
 impl Exchange {
-    /// Serves result partitions on an address, as the TaskManager with this resource id and incarnation. Must be called
-    /// within the runtime whose handle is given.
+    /// Serves result partitions on an address, as the TaskManager with this resource id and incarnation. What is kept goes
+    /// into files in `directories`, at least one, in turn. Must be called within the runtime whose handle is given.
     pub async fn bind(
         address: impl ToSocketAddrs,
         resource_id: impl Into<String>,
         incarnation: impl Into<String>,
         gate: Arc<dyn EpochGate>,
+        directories: Vec<PathBuf>,
         runtime: Handle,
     ) -> io::Result<Exchange> {
         let listener = TcpListener::bind(address).await?;
-        Exchange::serve(listener, resource_id, incarnation, gate, runtime)
+        Exchange::serve(
+            listener,
+            resource_id,
+            incarnation,
+            gate,
+            directories,
+            runtime,
+        )
     }
 
     /// The same on a listener that is already bound.
@@ -95,6 +114,7 @@ impl Exchange {
         resource_id: impl Into<String>,
         incarnation: impl Into<String>,
         gate: Arc<dyn EpochGate>,
+        directories: Vec<PathBuf>,
         runtime: Handle,
     ) -> io::Result<Exchange> {
         let address = listener.local_addr()?;
@@ -110,6 +130,8 @@ impl Exchange {
         Ok(Exchange {
             inner: Arc::new(Inner {
                 server,
+                directories,
+                kept_files: AtomicUsize::default(),
                 address,
                 runtime,
                 accepting,
@@ -159,6 +181,25 @@ impl Exchange {
         self.partitions().register(partition, attempt, targets)
     }
 
+    /// An output that is complete before it is read.
+    pub(super) fn keep(
+        &self,
+        partition: PartitionId,
+        attempt: Attempt,
+        targets: Vec<u32>,
+    ) -> Result<KeepingWriter, KeptError> {
+        let directories = &self.inner.directories;
+        let turn = self.inner.kept_files.fetch_add(1, Ordering::Relaxed);
+        let directory = directories.get(turn % directories.len().max(1));
+        let directory = directory.map_or_else(std::env::temp_dir, PathBuf::clone);
+        Ok(KeepingWriter {
+            partitions: Arc::clone(self.partitions()),
+            partition,
+            generation: attempt.generation,
+            writer: KeptWriter::create(&directory, targets)?,
+        })
+    }
+
     /// Starts to open channels. Those that can't be opened fail when they are read.
     pub(super) fn open(
         &self,
@@ -184,7 +225,25 @@ impl Exchange {
                 target: request.target_subtask,
             });
             let readable = Arc::clone(&readable);
+            let kept = request.is_kept.then(|| request.execution());
             match local.clone() {
+                Some(wanted) if request.is_kept => {
+                    let generation = request.attempt.generation;
+                    let found =
+                        wanted
+                            .partitions
+                            .find_kept(wanted.partition, generation, wanted.target);
+                    let filled = Arc::new(Channel::default());
+                    let attached = filled.attach(&readable);
+                    debug_assert!(attached, "the channel is ours alone");
+                    channel.get_or_init(|| Arc::clone(&filled));
+                    match found {
+                        Ok(kept) => {
+                            openers.spawn_on(kept.fill(wanted.target, filled), &self.inner.runtime);
+                        }
+                        Err(reason) => filled.fail(format!("refused: {reason}")),
+                    }
+                }
                 Some(wanted) => {
                     let found = Arc::clone(&channel);
                     let opening = open_local(wanted, request.attempt, found, readable);
@@ -203,6 +262,7 @@ impl Exchange {
                 producer,
                 channel,
                 local,
+                kept,
                 time: ChannelTime::default(),
             }
         });
@@ -220,16 +280,55 @@ impl Exchange {
             target_subtask,
             location,
             schema,
+            is_kept,
             ..
         } = request;
         let there = (&*location.resource_id, &*location.incarnation);
+        let mut hello = Hello::new(partition, attempt, target_subtask, there);
+        hello.is_kept = is_kept;
         client::Request {
-            hello: Hello::new(partition, attempt, target_subtask, there),
+            hello,
             address: location.data_address,
             term: term.clone(),
             gate: Arc::clone(&self.inner.server.gate),
             schema,
         }
+    }
+}
+
+impl ChannelRequest {
+    fn execution(&self) -> ExecutionId {
+        ExecutionId {
+            vertex_id: self.partition.vertex.to_string(),
+            subtask: self.partition.subtask,
+            generation: self.attempt.generation.get(),
+        }
+    }
+}
+
+/// The producing end of an output that is complete before it is read. Dropped before its end, it leaves nothing.
+pub(super) struct KeepingWriter {
+    partitions: Arc<Partitions>,
+    partition: PartitionId,
+    generation: Generation,
+    writer: KeptWriter,
+}
+
+impl KeepingWriter {
+    /// Adds a batch for the target at this place.
+    pub(super) async fn push(
+        &mut self,
+        place: usize,
+        batch: &RecordBatch,
+    ) -> Result<(), KeptError> {
+        self.writer.push(place, batch).await
+    }
+
+    /// All is in: from here on it can be read.
+    pub(super) async fn finish(self) -> Result<(), KeptError> {
+        let kept = self.writer.finish().await?;
+        self.partitions.keep(self.partition, self.generation, kept);
+        Ok(())
     }
 }
 

@@ -1,6 +1,8 @@
 //! The result partitions that tasks of this TaskManager produce, by who made them for which edge.
 //!
-//! There is one generation of a partition at a time: a newer one closes and replaces the older, an older one is refused. A
+//! A *kept* partition, of a blocking edge, is put here when it is complete, and stays until it is released. All others are
+//! registered before their first record:
+//! there is one generation of a partition at a time: a newer one closes and replaces the older, an older one is refused. A
 //! partition stays after its task has finished, until all consumers have taken their channel to its end, or it is released.
 
 use std::collections::HashMap;
@@ -11,6 +13,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tokio::sync::watch;
 
 use super::channel::{Channel, Closed};
+use super::kept::Kept;
 use crate::dataflow::time::TimeSignal;
 
 /// Which partition.
@@ -74,6 +77,7 @@ impl Partition {
 #[derive(Debug)]
 pub(in crate::dataflow) struct Partitions {
     partitions: Mutex<HashMap<PartitionId, Partition>>,
+    complete: Mutex<HashMap<PartitionId, (Generation, Arc<Kept>)>>,
     /// Counts registrations: what waiting consumers wake up for.
     registered: watch::Sender<u64>,
     /// How many there are.
@@ -84,6 +88,7 @@ impl Default for Partitions {
     fn default() -> Partitions {
         Partitions {
             partitions: Mutex::default(),
+            complete: Mutex::default(),
             registered: watch::Sender::new(0),
             kept: watch::Sender::new(0),
         }
@@ -206,6 +211,40 @@ impl Partitions {
         }
     }
 
+    fn lock_complete(&self) -> MutexGuard<'_, HashMap<PartitionId, (Generation, Arc<Kept>)>> {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a complete output, unless a younger one is there.
+    pub(super) fn keep(&self, id: PartitionId, generation: Generation, kept: Kept) {
+        let mut all = self.lock_complete();
+        if all
+            .get(&id)
+            .is_none_or(|(present, _)| *present < generation)
+        {
+            all.insert(id, (generation, Arc::new(kept)));
+        }
+    }
+
+    /// The complete output of exactly this generation, if it has something for this target.
+    pub(super) fn find_kept(
+        &self,
+        id: PartitionId,
+        generation: Generation,
+        target: u32,
+    ) -> Result<Arc<Kept>, String> {
+        match self.lock_complete().get(&id) {
+            Some((present, kept)) if *present == generation && kept.is_for(target) => {
+                Ok(Arc::clone(kept))
+            }
+            Some((present, _)) if *present != generation => Err(format!(
+                "generation {present} of its output is kept, not {generation}"
+            )),
+            Some(_) => Err(format!("it has no channel for subtask {target}")),
+            None => Err("its output is not kept here".to_owned()),
+        }
+    }
+
     fn remove(&self, id: PartitionId, attempt: Attempt) {
         let mut partitions = self.lock();
         if partitions
@@ -227,6 +266,8 @@ impl Partitions {
             }
             !released
         });
+        self.lock_complete()
+            .retain(|id, (generation, _)| !chosen(id, *generation));
         self.note_kept(&partitions);
     }
 
@@ -242,7 +283,7 @@ impl Partitions {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().len() + self.lock_complete().len()
     }
 }
 

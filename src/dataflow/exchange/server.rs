@@ -19,6 +19,7 @@ use super::channel::{Channel, PLACES, Popped};
 use super::epoch::{EpochGate, Refused};
 use super::frame::{self, Encoder, FrameType, LARGEST_HELLO, read_frame, write_frame};
 use super::hello::{Answer, Hello, PROTOCOL_VERSION, Verdict};
+use super::kept::Kept;
 use super::partition::Partitions;
 
 /// A connection that doesn't say what it wants is closed after this.
@@ -37,6 +38,14 @@ pub(super) struct Server {
     pub(super) incarnation: String,
     pub(super) gate: Arc<dyn EpochGate>,
     pub(super) partitions: Arc<Partitions>,
+}
+
+/// What a consumer gets.
+struct Found {
+    channel: Arc<Channel>,
+    readable: Arc<Notify>,
+    /// What the channel is to be filled with, if that is complete.
+    kept: Option<Arc<Kept>>,
 }
 
 /// Accepts connections until dropped.
@@ -83,8 +92,20 @@ impl Server {
             _ = read_frame(&mut reader, 0) => return Ok(()),
             found = self.find(&hello) => found,
         };
+        // What is kept is read for this consumer alone, as long as it is there.
+        let mut filling = JoinSet::new();
         let (answer, found) = match found {
-            Ok(channel) => (Answer::accepted(), Some(channel)),
+            Ok(Found {
+                channel,
+                readable,
+                kept,
+            }) => {
+                let target = hello.target_subtask;
+                if let Some(kept) = kept {
+                    filling.spawn(kept.fill(target, Arc::clone(&channel)));
+                }
+                (Answer::accepted(), Some((channel, readable)))
+            }
             Err(answer) => (answer, None),
         };
         write_frame(&mut writer, FrameType::Answer, &answer.encode_to_vec()).await?;
@@ -106,7 +127,7 @@ impl Server {
         Ok(())
     }
 
-    async fn find(&self, hello: &Hello) -> Result<(Arc<Channel>, Arc<Notify>), Answer> {
+    async fn find(&self, hello: &Hello) -> Result<Found, Answer> {
         if hello.protocol_version != PROTOCOL_VERSION {
             let theirs = hello.protocol_version;
             return Err(Answer::refused(format!(
@@ -122,6 +143,19 @@ impl Server {
             )));
         }
         let (partition, attempt) = hello.partition().map_err(Answer::refused)?;
+        let readable = Arc::new(Notify::new());
+        if hello.is_kept {
+            let (generation, target) = (attempt.generation, hello.target_subtask);
+            let kept = self.partitions.find_kept(partition, generation, target);
+            let (kept, channel) = (kept.map_err(Answer::refused)?, Arc::new(Channel::default()));
+            let attached = channel.attach(&readable);
+            debug_assert!(attached, "the channel is ours alone");
+            return Ok(Found {
+                channel,
+                readable,
+                kept: Some(kept),
+            });
+        }
         let waiting = self
             .partitions
             .wait_for(partition, attempt, hello.target_subtask);
@@ -136,11 +170,14 @@ impl Server {
         };
         // The wait was long enough for a younger term to begin.
         self.observe(&cluster, epoch)?;
-        let readable = Arc::new(Notify::new());
         if !channel.attach(&readable) {
             return Err(Answer::refused("its consumer has come already"));
         }
-        Ok((channel, readable))
+        Ok(Found {
+            channel,
+            readable,
+            kept: None,
+        })
     }
 
     fn observe(

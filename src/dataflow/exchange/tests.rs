@@ -36,6 +36,7 @@ fn request(location: &TaskManagerLocation, attempt: Attempt) -> ChannelRequest {
         target_subtask: 0,
         location: location.clone(),
         schema: numbers(0).schema(),
+        is_kept: false,
     }
 }
 

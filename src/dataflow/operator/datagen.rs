@@ -168,7 +168,7 @@ mod tests {
             loop {
                 match source.next(Instant::now()).expect("made") {
                     SourceState::Batch(batch) => record::write_lines(&batch, "", &mut lines),
-                    SourceState::Wait(_) | SourceState::WaitFor(_) => {
+                    SourceState::Wait(_) | SourceState::WaitFor(_) | SourceState::Pending => {
                         panic!("waits without a rate")
                     }
                     SourceState::End => break,
@@ -206,7 +206,9 @@ mod tests {
                     match source.next(Instant::now()).expect("made") {
                         SourceState::Batch(batch) => made += batch.num_rows() as u64,
                         SourceState::Wait(until) => tokio::time::sleep_until(until).await,
-                        SourceState::WaitFor(_) => panic!("waits for a moment only"),
+                        SourceState::WaitFor(_) | SourceState::Pending => {
+                            panic!("waits for a moment only")
+                        }
                         SourceState::End => panic!("ends without a count"),
                     }
                 }

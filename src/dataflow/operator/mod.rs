@@ -9,8 +9,10 @@ mod aggregate;
 mod aggregate_all;
 mod csv;
 mod datagen;
+mod exec;
 #[cfg(feature = "sql")]
 mod expression;
+mod external;
 mod file_sink;
 mod file_source;
 mod filter;
@@ -37,6 +39,7 @@ mod windows;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
@@ -45,8 +48,11 @@ use tanist_proto::v1::{Committable, JobGraph};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub use external::{External, Standing};
 pub use schema::output_schema;
 
+use super::exec::program::ProgramError;
+use super::host::{Lingering, TaskHost};
 use super::key::NoKeyColumn;
 use super::sink::SinkError;
 use super::time::{Element, TimeSignal};
@@ -88,14 +94,21 @@ pub enum OperatorError {
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
+    /// A program did not do what it was to do.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
 }
 
 impl OperatorError {
-    fn specification(message: impl Into<String>) -> OperatorError {
+    pub(super) fn specification(message: impl Into<String>) -> OperatorError {
         OperatorError::Specification(message.into())
     }
 
-    fn io(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> OperatorError {
+    pub(super) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: io::Error,
+    ) -> OperatorError {
         OperatorError::Io {
             action,
             path: path.into(),
@@ -123,6 +136,10 @@ pub struct OperatorContext {
     pub input: Option<SchemaRef>,
     /// The columns of its output; none for sinks.
     pub output: Option<SchemaRef>,
+    /// What the process gives to its tasks.
+    pub host: Arc<TaskHost>,
+    /// Held by what goes on for a moment when the task's code has ended.
+    pub lingering: Lingering,
 }
 
 impl OperatorContext {
@@ -178,6 +195,11 @@ impl Output {
     /// How many records were dropped: those that were late, and those that were left out.
     pub fn dropped(&self) -> (u64, u64) {
         (self.late, self.skipped)
+    }
+
+    /// Whether nothing was emitted and nothing dropped.
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty() && self.dropped() == (0, 0)
     }
 
     /// What was emitted, in order.
@@ -247,6 +269,11 @@ pub trait Operator: Send {
         Ok(EndOfInput::Done)
     }
 
+    /// What works outside of these calls; none if nothing does.
+    fn external(&mut self) -> Option<&mut dyn External> {
+        None
+    }
+
     /// Called after the input's end: what has to be done before the task counts as finished.
     fn prepare_commit(&mut self) -> Option<PrepareCommit> {
         None
@@ -265,6 +292,8 @@ pub enum SourceState {
     Wait(Instant),
     /// Nothing before this is notified.
     WaitFor(Arc<Notify>),
+    /// Nothing before [`Source::poll_ready`] says so.
+    Pending,
     /// Nothing any more.
     End,
 }
@@ -278,6 +307,12 @@ pub trait Source: Send {
 
     /// The next records.
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError>;
+
+    /// After [`SourceState::Pending`]: ready when it is to be asked again.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Ready(())
+    }
 
     /// Called last, and only when the task finishes.
     fn close(&mut self) {}
@@ -349,6 +384,8 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
             }
         },
         OperatorSpec::SocketSink(spec) => Box::new(socket_sink::SocketSink::new(&spec.address)),
+        OperatorSpec::Exec(spec) => Box::new(exec::Exec::between(spec, context)),
+        OperatorSpec::ExecSink(spec) => Box::new(exec::Exec::sink(spec, context)),
         other => {
             let message = format!("{} can't be run here", other.kind());
             return Err(OperatorError::specification(message));
@@ -380,6 +417,7 @@ fn build_source(
         OperatorSpec::SocketSource(spec) => {
             Some(Box::new(socket_source::SocketSource::new(spec, context)))
         }
+        OperatorSpec::ExecSource(spec) => Some(Box::new(exec::ExecSource::new(spec, context))),
         _ => None,
     })
 }

@@ -30,8 +30,9 @@ pub fn output_schema(
             let (_, field) = column_of(input, column)?;
             Some(aggregated(input, keys, "sum", field.data_type().clone())?)
         }
-        OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {} => {
-            None
+        OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+            let columns = record::schema_of(&exec.schema().to_proto());
+            Some(columns.map_err(|error| OperatorError::specification(error.to_string()))?)
         }
         other => emitted(other, input)?,
     })

@@ -33,7 +33,7 @@ async fn take(source: &mut SocketSource, lines: usize) -> Vec<String> {
                 taken.extend(column.iter().flatten().map(str::to_owned));
             }
             SourceState::WaitFor(more) => more.notified().await,
-            SourceState::Wait(_) | SourceState::End => break,
+            SourceState::Wait(_) | SourceState::Pending | SourceState::End => break,
         }
     }
     taken

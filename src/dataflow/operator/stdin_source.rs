@@ -217,7 +217,9 @@ mod tests {
                     return Some(lines.iter().flatten().map(str::to_owned).collect());
                 }
                 SourceState::WaitFor(more) => more.notified().await,
-                SourceState::Wait(_) => panic!("waits for input, not for a moment"),
+                SourceState::Wait(_) | SourceState::Pending => {
+                    panic!("waits for input, not for a moment")
+                }
                 SourceState::End => return None,
             }
         }

@@ -5,6 +5,8 @@
 //! does takes the process down: an operator's panic fails the task alone.
 
 mod chain;
+mod externals;
+mod outputs;
 mod plan;
 mod run;
 #[cfg(all(test, feature = "sql"))]
@@ -30,6 +32,7 @@ pub use run::TaskError;
 pub use status::TaskStatus;
 
 use super::exchange::Exchange;
+use super::host::{AllGone, Lingering, TaskHost};
 use status::Counters;
 
 /// What is to be run.
@@ -52,12 +55,24 @@ pub struct TaskSpec {
 pub struct TaskRuntime {
     runtime: Handle,
     exchange: Exchange,
+    host: Arc<TaskHost>,
 }
 
 impl TaskRuntime {
     /// Tasks on this runtime that meet in this exchange.
     pub fn new(runtime: Handle, exchange: Exchange) -> TaskRuntime {
-        TaskRuntime { runtime, exchange }
+        TaskRuntime {
+            runtime,
+            exchange,
+            host: Arc::default(),
+        }
+    }
+
+    /// The same, with what the process gives to its tasks.
+    #[must_use]
+    pub fn on(self, host: TaskHost) -> TaskRuntime {
+        let host = Arc::new(host);
+        TaskRuntime { host, ..self }
     }
 
     /// The exchange of all its tasks.
@@ -70,15 +85,23 @@ impl TaskRuntime {
         let (sender, status) = watch::channel(TaskStatus::Deploying);
         let counters = Arc::new(Counters::default());
         let cancel = CancellationToken::new();
+        let (lingering, all_gone) = Lingering::new();
         let task = run::Run {
             spec,
             exchange: self.exchange.clone(),
+            host: Arc::clone(&self.host),
+            lingering,
             counters: Arc::clone(&counters),
             status: sender.clone(),
         };
         let name = task.name();
-        self.runtime
-            .spawn(supervise(name, task.run(), sender, cancel.clone()));
+        self.runtime.spawn(supervise(
+            name,
+            task.run(),
+            sender,
+            cancel.clone(),
+            all_gone,
+        ));
         RunningTask {
             status,
             counters,
@@ -118,9 +141,7 @@ impl RunningTask {
             .wait_for(TaskStatus::is_terminal)
             .await
             .map(|status| status.clone());
-        ended.unwrap_or_else(|_| TaskStatus::Failed {
-            cause: "its runtime has ended".to_owned(),
-        })
+        ended.unwrap_or_else(|_| TaskStatus::failed("its runtime has ended"))
     }
 }
 
@@ -130,6 +151,7 @@ async fn supervise(
     task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
     status: watch::Sender<TaskStatus>,
     cancel: CancellationToken,
+    all_gone: AllGone,
 ) {
     tracing::debug!(task = name, "task starts");
     let mut running = Box::pin(AssertUnwindSafe(task).catch_unwind());
@@ -144,17 +166,14 @@ async fn supervise(
             TaskStatus::Canceled
         }
         Some(Ok(Ok(committables))) => TaskStatus::Finished { committables },
-        Some(Ok(Err(error))) => TaskStatus::Failed {
-            cause: error.to_string(),
-        },
-        Some(Err(panic)) => TaskStatus::Failed {
-            cause: format!("panicked: {}", panic_message(&*panic)),
-        },
+        Some(Ok(Err(error))) => error.into_status(),
+        Some(Err(panic)) => TaskStatus::failed(format!("panicked: {}", panic_message(&*panic))),
     };
-    // Its files and channels are closed before anybody hears that it has ended.
+    // Its files and channels are closed, and its programs gone, before anybody hears that it has ended.
     drop(running);
+    all_gone.wait().await;
     match &last {
-        TaskStatus::Failed { cause } => tracing::warn!(task = name, cause, "task failed"),
+        TaskStatus::Failed { cause, .. } => tracing::warn!(task = name, cause, "task failed"),
         ended => tracing::debug!(task = name, status = ended.name(), "task ended"),
     }
     status.send_replace(last);

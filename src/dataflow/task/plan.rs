@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use tanist_proto::id::{Generation, InvalidId, JobId, JobVertexId};
-use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLocation};
+use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLocation};
 
 use super::TaskSpec;
 use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
+use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::key::NoKeyColumn;
 use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
 use crate::dataflow::partitioner::Partitioner;
@@ -65,6 +66,8 @@ pub(super) struct PlannedOutput {
     pub(super) partition: PartitionId,
     pub(super) targets: Vec<u32>,
     pub(super) partitioner: Partitioner,
+    /// Whether all is made before anything is read.
+    pub(super) is_blocking: bool,
 }
 
 /// All that a task needs to know.
@@ -78,7 +81,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn of(spec: &TaskSpec) -> Result<Plan, PlanError> {
+    pub(super) fn of(
+        spec: &TaskSpec,
+        host: &Arc<TaskHost>,
+        lingering: &Lingering,
+    ) -> Result<Plan, PlanError> {
         let (graph, deployment) = (&spec.graph, &spec.deployment);
         let job: JobId = graph.job_id.parse()?;
         let id: JobVertexId = deployment.vertex_id.parse()?;
@@ -104,6 +111,8 @@ impl Plan {
             generation,
             input: input_schema(graph, vertex)?,
             output: None,
+            host: Arc::clone(host),
+            lingering: lingering.clone(),
         };
         let operators = plan_operators(vertex, &context)?;
         let output = operators
@@ -253,6 +262,7 @@ fn plan_inputs(
                     ..attempt
                 },
                 target_subtask: deployment.subtask,
+                is_kept: edge.exchange() == Exchange::Blocking,
                 location,
                 schema: schema
                     .cloned()
@@ -323,6 +333,7 @@ fn plan_outputs(
             partition,
             targets,
             partitioner,
+            is_blocking: edge.exchange() == Exchange::Blocking,
         });
     }
     Ok(outputs)

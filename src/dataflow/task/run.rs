@@ -1,26 +1,25 @@
 //! The loop of a task. Cancelling drops the future: there is an await point at least once a batch.
 
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrow_schema::ArrowError;
+use futures::FutureExt as _;
 use tanist_proto::v1::Committable;
 use tokio::sync::watch;
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
 
 use super::chain::{Chain, Place};
-use super::plan::{Plan, PlanError, PlannedOutput};
+use super::externals::{self, Until};
+use super::outputs::Outputs;
+use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
-use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate, PartitionWriter};
+use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
+use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState};
-use crate::dataflow::partitioner::Partitioner;
-use crate::dataflow::record::size_of;
-use crate::dataflow::time::{Element, TimeSignal};
-
-/// How long a record waits for others that go the same way while the task is busy.
-const LONGEST_LINGER: Duration = Duration::from_millis(10);
+use crate::dataflow::time::Element;
 
 /// Why a task failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +45,9 @@ pub enum TaskError {
     /// The result partition was closed from outside.
     #[error("its result partition was closed: {0}")]
     Output(String),
+    /// Its output could not be kept.
+    #[error("can't keep its output: {0}")]
+    Keep(String),
     /// A batch could not be shared out among the targets.
     #[error("can't partition a batch: {0}")]
     Partition(#[from] ArrowError),
@@ -63,10 +65,24 @@ impl From<JoinError> for TaskError {
     }
 }
 
+impl TaskError {
+    /// What the task ends with.
+    pub(super) fn into_status(self) -> TaskStatus {
+        let cause = self.to_string();
+        let unreadable = match self {
+            TaskError::Input(InputError { kept, .. }) => kept,
+            _ => None,
+        };
+        TaskStatus::Failed { cause, unreadable }
+    }
+}
+
 /// A task on its way.
 pub(super) struct Run {
     pub(super) spec: TaskSpec,
     pub(super) exchange: Exchange,
+    pub(super) host: Arc<TaskHost>,
+    pub(super) lingering: Lingering,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
 }
@@ -90,15 +106,16 @@ impl Run {
     }
 
     pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
-        let mut plan = Plan::of(&self.spec)?;
+        let mut plan = Plan::of(&self.spec, &self.host, &self.lingering)?;
         // Consumers of a task that can't even open hear its reason.
         let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;
-        let result = self.run_with(plan, &mut outputs).await;
-        match &result {
-            Ok(_) => outputs.finish(),
-            Err(error) => outputs.fail(&error.to_string()),
+        match self.run_with(plan, &mut outputs).await {
+            Ok(committables) => outputs.finish().await.map(|()| committables),
+            Err(error) => {
+                outputs.fail(&error.to_string());
+                Err(error)
+            }
         }
-        result
     }
 
     async fn run_with(
@@ -120,7 +137,7 @@ impl Run {
         }
         for index in 0..chain.len() {
             loop {
-                self.wait_for_room(&mut chain, outputs).await?;
+                make_room(&mut chain, outputs).await?;
                 let mut emitted = Output::default();
                 let end = chain.end_input(index, &mut emitted)?;
                 outputs.send(emitted).await?;
@@ -129,6 +146,9 @@ impl Run {
                 }
                 if end == EndOfInput::Done {
                     break;
+                }
+                if chain.is_external(index) {
+                    rest(pending(), &mut chain, outputs, Until::DoneBy(index)).await?;
                 }
                 task::yield_now().await;
             }
@@ -155,20 +175,24 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
         loop {
+            make_room(chain, outputs).await?;
             match source
                 .next(Instant::now())
                 .map_err(|error| place.error(error))?
             {
                 SourceState::Batch(batch) => {
-                    self.process(Element::Batch(batch), chain, outputs).await?;
+                    process(Element::Batch(batch), chain, outputs).await?;
                 }
                 SourceState::Wait(until) => {
-                    let tick = self.settle(chain, outputs).await?;
-                    tokio::time::sleep_until(tick.map_or(until, |tick| tick.min(until))).await;
+                    let moment = tokio::time::sleep_until(until);
+                    rest(moment, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::WaitFor(more) => {
-                    let tick = self.settle(chain, outputs).await?;
-                    until(more.notified(), tick).await;
+                    rest(more.notified(), chain, outputs, Until::Emission).await?;
+                }
+                SourceState::Pending => {
+                    let ready = poll_fn(|cx| source.poll_ready(cx));
+                    rest(ready, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::End => {
                     source.close();
@@ -186,184 +210,83 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
         loop {
+            make_room(chain, outputs).await?;
             match gate.poll()? {
                 Input::Batch(batch) => {
                     self.counters.count_in(&batch);
-                    self.process(Element::Batch(batch), chain, outputs).await?;
+                    process(Element::Batch(batch), chain, outputs).await?;
                 }
-                Input::Time(signal) => {
-                    self.process(Element::Time(signal), chain, outputs).await?;
-                }
-                Input::Idle => {
-                    let tick = self.settle(chain, outputs).await?;
-                    until(gate.readable(), tick).await;
-                }
+                Input::Time(signal) => process(Element::Time(signal), chain, outputs).await?,
+                Input::Idle => rest(gate.readable(), chain, outputs, Until::Emission).await?,
                 Input::Ended => return Ok(()),
             }
         }
     }
-
-    async fn process(
-        &self,
-        element: Element,
-        chain: &mut Chain,
-        outputs: &mut Outputs,
-    ) -> Result<(), TaskError> {
-        self.wait_for_room(chain, outputs).await?;
-        let mut emitted = Output::default();
-        chain.process(0, element, &mut emitted)?;
-        outputs.send(emitted).await?;
-        if outputs.is_due() {
-            self.settle(chain, outputs).await?;
-        }
-        task::yield_now().await;
-        Ok(())
-    }
-
-    /// Waits for an operator that hands its records on elsewhere and can't get rid of them.
-    async fn wait_for_room(
-        &self,
-        chain: &mut Chain,
-        outputs: &mut Outputs,
-    ) -> Result<(), TaskError> {
-        while let Some(room) = chain.without_room() {
-            outputs.flush().await?;
-            room.notified().await;
-        }
-        Ok(())
-    }
-
-    /// Hands everything to the consumers, and says when operators want to know the time again.
-    async fn settle(
-        &self,
-        chain: &mut Chain,
-        outputs: &mut Outputs,
-    ) -> Result<Option<Instant>, TaskError> {
-        let mut emitted = Output::default();
-        let tick = chain.tick(Instant::now(), &mut emitted)?;
-        outputs.send(emitted).await?;
-        outputs.flush().await?;
-        Ok(tick)
-    }
 }
 
-/// Waits for something, or for this moment.
-async fn until(something: impl Future<Output = ()>, moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::select! {
-            () = something => {}
-            () = tokio::time::sleep_until(moment) => {}
-        },
-        None => something.await,
+/// Takes one element, for which there is room.
+async fn process(
+    element: Element,
+    chain: &mut Chain,
+    outputs: &mut Outputs,
+) -> Result<(), TaskError> {
+    let mut emitted = Output::default();
+    chain.process(0, element, &mut emitted)?;
+    outputs.send(emitted).await?;
+    if outputs.is_due() {
+        settle(chain, outputs).await?;
     }
+    task::yield_now().await;
+    Ok(())
 }
 
-/// An edge out of the task.
-struct OutputEdge {
-    partitioner: Partitioner,
-    writer: PartitionWriter,
-}
-
-/// All edges out of the task.
-struct Outputs {
-    edges: Vec<OutputEdge>,
-    counters: Arc<Counters>,
-    flushed_at: Instant,
-    /// What is to be said about event time once all records before it are out.
-    signals: Vec<TimeSignal>,
-}
-
-impl Outputs {
-    fn register(
-        exchange: &Exchange,
-        plan: &mut Plan,
-        counters: &Arc<Counters>,
-    ) -> Result<Outputs, TaskError> {
-        let attempt = plan.attempt;
-        let edges = plan.outputs.drain(..).map(|output| {
-            let PlannedOutput {
-                partition,
-                targets,
-                partitioner,
-            } = output;
-            let writer = exchange.register(partition, attempt, targets);
-            let writer = writer.map_err(|closed| TaskError::Output(closed.to_string()))?;
-            Ok(OutputEdge {
-                partitioner,
-                writer,
-            })
-        });
-        let edges = edges.collect::<Result<_, TaskError>>()?;
-        Ok(Outputs {
-            edges,
-            counters: Arc::clone(counters),
-            flushed_at: Instant::now(),
-            signals: Vec::new(),
-        })
-    }
-
-    /// Hands batches to the partitioners and what is ready to the consumers. Event time waits for the next flush: to say it
-    /// later is always right, and records need not be sent in pieces for its sake.
-    async fn send(&mut self, mut emitted: Output) -> Result<(), TaskError> {
-        let (late, skipped) = emitted.dropped();
-        self.counters.count_dropped(late, skipped);
-        for element in emitted.take() {
-            match element {
-                Element::Batch(batch) => {
-                    for edge in &mut self.edges {
-                        edge.partitioner.add(batch.clone())?;
-                    }
-                    self.push_ready().await?;
+/// Returns when all operators take another batch; hands on what they emit by themselves until then.
+async fn make_room(chain: &mut Chain, outputs: &mut Outputs) -> Result<(), TaskError> {
+    loop {
+        match externals::wait(chain, Until::Room).now_or_never() {
+            Some(emitted) => {
+                let emitted = emitted?;
+                if emitted.is_empty() {
+                    return Ok(());
                 }
-                Element::Time(signal) => signal.add_to(&mut self.signals),
+                outputs.send(emitted).await?;
+                if outputs.is_due() {
+                    settle(chain, outputs).await?;
+                }
             }
+            None => rest(pending(), chain, outputs, Until::Room).await?,
         }
-        Ok(())
     }
+}
 
-    /// Whether records have waited long enough.
-    fn is_due(&self) -> bool {
-        self.flushed_at.elapsed() >= LONGEST_LINGER
-    }
-
-    /// Hands everything to the consumers.
-    async fn flush(&mut self) -> Result<(), TaskError> {
-        for edge in &mut self.edges {
-            edge.partitioner.flush()?;
+/// Hands everything to the consumers and waits for something: this, the moment at which an operator wants to know the time
+/// again, or what the operators do by themselves; that is handed on.
+async fn rest(
+    something: impl Future<Output = ()>,
+    chain: &mut Chain,
+    outputs: &mut Outputs,
+    until: Until,
+) -> Result<(), TaskError> {
+    let tick = settle(chain, outputs).await?;
+    let moment = async {
+        match tick {
+            Some(tick) => tokio::time::sleep_until(tick).await,
+            None => pending().await,
         }
-        self.push_ready().await?;
-        for signal in self.signals.drain(..) {
-            self.edges
-                .iter()
-                .for_each(|edge| edge.writer.signal(signal));
-        }
-        self.flushed_at = Instant::now();
-        Ok(())
-    }
+    };
+    let emitted = tokio::select! {
+        () = something => return Ok(()),
+        () = moment => return Ok(()),
+        emitted = externals::wait(chain, until) => emitted?,
+    };
+    outputs.send(emitted).await
+}
 
-    async fn push_ready(&mut self) -> Result<(), TaskError> {
-        for OutputEdge {
-            partitioner,
-            writer,
-        } in &mut self.edges
-        {
-            while let Some((place, batch)) = partitioner.next_ready() {
-                let (rows, bytes) = (batch.num_rows(), size_of(&batch));
-                let pushed = writer.push(place, batch).await;
-                pushed.map_err(|closed| TaskError::Output(closed.to_string()))?;
-                self.counters.count_out(rows, bytes);
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(self) {
-        self.edges.into_iter().for_each(|edge| edge.writer.finish());
-    }
-
-    fn fail(self, cause: &str) {
-        self.edges
-            .into_iter()
-            .for_each(|edge| edge.writer.fail(cause));
-    }
+/// Hands everything to the consumers, and says when operators want to know the time again.
+async fn settle(chain: &mut Chain, outputs: &mut Outputs) -> Result<Option<Instant>, TaskError> {
+    let mut emitted = Output::default();
+    let tick = chain.tick(Instant::now(), &mut emitted)?;
+    outputs.send(emitted).await?;
+    outputs.flush().await?;
+    Ok(tick)
 }

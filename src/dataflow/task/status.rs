@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::RecordBatch;
-use tanist_proto::v1::{Committable, ExecutionState, TaskMetrics};
+use tanist_proto::v1::{Committable, ExecutionId, ExecutionState, TaskMetrics};
 
 use crate::dataflow::record::size_of;
 
@@ -29,7 +29,19 @@ pub enum TaskStatus {
     Failed {
         /// Why, for people.
         cause: String,
+        /// The finished execution whose kept output it could not read, if that is why.
+        unreadable: Option<ExecutionId>,
     },
+}
+
+impl TaskStatus {
+    /// It can't go on, for this reason.
+    pub fn failed(cause: impl Into<String>) -> TaskStatus {
+        TaskStatus::Failed {
+            cause: cause.into(),
+            unreadable: None,
+        }
+    }
 }
 
 impl TaskStatus {

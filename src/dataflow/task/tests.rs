@@ -325,7 +325,7 @@ async fn a_busy_task_is_cancelled_by_dropping_it() {
         .wait_for(|status| *status == TaskStatus::Canceled)
         .await
         .expect("ended");
-    let TaskStatus::Failed { cause } = tasks[&(1, 0)].ended().await else {
+    let TaskStatus::Failed { cause, .. } = tasks[&(1, 0)].ended().await else {
         panic!("its consumer lacks input")
     };
     assert!(
@@ -360,7 +360,7 @@ async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consum
         )
         .build();
     let tasks = deploy(&graph, &managers, |vertex, _| vertex);
-    let TaskStatus::Failed { cause } = tasks[&(0, 0)].ended().await else {
+    let TaskStatus::Failed { cause, .. } = tasks[&(0, 0)].ended().await else {
         panic!("it overflows")
     };
     assert!(cause.contains("operator \"operator 0."), "{cause}");
@@ -368,7 +368,10 @@ async fn an_operators_error_names_operator_subtask_and_record_and_reaches_consum
         cause.contains("(1/1): the result overflows int64, at record [0 "),
         "{cause}"
     );
-    let TaskStatus::Failed { cause: of_consumer } = tasks[&(1, 0)].ended().await else {
+    let TaskStatus::Failed {
+        cause: of_consumer, ..
+    } = tasks[&(1, 0)].ended().await
+    else {
         panic!("its input broke off")
     };
     assert!(of_consumer.contains(&cause), "{of_consumer}");
@@ -384,7 +387,7 @@ async fn what_does_not_fit_the_graph_fails_with_a_reason() {
     let graph = stream(datagen(None, Some(1)), Partitioning::Hash);
     let good = spec(&graph, &managers, |_, _| 0, (1, 0), 1);
     let cause_of = async |spec: TaskSpec| match managers[0].runtime.start(spec).ended().await {
-        TaskStatus::Failed { cause } => cause,
+        TaskStatus::Failed { cause, .. } => cause,
         other => panic!("ended as {other:?}"),
     };
 
@@ -423,7 +426,7 @@ async fn a_missing_input_file_is_named() {
     let directory = tempfile::tempdir().expect("directory");
     let graph = word_count(directory.path(), &directory.path().join("out"), [1, 1, 1]);
     let tasks = deploy(&graph, &managers, |_, _| 0);
-    let TaskStatus::Failed { cause } = tasks[&(0, 0)].ended().await else {
+    let TaskStatus::Failed { cause, .. } = tasks[&(0, 0)].ended().await else {
         panic!("there is no input")
     };
     assert!(
@@ -439,15 +442,17 @@ async fn a_panic_fails_the_task_and_not_the_process() {
         tokio::task::yield_now().await;
         panic!("an operator's mistake")
     };
+    let (_, all_gone) = Lingering::new();
     supervise(
         "task".to_owned(),
         panicking,
         sender,
         CancellationToken::new(),
+        all_gone,
     )
     .await;
     let cause = "panicked: an operator's mistake".to_owned();
-    assert_eq!(*status.borrow(), TaskStatus::Failed { cause });
+    assert_eq!(*status.borrow(), TaskStatus::failed(cause));
 }
 
 #[tokio::test]
@@ -480,7 +485,7 @@ async fn two_sinks_into_one_directory_write_parts_of_their_own() {
     assert!(contents.iter().all(|content| content.lines().count() == 10));
 
     let again = deploy(&graph, &managers, |_, _| 0);
-    let TaskStatus::Failed { cause } = again[&(1, 0)].ended().await else {
+    let TaskStatus::Failed { cause, .. } = again[&(1, 0)].ended().await else {
         panic!("the output is there already")
     };
     assert!(

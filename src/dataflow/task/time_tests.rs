@@ -7,7 +7,7 @@ use tanist_proto::v1::{JobGraph, Partitioning};
 
 use super::*;
 use crate::dataflow::sink;
-use crate::dataflow::testing::{GraphBuilder, Placement, TaskManager, deploy, wait_until};
+use crate::dataflow::testing::{GraphBuilder, Placement, TaskManager, deploy, spec, wait_until};
 use crate::job::spec::DeclaredColumn;
 use crate::job::spec::{
     Aggregate, Aggregation, FollowFiles, ParseCsv, Reading, Trigger, Watermarks, Window,
@@ -68,6 +68,17 @@ fn lines_of(directory: &std::path::Path) -> Vec<String> {
     lines
 }
 
+/// How many records each window has counted.
+fn windows_of(directory: &std::path::Path) -> BTreeMap<String, u64> {
+    let mut windows: BTreeMap<String, u64> = BTreeMap::new();
+    for line in lines_of(directory) {
+        let columns: Vec<&str> = line.split(' ').collect();
+        *windows.entry(columns[1].to_owned()).or_default() +=
+            columns[3].parse::<u64>().expect("a count");
+    }
+    windows
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_over_several_producers_miss_nothing_and_drop_nothing() {
     for placement in [TOGETHER, APART] {
@@ -97,16 +108,53 @@ async fn windows_over_several_producers_miss_nothing_and_drop_nothing() {
             .values()
             .map(|task| task.metrics().late_records_dropped)
             .sum();
-        let mut windows: BTreeMap<String, u64> = BTreeMap::new();
-        for line in lines_of(&output) {
-            let columns: Vec<&str> = line.split(' ').collect();
-            *windows.entry(columns[1].to_owned()).or_default() +=
-                columns[3].parse::<u64>().expect("a count");
-        }
+        let windows = windows_of(&output);
         assert_eq!(late, 0);
         assert_eq!(windows.len(), 300);
         assert!(windows.values().all(|count| *count == 100), "{windows:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_behind_a_blocking_exchange_are_emitted_at_its_end() {
+    let managers = TaskManager::start_many::<2>().await;
+    let directory = tempfile::tempdir().expect("directory");
+    let output = directory.path().join("out");
+    let sink = OperatorSpec::FileSink {
+        path: output.to_string_lossy().into_owned(),
+    };
+    let graph = GraphBuilder::new()
+        .vertex(
+            2,
+            &[datagen(None, Some(3_000)), watermarks("seq", None)],
+            None,
+        )
+        .vertex(
+            2,
+            &[counts_in_windows("seq"), sink],
+            Some((0, Partitioning::Hash, &["key"])),
+        )
+        .blocking()
+        .build();
+    let start = |vertex: usize| -> BTreeMap<_, _> {
+        let places = [(vertex, 0), (vertex, 1)];
+        let start = |(vertex, subtask)| {
+            let spec = spec(&graph, &managers, APART, (vertex, subtask), 1);
+            let manager = &managers[APART(vertex, subtask) % managers.len()];
+            ((vertex, subtask), manager.runtime.start(spec))
+        };
+        places.map(start).into()
+    };
+    finished(&start(0)).await;
+    let reading = start(1);
+    let committables = finished(&reading).await;
+    sink::commit(&committables).expect("committed");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    let late = reading.values().map(|task| task.metrics());
+    assert_eq!(late.map(|task| task.late_records_dropped).sum::<u64>(), 0);
+    let windows = windows_of(&output);
+    assert_eq!(windows.len(), 30);
+    assert!(windows.values().all(|count| *count == 100), "{windows:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

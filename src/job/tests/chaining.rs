@@ -4,8 +4,8 @@ use tanist_proto::v1::{JobGraph, Partitioning};
 
 use super::{graph_of, options, with_steps};
 use crate::job::{
-    ChainingOptions, CompileOptions, JobBuilder, Partition, Steps, edges_into, edges_out_of,
-    fed_subtasks, feeding_subtasks, regions, slots_needed,
+    ChainingOptions, CompileOptions, Exchange, JobBuilder, Partition, Steps, edges_into,
+    edges_out_of, fed_subtasks, feeding_subtasks, regions, slots_needed,
 };
 
 fn lines() -> Steps {
@@ -53,6 +53,25 @@ fn other_parallelism_ends_a_chain_and_rebalances() {
     let steps = lines().discard("out").with_parallelism(2);
     assert_eq!(vertices(steps.clone()), ["lines", "out"]);
     assert_eq!(partitionings(steps), [Partitioning::Rebalance]);
+}
+
+#[test]
+fn who_wants_its_input_complete_ends_a_chain_and_a_region() {
+    let steps = lines().discard("out").exchanged(Exchange::Blocking);
+    assert_eq!(vertices(steps.clone()), ["lines", "out"]);
+    assert_eq!(regions(&compiled(steps)).len(), 2);
+}
+
+#[test]
+fn the_exchange_of_a_job_is_that_between_its_chains() {
+    let job = JobBuilder::new("test").exchange(Exchange::Blocking);
+    let steps = job
+        .file_source("lines", ["a.txt"])
+        .split_words("words", "line");
+    let steps = steps.key_by("k", ["word"]).count("counts").discard("out");
+    assert_eq!(vertices(steps.clone()), ["lines -> words", "counts -> out"]);
+    let steps = steps.exchanged(Exchange::Pipelined);
+    assert_eq!(regions(&compiled(steps)).len(), 2);
 }
 
 #[test]

@@ -67,11 +67,11 @@ fn operators_and_fields_that_are_not_there() {
     );
     says(
         &[LINES, "  - name: w\n    join: {}\n", END],
-        "job.yaml: line 7, column 5: step `w`: there is no operator `join`; there is: file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink",
+        "job.yaml: line 7, column 5: step `w`: there is no operator `join`; there is: file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink",
     );
     says(
         &[LINES, "  - name: w\n", END],
-        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink",
+        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink",
     );
     says(
         &[LINES, "  - hello\n", END],
@@ -425,5 +425,31 @@ fn everything_is_said_at_once_in_the_order_of_the_file() {
   line 14, column 5: step `k`: another step has this name already: give each step a `name` of its own
   line 14, column 5: step `k`: there is no step `cc` for it to read: did you mean `c`?
   line 15, column 13: step `k`: print has no field `prefx`; did you mean `prefix`?"#,
+    );
+}
+
+#[test]
+fn exchanges_that_can_not_be_waited_for() {
+    says(
+        &[
+            "  - name: endless\n    datagen: {}\n",
+            "  - name: out\n    exchange: blocking\n    discard: {}\n",
+        ],
+        "job.yaml: line 6, column 5: step `out`: `exchange: blocking` waits for the end of `endless`, which never ends: remove it",
+    );
+    says(
+        &[
+            NUMBERS,
+            "  - name: low\n    input: numbers\n    filter: {column: seq, op: lt, value: 5}\n    chaining: false\n",
+            "  - name: all\n    input: low\n    exchange: blocking\n    filter: {column: seq, op: ge, value: 0}\n    chaining: false\n",
+            "  - name: again\n    inputs: [low, all]\n    filter: {column: seq, op: ge, value: 0}\n",
+            END,
+        ],
+        "job.yaml: `all` can't wait for `low` to finish: they are also connected by pipelined exchange, so that they run together; \
+         make the exchange between them `pipelined`, or all others on the way `blocking`",
+    );
+    file_says(
+        "version: 1\nname: a\nexchange: blocking\nsteps:\n  - name: endless\n    datagen: {}\n  - name: out\n    chaining: false\n    discard: {}\n",
+        "job.yaml: `out` waits for the end of `endless` (blocking exchange), which never ends",
     );
 }

@@ -2,6 +2,7 @@
 
 mod chaining;
 mod examples;
+mod exec;
 mod expressions;
 mod messages;
 mod parameters;

@@ -92,8 +92,8 @@ fn a_foreign_graph_is_refused_with_the_reason() {
         "another step has this name too",
     );
     says(
-        |graph| graph.vertices[0].operators[0].spec = r#"{"type":"exec"}"#.into(),
-        "its specification is not known: unknown variant `exec`",
+        |graph| graph.vertices[0].operators[0].spec = r#"{"type":"teleport"}"#.into(),
+        "its specification is not known: unknown variant `teleport`",
     );
     says(
         |graph| graph.vertices[0].operators[0].output.clear(),
@@ -231,13 +231,17 @@ fn edge() -> impl Strategy<Value = v1::JobEdge> {
         text(),
         -1..8_i32,
         prop::collection::vec(text(), 0..3),
+        -1..3_i32,
     )
-        .prop_map(|(source, target, partitioning, key_columns)| v1::JobEdge {
-            source,
-            target,
-            partitioning,
-            key_columns,
-        })
+        .prop_map(
+            |(source, target, partitioning, key_columns, exchange)| v1::JobEdge {
+                exchange,
+                source,
+                target,
+                partitioning,
+                key_columns,
+            },
+        )
 }
 
 fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
@@ -254,6 +258,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
             vertices,
             edges,
             options: None,
+            artifacts: Vec::new(),
         })
 }
 

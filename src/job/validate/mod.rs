@@ -17,7 +17,7 @@ use super::problem::{MAX_PROBLEMS, Problem};
 use super::restart;
 use super::schema::Schema;
 use super::spec::EventTime;
-use super::stream_graph::{MAX_PARALLELISM_LIMIT, StreamGraph, StreamNode};
+use super::stream_graph::{Exchange, MAX_PARALLELISM_LIMIT, StreamGraph, StreamNode};
 
 /// More steps than this are refused.
 pub(super) const MAX_STEPS: usize = 1_000;
@@ -31,6 +31,7 @@ pub(super) struct ResolvedJob {
     /// In topological order; key-bys have become partitionings.
     pub operators: Vec<ResolvedOperator>,
     pub max_parallelism: u32,
+    pub exchange: Exchange,
     pub restart_strategy: Option<v1::RestartStrategy>,
 }
 
@@ -51,6 +52,8 @@ pub(super) struct ResolvedEdge {
     pub source: usize,
     pub partitioning: v1::Partitioning,
     pub keys: Vec<String>,
+    /// `None`: the job's, unless the edge is within a chain.
+    pub exchange: Option<Exchange>,
 }
 
 /// Checks the graph. `found` are the problems that were met while it was read.
@@ -69,6 +72,7 @@ pub(super) fn resolve(
         check.parallelism();
         check.types(&order);
         check.partitions();
+        check.exchanges();
         check.sinks();
     }
     check.finish()
@@ -191,6 +195,7 @@ impl<'a> Check<'a> {
                 name: self.graph.name.clone(),
                 operators,
                 max_parallelism: self.max_parallelism,
+                exchange: self.graph.exchange.unwrap_or(Exchange::Pipelined),
                 restart_strategy: self.graph.restart_strategy,
             });
         }
@@ -241,6 +246,7 @@ impl<'a> Check<'a> {
                             None => node.partition.map_or(implied, super::Partition::to_proto),
                         },
                         keys: keys.map(<[String]>::to_vec).unwrap_or_default(),
+                        exchange: node.exchange,
                     });
                 }
             }

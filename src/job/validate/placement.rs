@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Check;
 use crate::job::stream_graph::{
-    DEFAULT_SLOT_SHARING_GROUP, MAX_PARALLELISM_LIMIT, Partition, Transformation,
+    DEFAULT_SLOT_SHARING_GROUP, Exchange, MAX_PARALLELISM_LIMIT, Partition, Transformation,
 };
 
 impl Check<'_> {
@@ -126,11 +126,38 @@ impl Check<'_> {
         }
     }
 
+    /// Who reads what must be complete first reads what is complete some day.
+    pub(super) fn exchanges(&mut self) {
+        for index in 0..self.nodes.len() {
+            let node = &self.nodes[index];
+            if node.is_source() {
+                if node.exchange.is_some() {
+                    self.report(index, "a source has no input: remove `exchange`");
+                }
+                continue;
+            }
+            if node.exchange != Some(Exchange::Blocking) {
+                continue;
+            }
+            for input in self.known[index].inputs.clone().unwrap_or_default() {
+                // What is not known of it was reported.
+                if self.known[input].output.is_some() && !self.known[input].bounded {
+                    let message = format!(
+                        "`exchange: blocking` waits for the end of `{}`, which never ends: remove it",
+                        self.nodes[input].name
+                    );
+                    self.report(index, message);
+                }
+            }
+        }
+    }
+
     fn key_by_fields(&mut self, index: usize, inputs: &[usize]) {
         let node = &self.nodes[index];
         let fields = [
             (node.parallelism.is_some(), "parallelism"),
             (node.partition.is_some(), "partition"),
+            (node.exchange.is_some(), "exchange"),
             (!node.chaining, "chaining"),
             (node.slot_sharing_group.is_some(), "slot-sharing-group"),
         ];

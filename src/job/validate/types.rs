@@ -226,6 +226,9 @@ fn spec_of(
                 (None, Emit::Updates) => Trigger::Updates,
             },
         }),
+        Transformation::Exec(exec) => OperatorSpec::Exec(exec),
+        Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
+        Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
     })
 }
 

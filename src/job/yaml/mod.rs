@@ -3,6 +3,8 @@
 //! Reading reports everything that is wrong with the file by itself; whether the steps fit together is checked by the
 //! same validator that checks jobs built in Rust.
 
+mod artifacts;
+mod exec;
 mod expressions;
 mod node;
 mod operators;
@@ -21,7 +23,7 @@ use reader::{Fields, Reader};
 use super::compile::{JobFile, JobFileError};
 use super::problem::Problem;
 use super::restart;
-use super::stream_graph::StreamGraph;
+use super::stream_graph::{Exchange, StreamGraph};
 
 /// The job and what is wrong with its file.
 pub(super) fn read(
@@ -85,9 +87,15 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.parallelism = fields.optional_value("parallelism", reader, Reader::u32);
     graph.max_parallelism = fields.optional_value("max-parallelism", reader, Reader::u32);
     graph.chaining = fields.optional_value("chaining", reader, Reader::bool);
+    graph.exchange = fields.optional_value("exchange", reader, |reader, field, node| {
+        reader.one_of(field, node, &exchanges())
+    });
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
+    if let Some(node) = fields.node("artifacts") {
+        graph.artifacts = artifacts::read(node, reader);
+    }
     match fields.node("steps") {
         Some(Node {
             value: Value::List(steps),
@@ -113,6 +121,10 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     }
     fields.finish("a job", reader);
     graph
+}
+
+fn exchanges() -> [(&'static str, Exchange); 2] {
+    Exchange::ALL.map(|exchange| (exchange.name(), exchange))
 }
 
 /// The sub-keys are those of Flink's configuration, without their prefix.

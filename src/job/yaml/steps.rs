@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::exec;
 use super::expressions;
 use super::node::{Node, Value};
 use super::operators;
@@ -12,7 +13,7 @@ use crate::job::spec::AggregateFunction;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 25] = [
+const OPERATORS: [&str; 28] = [
     "file-source",
     "datagen",
     "split-words",
@@ -38,15 +39,19 @@ const OPERATORS: [&str; 25] = [
     "average",
     "aggregate",
     "socket-sink",
+    "exec",
+    "exec-source",
+    "exec-sink",
 ];
 
 /// What every step can have beside its operator.
-const STEP_FIELDS: [&str; 7] = [
+const STEP_FIELDS: [&str; 8] = [
     "name",
     "input",
     "inputs",
     "parallelism",
     "partition",
+    "exchange",
     "chaining",
     "slot-sharing-group",
 ];
@@ -98,6 +103,9 @@ pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode
             return None;
         }
         reader.one_of(field, node, &Partition::ALL.map(|partition| (partition.name(), partition)))
+    });
+    step.exchange = fields.optional_value("exchange", reader, |reader, field, node| {
+        reader.one_of(field, node, &super::exchanges())
     });
     step.chaining = fields
         .optional_value("chaining", reader, Reader::bool)
@@ -213,6 +221,9 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
+        "exec" => exec::read(exec::Role::Between, f, reader).map(Transformation::Exec),
+        "exec-source" => exec::read(exec::Role::Source, f, reader).map(Transformation::ExecSource),
+        "exec-sink" => exec::read(exec::Role::Sink, f, reader).map(Transformation::ExecSink),
         _ => {
             let function = AggregateFunction::ALL
                 .into_iter()

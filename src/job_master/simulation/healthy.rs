@@ -8,7 +8,10 @@ use super::world::{RECONCILE_TIMEOUT_MS, World};
 impl World {
     /// Notes, when a term begins, which regions run whole.
     pub(super) fn note_healthy(&mut self) {
+        // Over blocking edges a region also suffers from what happens to the output of another.
+        let is_apart = self.blocking.is_empty();
         let regions = self.stored.regions.iter().enumerate();
+        let regions = regions.filter(|_| is_apart);
         let healthy = regions.filter(|(_, region)| self.is_whole(region));
         self.healthy = healthy
             .map(|(number, region)| (number, region.generation))

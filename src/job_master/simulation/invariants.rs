@@ -1,8 +1,11 @@
 //! What must hold of the record and of what a JobMaster does, as predicates for the simulation.
 
+use std::collections::BTreeMap;
+
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
+use super::task_manager::TaskKey;
 use crate::job_master::event::Connection;
 use crate::job_master::execution_graph::ExecutionGraph;
 
@@ -19,6 +22,48 @@ pub(super) fn region_of(
         .get(built.tasks[task].region)
         .cloned()
         .unwrap_or_default()
+}
+
+/// Whether a record says that an execution has finished.
+pub(super) fn is_recorded(state: &pb::JobState, key: &TaskKey, generation: u64) -> bool {
+    state.terminal.iter().any(|end| {
+        (&end.vertex_id, end.subtask) == (&key.0, key.1)
+            && end.generation == generation
+            && end.state() == S::Finished
+    })
+}
+
+/// The regions that have finished by a record, with their generations.
+pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BTreeMap<usize, u64> {
+    let built = ExecutionGraph::build(graph).expect("valid");
+    let regions = state.regions.iter().enumerate();
+    let has_finished = |(region, stored): &(usize, &pb::RegionState)| {
+        built.regions[*region].tasks.iter().all(|task| {
+            let vertex = built.vertex_of(*task).id.to_string();
+            let key = (vertex, built.tasks[*task].subtask);
+            is_recorded(state, &key, stored.generation)
+        })
+    };
+    regions
+        .filter(has_finished)
+        .map(|(region, stored)| (region, stored.generation))
+        .collect()
+}
+
+/// Whether a record says that all regions that read a vertex over blocking edges have finished, and there are some.
+pub(super) fn has_been_read(graph: &pb::JobGraph, state: &pb::JobState, vertex_id: &str) -> bool {
+    let built = ExecutionGraph::build(graph).expect("valid");
+    let source = built.find(vertex_id, 0).expect("a vertex of the graph");
+    let source = &built.tasks[source];
+    let readers = &built.regions[source.region].readers;
+    let is_done = |region: &usize| {
+        let generation = state.regions[*region].generation;
+        built.regions[*region].tasks.iter().all(|task| {
+            let vertex = built.vertex_of(*task).id.to_string();
+            is_recorded(state, &(vertex, built.tasks[*task].subtask), generation)
+        })
+    };
+    !readers.is_empty() && readers.iter().all(is_done)
 }
 
 /// Whether a record says that all executions of the present generations have finished.

@@ -10,6 +10,7 @@ mod task_manager;
 mod world;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -29,15 +30,32 @@ fn strategies() -> impl Strategy<Value = RestartStrategy> {
     ]
 }
 
-/// Vertices (name, parallelism) and edges between their indices.
-type Shape = (Vec<(&'static str, u32)>, Vec<(usize, usize)>);
+/// Vertices (name, parallelism), edges between their indices, and which edges are blocking.
+type Shape = (Vec<(&'static str, u32)>, Vec<(usize, usize)>, Vec<usize>);
 
 fn shapes() -> impl Strategy<Value = Shape> {
     prop_oneof![
-        Just((vec![("a", 2), ("b", 2)], vec![(0, 1)])),
+        Just((vec![("a", 2), ("b", 2)], vec![(0, 1)], vec![])),
         Just((
             vec![("a", 1), ("b", 3), ("c", 2), ("d", 1)],
-            vec![(0, 1), (2, 3)]
+            vec![(0, 1), (2, 3)],
+            vec![]
+        )),
+    ]
+}
+
+/// Stages one after the other, and two in the middle that read the same one and are read by the same one.
+fn shapes_in_stages() -> impl Strategy<Value = Shape> {
+    prop_oneof![
+        Just((
+            vec![("a", 2), ("b", 2), ("c", 3), ("d", 1)],
+            vec![(0, 1), (1, 2), (2, 3)],
+            vec![1]
+        )),
+        Just((
+            vec![("a", 2), ("b", 2), ("c", 2), ("d", 1)],
+            vec![(0, 1), (0, 2), (1, 3), (2, 3)],
+            vec![0, 1, 2, 3]
         )),
     ]
 }
@@ -77,9 +95,10 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
 #[test]
 fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let canceled_in = prop::option::of(0usize..20);
-    let inputs = (strategies(), shapes(), canceled_in, steps(97));
-    let reached = run_cases(300, inputs, |(strategy, shape, canceled_in, steps)| {
-        let mut world = World::new(&shape.0, &shape.1, strategy);
+    let shapes = prop_oneof![shapes(), shapes_in_stages()];
+    let inputs = (strategies(), shapes, canceled_in, steps(97));
+    let reached = run_cases(400, inputs, |(strategy, shape, canceled_in, steps)| {
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
         for (kind, pick) in steps {
             world.step(kind, usize::from(pick));
         }
@@ -96,7 +115,7 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
 #[test]
 fn however_often_leaders_change_no_task_that_runs_is_touched() {
     let reached = run_cases(200, (shapes(), steps(91)), |(shape, steps)| {
-        let mut world = World::new(&shape.0, &shape.1, RestartStrategy::None);
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, RestartStrategy::None);
         world.come_to_run();
         for (kind, pick) in steps {
             world.step_of_leaders(kind, usize::from(pick));
@@ -115,8 +134,31 @@ fn however_often_leaders_change_no_task_that_runs_is_touched() {
 }
 
 #[test]
+fn however_often_leaders_change_no_stage_that_has_finished_runs_again() {
+    let reached = run_cases(200, (shapes_in_stages(), steps(101)), |(shape, steps)| {
+        let strategy = RestartStrategy::default();
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
+        world.come_to_run();
+        let mut finished: BTreeMap<usize, u64> = BTreeMap::new();
+        for (kind, pick) in steps {
+            world.step_of_leaders(kind, usize::from(pick));
+            for (region, generation) in &finished {
+                let present = world.stored.regions[*region].generation;
+                assert_eq!(present, *generation, "region {region} runs again");
+            }
+            finished = world.finished_regions();
+        }
+        world.come_to_an_end(None);
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+        world.reached
+    });
+    assert!(reached.adopted > 0, "{reached:?}");
+}
+
+#[test]
 fn without_faults_a_job_finishes_in_its_first_generation() {
-    let mut world = World::new(&[("a", 2), ("b", 2)], &[(0, 1)], RestartStrategy::None);
+    let mut world = World::new(&[("a", 2), ("b", 2)], &[(0, 1)], &[], RestartStrategy::None);
     world.come_to_an_end(None);
     let result = world.result.expect("it has ended");
     assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);

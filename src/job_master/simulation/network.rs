@@ -20,6 +20,7 @@ impl World {
             location: task_manager.location(),
             executions: task_manager.report(),
             slots: task_manager.offers(),
+            outputs: task_manager.outputs(),
         };
         self.events.push((core_epoch, event));
     }
@@ -52,7 +53,7 @@ impl World {
                 });
                 let ids = ids.collect();
                 let refused = if is_current {
-                    task_manager.submit(&tasks)
+                    task_manager.submit(&tasks, &self.blocking)
                 } else {
                     Vec::new()
                 };
@@ -105,6 +106,7 @@ impl World {
                     connection,
                     asked_in,
                     executions: task_manager.report(),
+                    outputs: task_manager.outputs(),
                     allocations: task_manager.slots.iter().flatten().copied().collect(),
                 }
             }

@@ -4,11 +4,12 @@ use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::invariants::region_of;
-use super::task_manager::{Running, TaskKey, report};
+use super::invariants::{is_recorded, region_of};
+use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
+use crate::job_master::execution_graph::ExecutionGraph;
 
 impl World {
     /// Allocates a slot if the job needs more than it has.
@@ -38,6 +39,7 @@ impl World {
     /// An execution moves on.
     pub(super) fn progress(&mut self, index: usize, pick: usize, fails: bool) {
         let epoch = self.epoch;
+        let kept = self.kept();
         let task_manager = &mut self.task_managers[index];
         let mut live: Vec<(TaskKey, &mut Running)> = Vec::new();
         for (key, running) in &mut task_manager.running {
@@ -53,10 +55,28 @@ impl World {
             S::Canceling => S::Canceled,
             _ if fails => S::Failed,
             S::Deploying => S::Running,
-            _ => S::Finished,
+            _ => {
+                let mut inputs = running.inputs.iter();
+                let missing = inputs.find(|input| !kept.contains(input)).cloned();
+                running.unreadable =
+                    missing.map(|((vertex_id, subtask), generation, _)| pb::ExecutionId {
+                        vertex_id,
+                        subtask,
+                        generation,
+                    });
+                match &running.unreadable {
+                    Some(_) => S::Failed,
+                    None => S::Finished,
+                }
+            }
         };
+        let output = (key.clone(), running.generation);
+        let has_finished = running.state == S::Finished;
         let executions = vec![report(key, running)];
-        let connection = task_manager.connection();
+        if has_finished && self.is_kept(&output.0.0) {
+            self.task_managers[index].outputs.insert(output);
+        }
+        let connection = self.task_managers[index].connection();
         self.events.push((
             epoch,
             Event::ExecutionsReported {
@@ -64,6 +84,23 @@ impl World {
                 executions,
             },
         ));
+    }
+
+    /// All complete outputs, and where they are.
+    fn kept(&self) -> Vec<(TaskKey, u64, pb::TaskManagerLocation)> {
+        let of_one = |it: &TaskManager| {
+            let location = it.location();
+            let outputs = it.outputs.iter().cloned();
+            outputs
+                .map(move |(key, generation)| (key, generation, location.clone()))
+                .collect::<Vec<_>>()
+        };
+        self.task_managers.iter().flat_map(of_one).collect()
+    }
+
+    fn is_kept(&self, vertex_id: &str) -> bool {
+        let mut edges = self.graph.edges.iter();
+        edges.any(|edge| edge.source == vertex_id && edge.exchange() == pb::Exchange::Blocking)
     }
 
     pub(super) fn commit(&mut self, succeeds: bool) {
@@ -170,6 +207,9 @@ impl World {
             90 => self.step(96, pick),
             82 => self.step(89, pick),
             83..86 => self.step(92, pick),
+            91..97 => self.progress(pick % self.task_managers.len(), pick / 3, false),
+            97..100 => self.allocate(pick),
+            100 => self.commit(true),
             86..90 if self.now_ms < self.term_began_ms + RECONCILE_TIMEOUT_MS - 500 => {
                 self.step(80, pick);
             }
@@ -205,8 +245,23 @@ impl World {
         });
         has_heard
             && !regions.is_empty()
-            && regions.iter().all(|region| self.is_whole(region))
+            && regions
+                .iter()
+                .enumerate()
+                .all(|(number, region)| self.is_whole(region) || self.awaits_input(number))
             && alive.all(is_known)
+    }
+
+    /// Whether a region reads what has not finished.
+    fn awaits_input(&self, region: usize) -> bool {
+        let built = ExecutionGraph::build(&self.graph).expect("valid");
+        let awaits = built.inputs_of(region).any(|task| {
+            let vertex = built.vertex_of(task).id.to_string();
+            let generation = region_of(&self.graph, &self.stored, &vertex).generation;
+            let key = (vertex, built.tasks[task].subtask);
+            !is_recorded(&self.stored, &key, generation)
+        });
+        awaits
     }
 
     /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.

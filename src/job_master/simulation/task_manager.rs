@@ -1,6 +1,6 @@
 //! A TaskManager for the simulation: slots, executions, and the rules by which it refuses what is outdated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -17,6 +17,10 @@ pub(super) struct Running {
     pub(super) generation: u64,
     pub(super) state: S,
     pub(super) allocation: String,
+    /// What it reads that is complete: of whom, and where.
+    pub(super) inputs: Vec<(TaskKey, u64, pb::TaskManagerLocation)>,
+    /// Which of them it could not read.
+    pub(super) unreadable: Option<pb::ExecutionId>,
 }
 
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(super) struct TaskManager {
     pub(super) slots: Vec<Option<AllocationId>>,
     pub(super) running: BTreeMap<TaskKey, Vec<Running>>,
     pub(super) highest: BTreeMap<TaskKey, u64>,
+    /// Finished executions whose output is kept.
+    pub(super) outputs: BTreeSet<(TaskKey, u64)>,
 }
 
 impl TaskManager {
@@ -69,16 +75,31 @@ impl TaskManager {
         slots.filter_map(offer).collect()
     }
 
+    pub(super) fn outputs(&self) -> Vec<pb::ExecutionId> {
+        let id = |((vertex_id, subtask), generation): &(TaskKey, u64)| pb::ExecutionId {
+            vertex_id: vertex_id.clone(),
+            subtask: *subtask,
+            generation: *generation,
+        };
+        self.outputs.iter().map(id).collect()
+    }
+
     pub(super) fn crash(&mut self) {
         self.incarnation += 1;
         self.slots.fill(None);
         self.running.clear();
         self.highest.clear();
+        self.outputs.clear();
         // Registrations are unique across restarts; nothing that was sent before is taken any more.
         self.registration += 1;
     }
 
-    pub(super) fn submit(&mut self, tasks: &[pb::TaskDeployment]) -> Vec<pb::TaskRefusal> {
+    /// `blocking` are the numbers of the edges whose records are read when they are complete.
+    pub(super) fn submit(
+        &mut self,
+        tasks: &[pb::TaskDeployment],
+        blocking: &BTreeSet<u32>,
+    ) -> Vec<pb::TaskRefusal> {
         let mut refused = Vec::new();
         for task in tasks {
             let key = (task.vertex_id.clone(), task.subtask);
@@ -116,6 +137,8 @@ impl TaskManager {
                 generation: task.generation,
                 state: S::Deploying,
                 allocation: task.allocation_id.clone(),
+                inputs: complete_inputs(task, blocking),
+                unreadable: None,
             });
         }
         refused
@@ -126,6 +149,8 @@ impl TaskManager {
             let key = (task.vertex_id.clone(), task.subtask);
             let highest = self.highest.entry(key.clone()).or_default();
             *highest = (*highest).max(task.up_to_generation);
+            self.outputs
+                .retain(|(of, generation)| *of != key || *generation > task.up_to_generation);
             for running in self.running.get_mut(&key).into_iter().flatten() {
                 if running.generation <= task.up_to_generation && !is_terminal(running.state) {
                     running.state = S::Canceling;
@@ -151,6 +176,25 @@ impl TaskManager {
     }
 }
 
+/// What a task reads that is complete: of whom, and where.
+pub(super) fn complete_inputs(
+    task: &pb::TaskDeployment,
+    blocking: &BTreeSet<u32>,
+) -> Vec<(TaskKey, u64, pb::TaskManagerLocation)> {
+    let gates = task
+        .inputs
+        .iter()
+        .filter(|gate| blocking.contains(&gate.edge));
+    let of_channel = |channel: &pb::InputChannel| {
+        let key = (channel.source_vertex_id.clone(), channel.source_subtask);
+        let location = channel.location.clone().unwrap_or_default();
+        (key, channel.generation, location)
+    };
+    gates
+        .flat_map(|gate| gate.channels.iter().map(of_channel))
+        .collect()
+}
+
 pub(super) fn report(key: &TaskKey, running: &Running) -> pb::ExecutionReport {
     pb::ExecutionReport {
         vertex_id: key.0.clone(),
@@ -163,6 +207,7 @@ pub(super) fn report(key: &TaskKey, running: &Running) -> pb::ExecutionReport {
             String::new()
         },
         allocation_id: running.allocation.clone(),
+        unreadable: running.unreadable.clone(),
         ..pb::ExecutionReport::default()
     }
 }

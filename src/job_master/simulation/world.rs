@@ -6,8 +6,11 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 
-use super::invariants::{all_finished, assert_persisted_placement, region_of};
-use super::task_manager::{TaskKey, TaskManager};
+use super::invariants::{
+    all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
+    region_of,
+};
+use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
 use crate::job_master::restart::RestartStrategy;
@@ -47,6 +50,8 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) graph: pb::JobGraph,
+    /// The numbers of the blocking edges.
+    pub(super) blocking: BTreeSet<u32>,
     pub(super) strategy: RestartStrategy,
     pub(super) now_ms: u64,
     pub(super) epoch: u64,
@@ -75,9 +80,15 @@ impl World {
     pub(super) fn new(
         vertices: &[(&str, u32)],
         edges: &[(usize, usize)],
+        blocking: &[usize],
         strategy: RestartStrategy,
     ) -> World {
-        let graph = graph_of(vertices, edges);
+        let mut graph = graph_of(vertices, edges);
+        for edge in blocking {
+            graph.edges[*edge].set_exchange(pb::Exchange::Blocking);
+        }
+        let number = |edge: &usize| u32::try_from(*edge).expect("few edges");
+        let blocking = blocking.iter().map(number).collect();
         let stored = submitted(&graph);
         let task_manager = |number: u64| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
@@ -87,9 +98,11 @@ impl World {
             slots: vec![None; 3],
             running: BTreeMap::new(),
             highest: BTreeMap::new(),
+            outputs: BTreeSet::new(),
         };
         let mut world = World {
             graph,
+            blocking,
             strategy,
             now_ms: 1_000,
             epoch: 0,
@@ -193,6 +206,12 @@ impl World {
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
+                    for (key, generation, _) in complete_inputs(task, &self.blocking) {
+                        let region = region_of(&self.graph, &self.stored, &key.0);
+                        assert_eq!(region.generation, generation, "it reads another run");
+                        let has_finished = is_recorded(&self.stored, &key, generation);
+                        assert!(has_finished, "it reads what is not complete: {task:?}");
+                    }
                     let key = (task.vertex_id.clone(), task.subtask);
                     let is_first = self.deployed.insert((key, task.generation));
                     assert!(is_first, "deployed twice: {task:?}");
@@ -205,7 +224,9 @@ impl World {
                     let region = region_of(&self.graph, &self.stored, &task.vertex_id);
                     let is_over = self.stored.wanted() == pb::WantedStatus::Canceled
                         || !self.stored.fatal_cause.is_empty();
-                    let is_decided = is_over || region.generation > task.up_to_generation;
+                    let is_decided = is_over
+                        || region.generation > task.up_to_generation
+                        || has_been_read(&self.graph, &self.stored, &task.vertex_id);
                     assert!(is_decided, "cancelled before that was decided: {task:?}");
                 }
                 send(connection, Call::Cancel(tasks));
@@ -269,6 +290,10 @@ impl World {
                 self.result = Some(*result);
             }
         }
+    }
+
+    pub(super) fn finished_regions(&self) -> BTreeMap<usize, u64> {
+        finished_regions(&self.graph, &self.stored)
     }
 
     pub(super) fn apply_write(&mut self) {

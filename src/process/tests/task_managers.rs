@@ -109,9 +109,7 @@ async fn a_task_that_fails_restarts_its_region_alone() {
     cluster.until_running(JOB, 4).await;
     let (attempt, _) = cluster.world.tasks.of(JOB).remove(1);
     let cause = "a test says so".to_owned();
-    cluster
-        .world
-        .end_task(&attempt, TaskStatus::Failed { cause });
+    cluster.world.end_task(&attempt, TaskStatus::failed(cause));
     cluster
         .until_stored("the next generation of a region", |stored| {
             stored.states[&JOB]

@@ -251,7 +251,7 @@ impl Schedule {
                     let cause = "by chance".to_owned();
                     self.cluster
                         .world
-                        .end_task(&attempt, TaskStatus::Failed { cause });
+                        .end_task(&attempt, TaskStatus::failed(cause));
                 }
             }
         }

@@ -1,0 +1,181 @@
+//! The edges out of a task: records are shared out among the targets, lie together for a moment, and go to consumers that
+//! read meanwhile or into an output that is kept. Event time stands behind all records that were sent before it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use tokio::time::Instant;
+
+use super::plan::{Plan, PlannedOutput};
+use super::run::TaskError;
+use super::status::Counters;
+use crate::dataflow::exchange::{Closed, Exchange, KeepingWriter, KeptError, PartitionWriter};
+use crate::dataflow::operator::Output;
+use crate::dataflow::partitioner::Partitioner;
+use crate::dataflow::record::size_of;
+use crate::dataflow::time::{Element, TimeSignal};
+
+/// How long a record waits for others that go the same way while the task is busy.
+const LONGEST_LINGER: Duration = Duration::from_millis(10);
+
+/// An edge out of the task.
+struct OutputEdge {
+    partitioner: Partitioner,
+    writer: Writer,
+}
+
+/// Where records of an edge go.
+enum Writer {
+    /// To consumers that take them meanwhile.
+    Pipelined(PartitionWriter),
+    /// To consumers that come when all is there.
+    Blocking(KeepingWriter),
+}
+
+impl Writer {
+    async fn push(&mut self, place: usize, batch: RecordBatch) -> Result<(), TaskError> {
+        match self {
+            Writer::Pipelined(writer) => {
+                let pushed = writer.push(place, batch).await;
+                pushed.map_err(|closed| TaskError::Output(closed.to_string()))
+            }
+            Writer::Blocking(writer) => writer.push(place, &batch).await.map_err(keep_error),
+        }
+    }
+
+    /// A complete output says nothing about time: its end stands behind all of it.
+    fn signal(&self, signal: TimeSignal) {
+        match self {
+            Writer::Pipelined(writer) => writer.signal(signal),
+            Writer::Blocking(_) => {}
+        }
+    }
+}
+
+fn keep_error(error: KeptError) -> TaskError {
+    TaskError::Keep(error.to_string())
+}
+
+/// All edges out of the task.
+pub(super) struct Outputs {
+    edges: Vec<OutputEdge>,
+    counters: Arc<Counters>,
+    flushed_at: Instant,
+    /// What is to be said about event time once all records before it are out.
+    signals: Vec<TimeSignal>,
+}
+
+impl Outputs {
+    /// Registers what the task is about to produce, so that consumers find it.
+    pub(super) fn register(
+        exchange: &Exchange,
+        plan: &mut Plan,
+        counters: &Arc<Counters>,
+    ) -> Result<Outputs, TaskError> {
+        let attempt = plan.attempt;
+        let edges = plan.outputs.drain(..).map(|output| {
+            let PlannedOutput {
+                partition,
+                targets,
+                partitioner,
+                is_blocking,
+            } = output;
+            let writer = if is_blocking {
+                let writer = exchange.keep(partition, attempt, targets);
+                Writer::Blocking(writer.map_err(keep_error)?)
+            } else {
+                let writer = exchange.register(partition, attempt, targets);
+                let closed = |closed: Closed| TaskError::Output(closed.to_string());
+                Writer::Pipelined(writer.map_err(closed)?)
+            };
+            Ok(OutputEdge {
+                partitioner,
+                writer,
+            })
+        });
+        let edges = edges.collect::<Result<_, TaskError>>()?;
+        Ok(Outputs {
+            edges,
+            counters: Arc::clone(counters),
+            flushed_at: Instant::now(),
+            signals: Vec::new(),
+        })
+    }
+
+    /// Hands batches to the partitioners and what is ready to the consumers. Event time waits for the next flush: to say it
+    /// later is always right, and records need not be sent in pieces for its sake.
+    pub(super) async fn send(&mut self, mut emitted: Output) -> Result<(), TaskError> {
+        let (late, skipped) = emitted.dropped();
+        self.counters.count_dropped(late, skipped);
+        for element in emitted.take() {
+            match element {
+                Element::Batch(batch) => {
+                    for edge in &mut self.edges {
+                        edge.partitioner.add(batch.clone())?;
+                    }
+                    self.push_ready().await?;
+                }
+                Element::Time(signal) => signal.add_to(&mut self.signals),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether records have waited long enough.
+    pub(super) fn is_due(&self) -> bool {
+        self.flushed_at.elapsed() >= LONGEST_LINGER
+    }
+
+    /// Hands everything to the consumers.
+    pub(super) async fn flush(&mut self) -> Result<(), TaskError> {
+        for edge in &mut self.edges {
+            edge.partitioner.flush()?;
+        }
+        self.push_ready().await?;
+        for signal in self.signals.drain(..) {
+            self.edges
+                .iter()
+                .for_each(|edge| edge.writer.signal(signal));
+        }
+        self.flushed_at = Instant::now();
+        Ok(())
+    }
+
+    async fn push_ready(&mut self) -> Result<(), TaskError> {
+        for OutputEdge {
+            partitioner,
+            writer,
+        } in &mut self.edges
+        {
+            while let Some((place, batch)) = partitioner.next_ready() {
+                let (rows, bytes) = (batch.num_rows(), size_of(&batch));
+                writer.push(place, batch).await?;
+                self.counters.count_out(rows, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// All is in.
+    pub(super) async fn finish(self) -> Result<(), TaskError> {
+        for edge in self.edges {
+            match edge.writer {
+                Writer::Pipelined(writer) => writer.finish(),
+                Writer::Blocking(writer) => writer.finish().await.map_err(keep_error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// There will be no more, for this reason.
+    pub(super) fn fail(self, cause: &str) {
+        for edge in self.edges {
+            match edge.writer {
+                Writer::Pipelined(writer) => writer.fail(cause),
+                // Nobody has begun to read it.
+                Writer::Blocking(_) => {}
+            }
+        }
+    }
+}

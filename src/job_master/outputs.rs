@@ -1,0 +1,341 @@
+//! The part of the core that knows the outputs of finished tasks which other regions read later, over blocking edges
+//! (`docs/adr/0011`): which are kept and where, which are lost and needed, which nobody needs any more.
+//!
+//! An output is a task's, with all its blocking edges, at the generation in which it finished, on the TaskManager where the
+//! record places it. A region that reads it and is deployed is left alone if it gets lost: it has read what it needs, or
+//! fails and says so. Nothing of this is persisted: after a change of the leader outputs are awaited like executions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::JobMasterCore;
+use super::deployment::execution_id;
+use super::event::{Connection, Effect};
+use super::execution::Cancellation;
+use super::execution_graph::{RegionPhase, as_index};
+
+/// The output of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// It can't be read, for this reason; empty: it is not complete.
+    Gone(String),
+    /// The TaskManager where it should be has not registered yet.
+    Awaited,
+    /// It is complete and there. Full reports that were asked for after this turn name it.
+    Kept {
+        /// The turn.
+        since: u64,
+    },
+}
+
+impl Default for Output {
+    fn default() -> Output {
+        Output::Gone(String::new())
+    }
+}
+
+impl JobMasterCore {
+    /// A task has finished: its output is where it ran.
+    pub(super) fn note_output(&mut self, task: usize) {
+        if !self.execution.vertex_of(task).is_kept {
+            return;
+        }
+        let since = self.turn;
+        let execution = &mut self.execution.tasks[task].execution;
+        execution.output = Output::Kept { since };
+        let generation = execution.generation.get();
+        let place = execution.place.as_ref();
+        let known = place.and_then(|place| self.task_managers.get_mut(&place.task_manager));
+        if let Some(known) = known {
+            let asked = Cancellation::NotAsked;
+            known.outputs.insert((task, generation), asked);
+        }
+    }
+
+    /// After a recovery: what other regions still need is awaited where it should be.
+    pub(super) fn await_outputs(&mut self) {
+        for task in 0..self.execution.tasks.len() {
+            let execution = &self.execution.tasks[task].execution;
+            let is_kept = execution.state == ExecutionState::Finished
+                && execution.place.is_some()
+                && self.execution.vertex_of(task).is_kept;
+            let is_needed = !self.is_stopping()
+                && self.readers_of(task).any(|region| {
+                    let tasks = &self.execution.regions[region].tasks;
+                    let mut states = tasks
+                        .iter()
+                        .map(|task| self.execution.tasks[*task].execution.state);
+                    states.any(|state| state != ExecutionState::Finished)
+                });
+            if is_kept {
+                self.execution.tasks[task].execution.output = match is_needed {
+                    true => Output::Awaited,
+                    false => Output::Gone("it was released".to_owned()),
+                };
+            }
+        }
+    }
+
+    /// Whether outputs are awaited.
+    pub(super) fn awaits_outputs(&self) -> bool {
+        let tasks = &mut self.execution.tasks.iter();
+        tasks.any(|task| task.execution.output == Output::Awaited)
+    }
+
+    /// A full report of the outputs that a TaskManager holds, of a registration or of a heartbeat that was sent in turn
+    /// `asked_in`.
+    pub(super) fn note_outputs(
+        &mut self,
+        task_manager: &ResourceId,
+        reported: &[pb::ExecutionId],
+        asked_in: Option<u64>,
+    ) {
+        let find = |id: &pb::ExecutionId| {
+            let task = self.execution.find(&id.vertex_id, id.subtask)?;
+            Some((task, id.generation))
+        };
+        let reported: BTreeSet<(usize, u64)> = reported.iter().filter_map(find).collect();
+        let turn = self.turn;
+        let Some(known) = self.task_managers.get_mut(task_manager) else {
+            return;
+        };
+        // One that was to be released and is still there is asked for again.
+        let asked = |key: &(usize, u64)| match known.outputs.get(key) {
+            Some(Cancellation::Asked) if asked_in.is_some() => Cancellation::Asked,
+            Some(_) | None => Cancellation::NotAsked,
+        };
+        known.outputs = reported.iter().map(|key| (*key, asked(key))).collect();
+        let incarnation = known.location.incarnation.clone();
+        for (task, at) in self.execution.tasks.iter_mut().enumerate() {
+            let execution = &mut at.execution;
+            let Some(place) = &execution.place else {
+                continue;
+            };
+            if place.task_manager != *task_manager {
+                continue;
+            }
+            let is_older = match execution.output {
+                Output::Gone(_) => continue,
+                Output::Awaited => true,
+                Output::Kept { since } => asked_in.is_none_or(|asked_in| since <= asked_in),
+            };
+            let is_there = reported.contains(&(task, execution.generation.get()));
+            if place.location.incarnation != incarnation {
+                execution.output = Output::Gone("its TaskManager was started anew".to_owned());
+            } else if is_there && execution.output == Output::Awaited {
+                execution.output = Output::Kept { since: turn };
+            } else if !is_there && is_older {
+                execution.output = Output::Gone("its TaskManager doesn't have it".to_owned());
+            }
+        }
+    }
+
+    /// Outputs that were on a TaskManager, or awaited there, are lost.
+    pub(super) fn lose_outputs(
+        &mut self,
+        is_meant: impl Fn(&ResourceId, &pb::TaskManagerLocation, &Output) -> bool,
+        cause: &str,
+    ) {
+        for task in &mut self.execution.tasks {
+            let execution = &mut task.execution;
+            let place = execution.place.as_ref();
+            let is_known = !matches!(execution.output, Output::Gone(_));
+            let is_meant = |place: &super::execution::Place| {
+                is_meant(&place.task_manager, &place.location, &execution.output)
+            };
+            if is_known && place.is_some_and(is_meant) {
+                execution.output = Output::Gone(cause.to_owned());
+            }
+        }
+    }
+
+    /// A task could not read the output of another one, whoever says that it is there.
+    pub(super) fn note_unreadable(&mut self, id: &pb::ExecutionId, cause: &str) {
+        let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+            return;
+        };
+        let is_kept = self.execution.vertex_of(task).is_kept;
+        let execution = &mut self.execution.tasks[task].execution;
+        if is_kept && execution.generation.get() == id.generation {
+            execution.output = Output::Gone(cause.to_owned());
+        }
+    }
+
+    /// Regions whose output is lost are run again if another one waits to read it.
+    pub(super) fn restart_lost(&mut self, now_ms: u64) {
+        if self.is_stopping() {
+            return;
+        }
+        while let Some((task, cause)) = self.lost_and_needed() {
+            let cause = format!("its output was lost and is needed: {cause}");
+            let lost = self.failure_of(task, cause);
+            tracing::warn!(
+                job = self.record.job_id,
+                task = lost.task,
+                cause = lost.cause,
+                "region runs again"
+            );
+            let region = lost.region;
+            self.note_failure(lost, now_ms);
+            self.restart_region(region, now_ms);
+        }
+    }
+
+    fn lost_and_needed(&self) -> Option<(usize, String)> {
+        let waits = |region: usize| match self.execution.regions[region].phase {
+            RegionPhase::AwaitingInput
+            | RegionPhase::Waiting { .. }
+            | RegionPhase::Stopping {
+                restart_at_ms: Some(_),
+            } => true,
+            RegionPhase::Reconciling
+            | RegionPhase::Placed
+            | RegionPhase::Deployed
+            | RegionPhase::Stopping {
+                restart_at_ms: None,
+            } => false,
+        };
+        self.execution
+            .tasks
+            .iter()
+            .enumerate()
+            .find_map(|(task, at)| {
+                let Output::Gone(cause) = &at.execution.output else {
+                    return None;
+                };
+                let is_lost = self.execution.vertex_of(task).is_kept
+                    && at.execution.state == ExecutionState::Finished
+                    && self.execution.regions[at.region].phase == RegionPhase::Deployed;
+                (is_lost && self.readers_of(task).any(waits)).then(|| (task, cause.clone()))
+            })
+    }
+
+    /// Whether all that a region reads over blocking edges has durably finished and is there.
+    pub(super) fn is_consumable(&self, region: usize) -> bool {
+        self.execution.inputs_of(region).all(|task| {
+            let is_durable = self.durable_ends.get(&task) == Some(&ExecutionState::Finished);
+            let is_there = matches!(
+                self.execution.tasks[task].execution.output,
+                Output::Kept { .. }
+            );
+            is_durable && is_there
+        })
+    }
+
+    /// A subtask that reads one other subtask's output is best where that is.
+    pub(super) fn prefer_inputs(&mut self, region: usize) {
+        for edge in &self.execution.edges {
+            let (source, target) = (
+                &self.execution.vertices[edge.source],
+                &self.execution.vertices[edge.target],
+            );
+            let is_into = self.execution.tasks[target.first].region == region;
+            if !is_into || !edge.is_blocking || !edge.is_forward {
+                continue;
+            }
+            for subtask in 0..as_index(target.parallelism) {
+                let producer = &self.execution.tasks[source.first + subtask].execution;
+                if let Some(place) = &producer.place {
+                    let key = self.execution.slot_key(target.first + subtask);
+                    self.pool
+                        .remember(key, place.task_manager.clone(), place.allocation);
+                }
+            }
+        }
+    }
+
+    /// Tells TaskManagers to let go what nobody needs any more, by the durable record.
+    pub(super) fn release_outputs(&mut self) {
+        if !self.is_durable {
+            return;
+        }
+        let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
+        for (task_manager, known) in &self.task_managers {
+            for ((task, generation), asked) in &known.outputs {
+                if *asked == Cancellation::NotAsked && !self.is_needed(*task, *generation) {
+                    let of_one = released.entry(task_manager.clone()).or_default();
+                    of_one.push((*task, *generation));
+                }
+            }
+        }
+        for (task_manager, outputs) in released {
+            let Some(known) = self.task_managers.get_mut(&task_manager) else {
+                continue;
+            };
+            let connection = Connection {
+                task_manager,
+                registration: known.registration,
+            };
+            let mut tasks = Vec::new();
+            for (task, generation) in outputs {
+                known
+                    .outputs
+                    .insert((task, generation), Cancellation::Asked);
+                let id = execution_id(&self.execution, task, generation);
+                tasks.push(super::act::cancellation(id));
+                let execution = &mut self.execution.tasks[task].execution;
+                if execution.generation.get() == generation {
+                    execution.output = Output::Gone("it was released".to_owned());
+                }
+            }
+            self.effects.push(Effect::Cancel { connection, tasks });
+        }
+    }
+
+    /// A TaskManager has taken note of releases, or not.
+    pub(super) fn note_released(
+        &mut self,
+        task_manager: &ResourceId,
+        tasks: &[pb::TaskCancellation],
+        is_confirmed: bool,
+    ) {
+        for id in tasks {
+            let Some(task) = self.execution.find(&id.vertex_id, id.subtask) else {
+                continue;
+            };
+            let Some(known) = self.task_managers.get_mut(task_manager) else {
+                continue;
+            };
+            for ((output, generation), asked) in &mut known.outputs {
+                let is_meant = *output == task && *generation <= id.up_to_generation;
+                if is_meant && *asked == Cancellation::Asked {
+                    *asked = match is_confirmed {
+                        true => Cancellation::Confirmed,
+                        false => Cancellation::Failed,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Whether some region may still read an output. What is above the durable generation is unheard of.
+    fn is_needed(&self, task: usize, generation: u64) -> bool {
+        let durable = &self.written.regions;
+        let region = self.execution.tasks[task].region;
+        if generation != durable[region].generation {
+            return generation > durable[region].generation;
+        }
+        let is_done = |reader: usize| {
+            let finished = |task: &usize| {
+                self.durable_ends.get(task).copied() == Some(ExecutionState::Finished)
+            };
+            let is_present = durable[reader].generation == self.record.regions[reader].generation;
+            is_present && self.execution.regions[reader].tasks.iter().all(finished)
+        };
+        !self.readers_of(task).all(is_done)
+    }
+
+    /// The regions that read the output of a task over blocking edges.
+    fn readers_of(&self, task: usize) -> impl Iterator<Item = usize> {
+        let vertex = self.execution.tasks[task].vertex;
+        let execution = &self.execution;
+        let edges = execution
+            .edges
+            .iter()
+            .filter(move |edge| edge.is_blocking && edge.source == vertex);
+        edges.map(|edge| execution.tasks[execution.vertices[edge.target].first].region)
+    }
+}
