@@ -1,6 +1,7 @@
 //! The composition root: the only place that constructs components and wires them.
 
 mod adoptions;
+pub mod application;
 mod contender;
 pub mod demo;
 mod dial;
@@ -27,6 +28,7 @@ mod tests;
 pub mod view;
 mod working_dir;
 
+pub use application::ApplicationSetup;
 pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
