@@ -1,5 +1,6 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
+pub mod application;
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -7,12 +7,20 @@ use super::output::say;
 use crate::config::{Configuration, mask_arguments};
 use crate::process::demo::{self, DemoOptions};
 use crate::process::shutdown::watch_signals;
-use crate::process::{JobManager, StartError, TaskManager, WorkingDir};
+use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager, WorkingDir};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
 /// Runs a JobManager with its REST server until it is asked to end.
 pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
+    jobmanager_for(configuration, None).await
+}
+
+/// The same, for a cluster that is an application's: until that ends, too.
+pub(super) async fn jobmanager_for(
+    configuration: Configuration,
+    application: Option<ApplicationSetup>,
+) -> ExitCode {
     let stop = match watch_signals(configuration.process().shutdown_timeout) {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
@@ -21,7 +29,7 @@ pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
         Ok(directory) => directory,
         Err(error) => return last_words(ExitCode::Directory, &error),
     };
-    let manager = match JobManager::bind(&configuration).await {
+    let manager = match JobManager::bind_for(&configuration, application).await {
         Ok(manager) => manager,
         Err(error) => return last_words(ExitCode::Port, &error),
     };
@@ -29,8 +37,8 @@ pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
     let resource_id = resource_id.map(ToString::to_string);
     let resource_id = resource_id.unwrap_or_else(|| manager.addresses()["rpc"].clone());
     start_log("jobmanager", resource_id, &configuration);
-    let code = run_jobmanager(manager, &configuration, stop).await;
-    if code == ExitCode::Ended {
+    let code = run_jobmanager(manager, &configuration, stop.clone()).await;
+    if code == ExitCode::Ended && stop.is_cancelled() {
         code.log_last_words("it was asked to end");
     }
     code
@@ -44,7 +52,8 @@ pub(super) async fn run_jobmanager(
 ) -> ExitCode {
     let serving = CancellationToken::new();
     let rest = manager.take_rest_listener().map(|listener| {
-        let options = rest_options(configuration);
+        let mut options = rest_options(configuration);
+        options.refuses_submissions = manager.application().map(refusal);
         let view = manager.view();
         tokio::spawn(rest::serve(listener, view, options, serving.clone()))
     });
@@ -56,6 +65,14 @@ pub(super) async fn run_jobmanager(
         tracing::warn!(%error, "the REST server ended with an error");
     }
     code
+}
+
+/// Why the cluster of an application takes no other jobs.
+fn refusal(application: &ApplicationSetup) -> String {
+    let name = application.name();
+    format!(
+        "this cluster is that of the application {name:?} and ends with it: it takes no other jobs, submit them to a session"
+    )
 }
 
 fn rest_options(configuration: &Configuration) -> RestServerOptions {

@@ -87,6 +87,10 @@ impl Contender {
         self.current.clone()
     }
 
+    pub(super) fn application(&self) -> Option<&ApplicationSetup> {
+        self.options.application.as_ref()
+    }
+
     pub(super) fn addresses(&self) -> &BTreeMap<String, String> {
         &self.options.addresses
     }

@@ -100,6 +100,11 @@ impl JobManager {
         self.rest.take()
     }
 
+    /// Whose cluster it leads; none: a session's.
+    pub fn application(&self) -> Option<&ApplicationSetup> {
+        self.contender.application()
+    }
+
     /// Where this process is reached: `rpc`, `rest`, `blob`.
     pub fn addresses(&self) -> &BTreeMap<String, String> {
         self.contender.addresses()
