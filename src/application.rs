@@ -21,11 +21,19 @@
 //! }
 //! ```
 
+use std::sync::Arc;
+
+use serde_json::Value;
+
 use crate::cli;
+use crate::dataflow::operator::custom::{CustomOperator, register};
 use crate::job::StreamGraph;
 use crate::process::ApplicationSetup;
 use crate::telemetry::ExitCode;
 
+pub use crate::dataflow::operator::{
+    EndOfInput, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
+};
 pub use crate::process::application::{
     ApplicationContext, ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus,
     JobOutcome, ProgramError, job_id_of,
@@ -35,12 +43,45 @@ pub use crate::process::application::{
 #[derive(Debug, Clone)]
 pub struct Application {
     name: String,
+    operators: Vec<(String, CustomOperator)>,
 }
 
 impl Application {
     /// An application of this name: the same in every process of its cluster.
     pub fn new(name: impl Into<String>) -> Application {
-        Application { name: name.into() }
+        Application {
+            name: name.into(),
+            operators: Vec::new(),
+        }
+    }
+
+    /// An operator or sink that its graphs name: [`CustomSpec::operator`](crate::job::CustomSpec::operator) or
+    /// [`CustomSpec::sink`](crate::job::CustomSpec::sink). `make` makes one for each subtask, from its config.
+    #[must_use]
+    pub fn operator<M>(mut self, name: impl Into<String>, make: M) -> Application
+    where
+        M: Fn(&Value, &OperatorContext) -> Result<Box<dyn Operator>, OperatorError>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let operator = CustomOperator::Operator(Arc::new(make));
+        self.operators.push((name.into(), operator));
+        self
+    }
+
+    /// The same for a source: [`CustomSpec::source`](crate::job::CustomSpec::source).
+    #[must_use]
+    pub fn source<M>(mut self, name: impl Into<String>, make: M) -> Application
+    where
+        M: Fn(&Value, &OperatorContext) -> Result<Box<dyn Source>, OperatorError>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let operator = CustomOperator::Source(Arc::new(make));
+        self.operators.push((name.into(), operator));
+        self
     }
 
     /// The application is this program. It may run more than once: in each JobManager that comes to lead. It must build the same
@@ -50,6 +91,9 @@ impl Application {
         P: Fn(ApplicationContext) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), ProgramError>> + Send + 'static,
     {
+        for (name, operator) in self.operators {
+            register(name, operator);
+        }
         ApplicationMain {
             setup: ApplicationSetup::new(self.name, program),
         }

@@ -15,3 +15,5 @@ pub mod rest;
 pub mod rpc;
 pub mod task_executor;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -27,6 +27,9 @@ use crate::telemetry::{self, ExitCode};
 use args::{Cli, Command, GlobalArgs, TaskManagerCommand};
 use output::say;
 
+#[cfg(feature = "testing")]
+pub(crate) use processes::run_jobmanager;
+
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> std::process::ExitCode {
     let cli = match Cli::try_parse() {

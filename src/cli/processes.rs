@@ -45,7 +45,7 @@ pub(super) async fn jobmanager_for(
 }
 
 /// Runs a bound JobManager with its REST server until `stop`.
-pub(super) async fn run_jobmanager(
+pub(crate) async fn run_jobmanager(
     mut manager: JobManager,
     configuration: &Configuration,
     stop: CancellationToken,

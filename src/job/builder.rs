@@ -19,6 +19,7 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::custom::CustomSpec;
 use super::operator::{Comparison, Emit};
 use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
 
@@ -83,6 +84,11 @@ impl JobBuilder {
         keys: u64,
     ) -> Steps {
         self.begin().datagen(name, rate, count, seed, keys)
+    }
+
+    /// See [`Steps::custom`].
+    pub fn custom(self, name: impl Into<String>, operator: CustomSpec) -> Steps {
+        self.begin().custom(name, operator)
     }
 
     /// See [`Steps::step`].
@@ -226,6 +232,12 @@ impl Steps {
     #[must_use]
     pub fn discard(self, name: impl Into<String>) -> Steps {
         self.step(name, Transformation::Discard)
+    }
+
+    /// An operator that the binary of the application brings.
+    #[must_use]
+    pub fn custom(self, name: impl Into<String>, operator: CustomSpec) -> Steps {
+        self.step(name, Transformation::Custom(operator))
     }
 
     /// The last step reads these steps, whose records are alike, instead of the step before it.

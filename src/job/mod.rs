@@ -15,6 +15,7 @@
 pub mod builder;
 mod chaining;
 pub mod compile;
+pub mod custom;
 pub mod job_graph;
 pub mod operator;
 pub mod plan;
@@ -30,6 +31,7 @@ mod yaml;
 pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
+pub use custom::{CustomRole, CustomSpec};
 pub use job_graph::{InvalidJobGraph, validate_job_graph};
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::custom::{CustomRole, CustomSpec};
+
 /// The specification of one operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
@@ -69,6 +71,8 @@ pub enum OperatorSpec {
     },
     /// Counts and drops records.
     Discard {},
+    /// An operator that the binary of an application brings.
+    Custom(CustomSpec),
 }
 
 /// How a filter compares.
@@ -144,17 +148,25 @@ impl OperatorSpec {
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
-        )
+        match self {
+            OperatorSpec::Custom(custom) => custom.role == CustomRole::Source,
+            _ => matches!(
+                self,
+                OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
+            ),
+        }
     }
 
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {}
-        )
+        match self {
+            OperatorSpec::Custom(custom) => custom.role == CustomRole::Sink,
+            _ => matches!(
+                self,
+                OperatorSpec::Print { .. }
+                    | OperatorSpec::FileSink { .. }
+                    | OperatorSpec::Discard {}
+            ),
+        }
     }
 }

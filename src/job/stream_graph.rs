@@ -6,6 +6,7 @@ use tanist_proto::v1;
 
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::custom::{CustomRole, CustomSpec};
 use super::operator::{Comparison, Emit};
 use super::problem::{InvalidJob, Position};
 use super::{chaining, validate};
@@ -78,6 +79,8 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
+    /// See [`super::OperatorSpec::Custom`].
+    Custom(CustomSpec),
 }
 
 impl Transformation {
@@ -94,25 +97,32 @@ impl Transformation {
             Transformation::Print { .. } => "print",
             Transformation::FileSink { .. } => "file-sink",
             Transformation::Discard => "discard",
+            Transformation::Custom(_) => "custom",
         }
     }
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self,
-            Transformation::FileSource { .. } | Transformation::Datagen { .. }
-        )
+        match self {
+            Transformation::Custom(custom) => custom.role == CustomRole::Source,
+            _ => matches!(
+                self,
+                Transformation::FileSource { .. } | Transformation::Datagen { .. }
+            ),
+        }
     }
 
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
-        matches!(
-            self,
-            Transformation::Print { .. }
-                | Transformation::FileSink { .. }
-                | Transformation::Discard
-        )
+        match self {
+            Transformation::Custom(custom) => custom.role == CustomRole::Sink,
+            _ => matches!(
+                self,
+                Transformation::Print { .. }
+                    | Transformation::FileSink { .. }
+                    | Transformation::Discard
+            ),
+        }
     }
 }
 

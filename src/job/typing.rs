@@ -24,6 +24,7 @@ impl OperatorSpec {
             OperatorSpec::Print { .. } => "print",
             OperatorSpec::FileSink { .. } => "file-sink",
             OperatorSpec::Discard {} => "discard",
+            OperatorSpec::Custom(_) => "custom",
         }
     }
 
@@ -37,7 +38,8 @@ impl OperatorSpec {
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => None,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Custom(_) => None,
         }
     }
 
@@ -46,6 +48,7 @@ impl OperatorSpec {
         match self {
             OperatorSpec::FileSource { .. } => true,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::Custom(custom) => !custom.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Count { .. }
@@ -108,6 +111,7 @@ impl OperatorSpec {
                     problems.push("it has no key columns: put a key-by before it".into());
                 }
             }
+            OperatorSpec::Custom(custom) => problems.extend(custom.problems()),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
@@ -119,6 +123,7 @@ impl OperatorSpec {
     /// What it emits for this input (empty for a source), or everything that is wrong with the input.
     pub(super) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
+            OperatorSpec::Custom(custom) => custom.schema(),
             OperatorSpec::FileSource { .. } => Ok(Schema::of([("line", ColumnType::String)])),
             OperatorSpec::Datagen { .. } => Ok(Schema::of([
                 ("seq", ColumnType::Int64),

@@ -3,7 +3,7 @@
 use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only layers before its own, and not its neighbours in the same one.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["job", "config", "telemetry"],
     &["dataflow"],
     &["gateway"],
@@ -18,6 +18,7 @@ const LAYERS: [&[&str]; 9] = [
     &["rest", "client"],
     &["cli"],
     &["application"],
+    &["testing"],
 ];
 
 /// The layer of the components, of which only `service.rs` speaks gRPC.

@@ -5,6 +5,7 @@
 //! State lives in the operator's fields; snapshotting it will be two more methods here.
 
 mod aggregate;
+pub mod custom;
 mod datagen;
 mod file_sink;
 mod file_source;
@@ -63,6 +64,9 @@ pub enum OperatorError {
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
+    /// What an operator of an application says.
+    #[error(transparent)]
+    Custom(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl OperatorError {
@@ -200,6 +204,9 @@ pub enum Built {
 
 /// Builds what a specification describes. Touches no file: that is `open`'s.
 pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
+    if let OperatorSpec::Custom(spec) = spec {
+        return custom::build(spec, context);
+    }
     if let Some(source) = build_source(spec, context)? {
         return Ok(Built::Source(source));
     }
@@ -210,7 +217,9 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
     };
     let output = context.output_schema();
     Ok(Built::Operator(match spec {
-        OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. } => {
+        OperatorSpec::FileSource { .. }
+        | OperatorSpec::Datagen { .. }
+        | OperatorSpec::Custom(_) => {
             return Err(OperatorError::specification("a source takes no input"));
         }
         OperatorSpec::SplitWords { column } => {

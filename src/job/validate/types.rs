@@ -203,5 +203,6 @@ fn spec_of(
         Transformation::Print { prefix } => OperatorSpec::Print { prefix },
         Transformation::FileSink { path } => OperatorSpec::FileSink { path },
         Transformation::Discard => OperatorSpec::Discard {},
+        Transformation::Custom(custom) => OperatorSpec::Custom(custom),
     })
 }

@@ -3,6 +3,7 @@
 //! Reading reports everything that is wrong with the file by itself; whether the steps fit together is checked by the
 //! same validator that checks jobs built in Rust.
 
+mod custom;
 mod node;
 mod parameters;
 mod reader;

@@ -9,7 +9,7 @@ use crate::job::problem::instead;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 10] = [
+const OPERATORS: [&str; 11] = [
     "file-source",
     "datagen",
     "split-words",
@@ -20,6 +20,7 @@ const OPERATORS: [&str; 10] = [
     "print",
     "file-sink",
     "discard",
+    "custom",
 ];
 
 /// What every step can have beside its operator.
@@ -207,6 +208,7 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
+        "custom" => super::custom::read(f, reader).map(Transformation::Custom),
         _ => None,
     };
     fields.finish(kind, reader);
