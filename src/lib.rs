@@ -15,5 +15,5 @@ pub mod rest;
 pub mod rpc;
 pub mod task_executor;
 pub mod telemetry;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -23,6 +23,9 @@
 //! # }
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -122,6 +125,27 @@ impl TestClusterBuilder {
 
     /// Starts everything. The first JobManager leads when this returns.
     pub async fn start(self) -> Result<TestCluster, TestClusterError> {
+        let (first, jobmanagers) = ("jm-1", self.jobmanagers);
+        let one = TestClusterBuilder {
+            jobmanagers: jobmanagers.min(1),
+            ..self
+        };
+        let mut cluster = one.start_unled().await?;
+        if jobmanagers > 0 {
+            wait_for("jm-1 leads", async || match cluster.leader().await {
+                Ok(leader) if leader == first => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+            .await?;
+        }
+        for number in 2..=jobmanagers {
+            cluster.start_jobmanager(&format!("jm-{number}")).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts everything, and waits for nothing: an application may have ended when this returns.
+    pub async fn start_unled(self) -> Result<TestCluster, TestClusterError> {
         let directory = TestDirectory::create()?;
         let store = directory.0.join("store");
         let mut load = LoadOptions::default()
@@ -147,9 +171,6 @@ impl TestClusterBuilder {
         };
         for number in 1..=self.jobmanagers {
             cluster.start_jobmanager(&format!("jm-{number}")).await?;
-            if number == 1 {
-                cluster.leader().await?;
-            }
         }
         for number in 1..=self.taskmanagers {
             cluster.start_taskmanager(&format!("tm-{number}")).await?;

@@ -27,7 +27,7 @@ use crate::telemetry::{self, ExitCode};
 use args::{Cli, Command, GlobalArgs, TaskManagerCommand};
 use output::say;
 
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use processes::run_jobmanager;
 
 /// Runs the program with this process's arguments and environment.

@@ -16,7 +16,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::v1::JobStatus;
 use tokio::process::{Child, Command};
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, need_failpoints};
 
 const PROGRAM_TEST: &str = "application::the_program";
 const ARGUMENTS: &str = "TANIST_TEST_APPLICATION";
@@ -39,7 +39,12 @@ fn the_program() {
             let directory = PathBuf::from(directory);
             // One file a run: how often the program was started.
             std::fs::write(directory.join(format!("run-{}", std::process::id())), "")?;
-            let first = context.execute_async(ticks(&directory)).await?;
+            let count = context
+                .parameter("ticks")
+                .and_then(|text| text.parse().ok());
+            let first = context
+                .execute_async(ticks(&directory, count.unwrap_or(TICKS)))
+                .await?;
             first.finished().await?;
             let last = numbers("last", Some(10), None, &directory.join("last"));
             context.execute(last).await?;
@@ -53,8 +58,8 @@ fn the_program() {
     std::process::exit(code.code().into());
 }
 
-fn ticks(directory: &Path) -> StreamGraph {
-    numbers("ticks", Some(TICKS), Some(RATE), &directory.join("ticks"))
+fn ticks(directory: &Path, count: u64) -> StreamGraph {
+    numbers("ticks", Some(count), Some(RATE), &directory.join("ticks"))
 }
 
 fn numbers(name: &str, count: Option<u64>, rate: Option<u64>, output: &Path) -> StreamGraph {
@@ -67,12 +72,14 @@ fn numbers(name: &str, count: Option<u64>, rate: Option<u64>, output: &Path) -> 
 /// The processes of one application, in a directory.
 struct Processes {
     directory: tempfile::TempDir,
+    /// Records of the first job.
+    ticks: u64,
 }
 
 impl Processes {
-    fn new() -> anyhow::Result<Processes> {
+    fn new(ticks: u64) -> anyhow::Result<Processes> {
         let directory = tempfile::tempdir()?;
-        Ok(Processes { directory })
+        Ok(Processes { directory, ticks })
     }
 
     fn path(&self) -> &Path {
@@ -93,10 +100,15 @@ impl Processes {
 
     /// Starts a process of the application; it is killed when it is dropped.
     fn start(&self, command: &str, id: &str) -> anyhow::Result<Child> {
+        self.start_with(command, id, "")
+    }
+
+    fn start_with(&self, command: &str, id: &str, failpoints: &str) -> anyhow::Result<Child> {
         let mut arguments = vec![command.to_owned()];
         if command == "jobmanager" {
             let directory = self.path().to_string_lossy();
             arguments.extend(["--param".to_owned(), format!("directory={directory}")]);
+            arguments.extend(["--param".to_owned(), format!("ticks={}", self.ticks)]);
             arguments.extend(["-D".to_owned(), format!("jobmanager.id={id}")]);
         }
         for (key, value) in self.settings() {
@@ -106,6 +118,7 @@ impl Processes {
         let child = Command::new(std::env::current_exe()?)
             .args(["--ignored", "--exact", PROGRAM_TEST, "--nocapture"])
             .env(ARGUMENTS, arguments.join("\n"))
+            .env("TANIST_FAILPOINTS", failpoints)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -174,7 +187,7 @@ impl Processes {
 
     async fn check_succeeded(&self) -> anyhow::Result<()> {
         ensure!(
-            self.records("ticks")? == usize::try_from(TICKS)?,
+            self.records("ticks")? == usize::try_from(self.ticks)?,
             "ticks are lost or there twice"
         );
         ensure!(self.records("last")? == 10, "the last job ran not once");
@@ -196,7 +209,7 @@ impl Processes {
 
 #[tokio::test]
 async fn an_application_outlives_its_leader_and_ends_once_in_every_process() -> anyhow::Result<()> {
-    let processes = Processes::new()?;
+    let processes = Processes::new(TICKS)?;
     let mut leader = processes.start("jobmanager", "jm-1")?;
     let mut worker = processes.start("taskmanager", "tm-1")?;
     let client = processes.client().await?;
@@ -254,9 +267,51 @@ async fn wait_for_members(client: &ClusterClient, wanted: usize) -> anyhow::Resu
     waited.context("not all JobManagers are there")
 }
 
+/// The places between any two steps of an application's life, and how often its program is started when the leader dies there.
+const STEPS: [(&str, usize); 5] = [
+    ("application.recorded", 1),
+    ("application.submitted", 2),
+    ("application.decided", 1),
+    ("application.jobs-ended", 1),
+    ("application.emptied", 1),
+];
+
+#[tokio::test]
+async fn a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the_end()
+-> anyhow::Result<()> {
+    need_failpoints()?;
+    for (step, runs) in STEPS {
+        let processes = Processes::new(10)?;
+        let killed = format!("{step}=kill");
+        let mut leader = processes.start_with("jobmanager", "jm-1", &killed)?;
+        let mut worker = processes.start("taskmanager", "tm-1")?;
+        let code = processes.code_of(&mut leader, "jm-1").await?;
+        ensure!(
+            code.is_none(),
+            "{step}: ended with {code:?}:\n{}",
+            processes.log("jm-1")
+        );
+        let mut next = processes.start("jobmanager", "jm-2")?;
+        let code = processes.code_of(&mut next, "jm-2").await?;
+        ensure!(
+            code == Some(0),
+            "{step}: {code:?}:\n{}",
+            processes.log("jm-2")
+        );
+        processes.code_of(&mut worker, "tm-1").await?;
+        let started = processes.runs()?;
+        ensure!(
+            started == runs,
+            "{step}: the program was started {started} times"
+        );
+        processes.check_succeeded().await.context(step)?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_jobmanager_that_is_asked_to_end_keeps_the_application() -> anyhow::Result<()> {
-    let processes = Processes::new()?;
+    let processes = Processes::new(TICKS)?;
     let mut first = processes.start("jobmanager", "jm-1")?;
     let mut worker = processes.start("taskmanager", "tm-1")?;
     let client = processes.client().await?;
@@ -298,7 +353,7 @@ steps:
 
 #[tokio::test]
 async fn a_cluster_for_one_job_ends_as_the_job_does_and_finds_it_ended() -> anyhow::Result<()> {
-    let processes = Processes::new()?;
+    let processes = Processes::new(TICKS)?;
     let job = processes.path().join("job.yaml");
     std::fs::write(&job, JOB)?;
     std::fs::write(processes.path().join("input"), "a\nb\nc\n")?;

@@ -67,11 +67,11 @@ fn operators_and_fields_that_are_not_there() {
     );
     says(
         &[LINES, "  - name: w\n    map: {}\n", END],
-        "job.yaml: line 7, column 5: step `w`: there is no operator `map`; there is: file-source, datagen, split-words, filter, key-by, count, sum, print, file-sink, discard",
+        "job.yaml: line 7, column 5: step `w`: there is no operator `map`; there is: file-source, datagen, split-words, filter, key-by, count, sum, print, file-sink, discard, custom",
     );
     says(
         &[LINES, "  - name: w\n", END],
-        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, key-by, count, sum, print, file-sink, discard",
+        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, key-by, count, sum, print, file-sink, discard, custom",
     );
     says(
         &[LINES, "  - hello\n", END],
