@@ -21,7 +21,7 @@ pub enum ExecuteError {
     Client(#[from] ClientError),
     /// It ended, but did not finish, or can't be recovered.
     #[error("{0}")]
-    NotFinished(JobExecutionResult),
+    NotFinished(Box<JobExecutionResult>),
 }
 
 /// How a job ended.
@@ -124,7 +124,7 @@ impl JobExecution {
         let result = self.result().await?;
         match result.status {
             JobStatus::Finished => Ok(result),
-            _ => Err(ExecuteError::NotFinished(result)),
+            _ => Err(ExecuteError::NotFinished(Box::new(result))),
         }
     }
 }

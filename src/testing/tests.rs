@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tanist_ha::keys::Name;
 
+use arrow_array::RecordBatch;
+
 use super::*;
-use crate::application::{Application, job_id_of};
-use crate::job::{JobBuilder, StreamGraph};
+use crate::application::{Application, Operator, OperatorError, Output, job_id_of};
+use crate::job::{CustomSpec, JobBuilder, StreamGraph};
 
 /// A job that never ends by itself.
 fn endless() -> StreamGraph {
@@ -150,5 +152,51 @@ async fn several_jobs_at_once_end_an_application_that_succeeded() -> Result<(), 
     let builder = TestCluster::builder().slots(3).application(&application);
     let mut cluster = builder.start_unled().await?;
     assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::Ended);
+    Ok(())
+}
+
+/// Counts what it gets.
+struct Counting(Arc<AtomicU64>);
+
+impl Operator for Counting {
+    fn process(&mut self, batch: RecordBatch, _: &mut Output) -> Result<(), OperatorError> {
+        let rows = u64::try_from(batch.num_rows()).expect("it fits");
+        self.0.fetch_add(rows, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_of_an_application_runs_and_an_unknown_one_is_refused()
+-> Result<(), TestClusterError> {
+    let seen = Arc::new(AtomicU64::new(0));
+    let counted = seen.clone();
+    let of_an_application = |operator: &str| {
+        JobBuilder::new("counted")
+            .datagen("numbers", None, Some(1000), 0, 10)
+            .custom("counting", CustomSpec::sink(operator))
+            .build()
+    };
+    let graph = of_an_application("testing-counting");
+    let application = Application::new("counted")
+        .operator("testing-counting", move |_, _| {
+            Ok(Box::new(Counting(counted.clone())))
+        })
+        .job(move |_| Ok(graph.clone()));
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start_unled()
+        .await?;
+    assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::Ended);
+    assert_eq!(seen.load(Ordering::SeqCst), 1000);
+
+    let session = TestCluster::builder().start().await?;
+    let unknown = of_an_application("testing-unknown");
+    let refused = session
+        .client()
+        .execute(unknown)
+        .await
+        .expect_err("refused");
+    assert!(refused.to_string().contains("testing-unknown"), "{refused}");
     Ok(())
 }

@@ -14,25 +14,16 @@ use super::{Built, Operator, OperatorContext, OperatorError, Source};
 use crate::job::OperatorSpec;
 use crate::job::custom::{CustomRole, CustomSpec};
 
-/// Makes an operator of each subtask from its config and where it runs. It touches no file: that is `open`'s.
+/// Makes something from its config and where it runs. It touches no file: that is `open`'s.
+type Make<T> = dyn Fn(&Value, &OperatorContext) -> Result<Box<T>, OperatorError> + Send + Sync;
+
+/// What makes the operators of one name, one for each subtask.
 #[derive(Clone)]
 pub enum CustomOperator {
     /// Makes sources.
-    Source(
-        Arc<
-            dyn Fn(&Value, &OperatorContext) -> Result<Box<dyn Source>, OperatorError>
-                + Send
-                + Sync,
-        >,
-    ),
+    Source(Arc<Make<dyn Source>>),
     /// Makes operators and sinks.
-    Operator(
-        Arc<
-            dyn Fn(&Value, &OperatorContext) -> Result<Box<dyn Operator>, OperatorError>
-                + Send
-                + Sync,
-        >,
-    ),
+    Operator(Arc<Make<dyn Operator>>),
 }
 
 impl fmt::Debug for CustomOperator {

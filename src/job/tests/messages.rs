@@ -1,6 +1,6 @@
 //! What people are told about wrong job files: the exact words.
 
-use super::{message_of, options, with_steps};
+use super::{graph_of, message_of, options, with_steps};
 
 const END: &str = "  - name: out\n    discard: {}\n";
 const LINES: &str = "  - name: lines\n    file-source: {paths: a.txt}\n";
@@ -425,5 +425,28 @@ fn everything_is_said_at_once_in_the_order_of_the_file() {
   line 14, column 5: step `k`: another step has this name already: give each step a `name` of its own
   line 14, column 5: step `k`: there is no step `cc` for it to read: did you mean `c`?
   line 15, column 13: step `k`: print has no field `prefx`; did you mean `prefix`?"#,
+    );
+}
+
+#[test]
+fn an_operator_of_an_application_says_what_it_emits() {
+    says(
+        &[LINES, "  - name: own\n    custom: {name: x}\n", END],
+        "job.yaml: line 7, column 5: step `own`: `output` is missing: write the columns that it emits",
+    );
+    says(
+        &[
+            LINES,
+            "  - name: own\n    custom: {name: x, output: {n: int}}\n",
+            END,
+        ],
+        "job.yaml: line 7, column 5: step `own`: column `n` can't be int: use one of string, int64, float64, bool",
+    );
+    let own = "  - name: own\n    custom: {name: x, output: {n: int64}, config: {limit: 3, by: [a, true]}}\n";
+    let graph = graph_of(&with_steps(&[LINES, own, END].concat()), &options());
+    let spec = &graph.vertices[0].operators[1].spec;
+    assert_eq!(
+        spec,
+        r#"{"type":"custom","name":"x","role":"operator","output":[["n","int64"]],"unbounded":false,"config":{"by":["a",true],"limit":3}}"#
     );
 }
