@@ -8,7 +8,7 @@ use tanist_proto::id::JobId;
 use super::args::{GlobalArgs, HaCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster};
 use super::output::say;
-use super::processes::{jobmanager_for, taskmanager};
+use super::processes::{jobmanager_for, taskmanager_of_application};
 use super::{ha, jobs, load_options, show_config, with_runtime};
 use crate::config::{Configuration, LoadOptions};
 use crate::job::{ChainingOptions, CompileOptions};
@@ -119,7 +119,7 @@ async fn dispatch(
             let setup = complete(setup, args, &configuration);
             jobmanager_for(configuration, Some(setup)).await
         }
-        ApplicationCommand::Taskmanager => taskmanager(configuration).await,
+        ApplicationCommand::Taskmanager => taskmanager_of_application(configuration).await,
         ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,

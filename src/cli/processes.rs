@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::DemoArgs;
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
+use crate::process::application;
 use crate::process::demo::{self, DemoOptions};
 use crate::process::shutdown::watch_signals;
 use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager, WorkingDir};
@@ -88,8 +89,22 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
     }
 }
 
+/// Runs a TaskManager of an application until it is asked to end, or the application has.
+pub(super) async fn taskmanager_of_application(configuration: Configuration) -> ExitCode {
+    let ha = configuration.ha().clone();
+    let over = async move { drop(application::over(&ha).await) };
+    taskmanager_until(configuration, over).await
+}
+
 /// Runs a TaskManager until it is asked to end.
 pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
+    taskmanager_until(configuration, std::future::pending()).await
+}
+
+async fn taskmanager_until(
+    configuration: Configuration,
+    over: impl Future<Output = ()> + Send + 'static,
+) -> ExitCode {
     let stop = match watch_signals(configuration.process().shutdown_timeout) {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
@@ -109,7 +124,13 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
         resource_id.unwrap_or_default(),
         &configuration,
     );
+    let asked = stop.clone();
+    let watching = tokio::spawn(async move {
+        over.await;
+        asked.cancel();
+    });
     let code = Box::pin(manager.run(stop)).await;
+    watching.abort();
     if code == ExitCode::Ended {
         code.log_last_words("it was asked to end");
     }

@@ -141,6 +141,35 @@ async fn a_program_that_builds_another_graph_is_refused_and_the_job_goes_on()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fails_where_an_earlier_run_did_not_ends_its_process_only()
+-> Result<(), TestClusterError> {
+    let fails = Arc::new(AtomicU64::new(0));
+    let failing = fails.clone();
+    let application =
+        Application::new("misled").job(move |_| match failing.load(Ordering::SeqCst) {
+            0 => Ok(endless()),
+            _ => Err("a parameter is missing".into()),
+        });
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start()
+        .await?;
+    let job = first_job(&cluster);
+    cluster.wait_until_running(&job).await?;
+    cluster.kill_leader().await?;
+    fails.store(1, Ordering::SeqCst);
+    cluster.start_jobmanager("jm-2").await?;
+    assert_eq!(cluster.jobmanager_ended("jm-2").await?, ExitCode::Refused);
+    fails.store(0, Ordering::SeqCst);
+    cluster.start_jobmanager("jm-3").await?;
+    cluster.wait_until_running(&job).await?;
+    // Asked to end, the process leaves everything as it is.
+    assert_eq!(cluster.stop_jobmanager("jm-3").await?, ExitCode::Ended);
+    cluster.start_jobmanager("jm-4").await?;
+    cluster.wait_until_running(&job).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn several_jobs_at_once_end_an_application_that_succeeded() -> Result<(), TestClusterError> {
     let application = Application::new("several").program(async |context| {
         for count in 1..=3 {

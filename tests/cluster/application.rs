@@ -203,6 +203,14 @@ impl Processes {
             self.runs()? == runs,
             "the program of an application that has ended was started"
         );
+        // No leader tells it that there is nothing to do.
+        let mut late = self.start("taskmanager", "tm-late")?;
+        let code = self.code_of(&mut late, "tm-late").await?;
+        ensure!(
+            code == Some(0),
+            "a TaskManager waits for nobody:\n{}",
+            self.log("tm-late")
+        );
         Ok(())
     }
 }

@@ -60,7 +60,7 @@ pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing
                 let code = ApplicationStatus::Unknown.exit_code();
                 return term.ending.decide(code, diagnosis);
             }
-            Cause::AnotherGraph(reason) => {
+            Cause::AnotherProgram(reason) => {
                 return term.ending.decide(ExitCode::Refused, reason);
             }
             Cause::Status(status, diagnosis) => {
@@ -116,16 +116,13 @@ impl ApplicationTerm {
         let mut program = JoinSet::new();
         program.spawn((self.setup.program)(context.clone()));
         let returned = program.join_next().await;
-        match returned {
-            Some(Ok(Ok(()))) | None => {}
-            Some(Ok(Err(failure))) => {
-                let text = format!("its program failed: {}", chain(&*failure));
-                context.note(ApplicationStatus::Failed, text);
-            }
-            Some(Err(failure)) => {
-                let text = format!("its program panicked: {failure}");
-                context.note(ApplicationStatus::Failed, text);
-            }
+        let failure = match returned {
+            Some(Ok(Ok(()))) | None => None,
+            Some(Ok(Err(failure))) => Some(format!("its program failed: {}", chain(&*failure))),
+            Some(Err(failure)) => Some(format!("its program panicked: {failure}")),
+        };
+        if let Some(failure) = failure {
+            self.note_failure(&context, failure).await;
         }
         if let Some(cause) = context.cause() {
             return cause;
@@ -148,6 +145,23 @@ impl ApplicationTerm {
             _ = all => context.cause().unwrap_or_else(|| {
                 Cause::Status(ApplicationStatus::Succeeded, String::new())
             }),
+        }
+    }
+
+    /// A program that fails before it comes to the jobs of an earlier run was started otherwise here, without a parameter that it
+    /// needs, perhaps. Those jobs go on.
+    async fn note_failure(&self, context: &ApplicationContext, failure: String) {
+        if context.cause().is_some() {
+            return;
+        }
+        let (submitted, all) = (context.jobs(), self.all_jobs().await);
+        let missed = all.iter().find(|(job, _)| !submitted.contains(job));
+        match missed {
+            None => context.note(ApplicationStatus::Failed, failure),
+            Some((job, _)) => context.note_cause(Cause::AnotherProgram(format!(
+                "{failure}; an earlier run of it came further and submitted job {job}, which is kept: this process's binary or \
+                 parameters are not those that the application was started with"
+            ))),
         }
     }
 

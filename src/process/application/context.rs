@@ -97,8 +97,8 @@ pub struct JobOutcome {
 pub(super) enum Cause {
     /// It ended so.
     Status(ApplicationStatus, String),
-    /// This process has the wrong program.
-    AnotherGraph(String),
+    /// This process has another program than the one that was run before.
+    AnotherProgram(String),
 }
 
 #[derive(Debug, Default)]
@@ -253,7 +253,7 @@ impl ApplicationContext {
                     position,
                     reason,
                 };
-                self.note_cause(Cause::AnotherGraph(error.to_string()));
+                self.note_cause(Cause::AnotherProgram(error.to_string()));
                 Err(error)
             }
             Err(error) => Err(ApplicationError::Refused {
@@ -315,7 +315,7 @@ impl ApplicationContext {
         self.note_cause(Cause::Status(status, diagnosis));
     }
 
-    fn note_cause(&self, cause: Cause) {
+    pub(super) fn note_cause(&self, cause: Cause) {
         self.inner.cause.send_if_modified(|first| {
             let is_first = first.is_none();
             if is_first {

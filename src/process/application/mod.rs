@@ -8,10 +8,12 @@ mod context;
 mod end;
 mod record;
 mod setup;
+mod watch;
 
 pub use context::{ApplicationContext, ApplicationError, ApplicationJob, JobOutcome, job_id_of};
 pub use record::{ApplicationRecord, ApplicationStatus};
 pub use setup::{ApplicationSetup, ProgramError};
+pub use watch::over;
 
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
 pub(super) use record::{Standing, standing};

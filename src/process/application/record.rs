@@ -5,9 +5,10 @@
 //! is left of the cluster. Fields are only added, each with a default.
 
 use serde::{Deserialize, Serialize};
+use tanist_ha::Error;
 use tanist_ha::keys::{Key, Kind, Name};
-use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
+use tanist_ha::store::{CoordinationStore, Write};
 
 use crate::telemetry::ExitCode;
 
@@ -97,6 +98,15 @@ impl ApplicationRecord {
             value: value.into(),
         }
     }
+}
+
+/// The record as the store has it; one that can't be read counts as none.
+pub(super) async fn read(
+    store: &dyn CoordinationStore,
+    cluster_id: &Name,
+) -> Result<Option<ApplicationRecord>, Error> {
+    let found = store.get(&[key(cluster_id)]).await?.pop().flatten();
+    Ok(found.and_then(|value| serde_json::from_slice(&value).ok()))
 }
 
 /// How a cluster stands for a JobManager that was just granted leadership.
