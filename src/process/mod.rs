@@ -2,6 +2,7 @@
 
 mod adoptions;
 pub mod application;
+mod attending;
 mod contender;
 pub mod demo;
 mod dial;

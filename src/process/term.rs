@@ -25,7 +25,8 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::adoptions::Adoptions;
-use super::application::{self, ApplicationSetup, ApplicationTerm, Ending, Standing};
+use super::application::{ApplicationSetup, Ending, Standing};
+use super::attending::{application_standing, attend_application};
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
@@ -47,7 +48,6 @@ use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
-use crate::telemetry::ExitCode;
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const SLOWEST_RETRY: Duration = Duration::from_secs(2);
@@ -261,39 +261,6 @@ async fn lead_on(
     term.components.dispatcher.stop().await;
     term.resource_manager.stop().await;
     ended
-}
-
-/// How the cluster stands. An error: the process is to end, as `ending` says.
-fn application_standing(services: &TermServices, records: &Records) -> Result<Standing> {
-    let own = services.application.as_ref().map(ApplicationSetup::name);
-    let (code, cause) = match application::standing(own, &services.options.ha.cluster_id, records) {
-        Ok(Standing::Over(record)) => (record.status.exit_code(), application::last_words(&record)),
-        Ok(standing) => return Ok(standing),
-        Err(reason) => (ExitCode::Refused, reason),
-    };
-    services.ending.decide(code, cause.clone());
-    Err(Error::Misconfigured(cause.into()))
-}
-
-/// Returns when the application has ended; never in a session.
-async fn attend_application(
-    services: &TermServices,
-    components: &TermComponents,
-    store: &JobStore,
-    standing: Standing,
-) {
-    let Some(setup) = services.application.clone() else {
-        return std::future::pending().await;
-    };
-    let term = ApplicationTerm {
-        setup,
-        cluster_id: services.options.ha.cluster_id.clone(),
-        dispatcher: Arc::new(components.dispatcher.clone()),
-        pipeline: components.pipeline.clone(),
-        store: store.coordination_store().clone(),
-        ending: services.ending.clone(),
-    };
-    application::attend(term, standing).await;
 }
 
 struct StartedTerm {

@@ -432,7 +432,7 @@ fn everything_is_said_at_once_in_the_order_of_the_file() {
 fn an_operator_of_an_application_says_what_it_emits() {
     says(
         &[LINES, "  - name: own\n    custom: {name: x}\n", END],
-        "job.yaml: line 7, column 5: step `own`: `output` is missing: write the columns that it emits",
+        "job.yaml: line 6, column 5: step `own`: `output` is missing: write the columns that it emits",
     );
     says(
         &[
@@ -440,7 +440,7 @@ fn an_operator_of_an_application_says_what_it_emits() {
             "  - name: own\n    custom: {name: x, output: {n: int}}\n",
             END,
         ],
-        "job.yaml: line 7, column 5: step `own`: column `n` can't be int: use one of string, int64, float64, bool",
+        "job.yaml: line 6, column 5: step `own`: column `n` can't be int: use one of string, int64, float64, bool",
     );
     let own = "  - name: own\n    custom: {name: x, output: {n: int64}, config: {limit: 3, by: [a, true]}}\n";
     let graph = graph_of(&with_steps(&[LINES, own, END].concat()), &options());
