@@ -119,7 +119,9 @@ async fn dispatch(
             let setup = complete(setup, args, &configuration);
             jobmanager_for(configuration, Some(setup)).await
         }
-        ApplicationCommand::Taskmanager => taskmanager_of_application(configuration).await,
+        ApplicationCommand::Taskmanager => {
+            Box::pin(taskmanager_of_application(configuration)).await
+        }
         ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,

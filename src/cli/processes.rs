@@ -93,12 +93,12 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
 pub(super) async fn taskmanager_of_application(configuration: Configuration) -> ExitCode {
     let ha = configuration.ha().clone();
     let over = async move { drop(application::over(&ha).await) };
-    taskmanager_until(configuration, over).await
+    Box::pin(taskmanager_until(configuration, over)).await
 }
 
 /// Runs a TaskManager until it is asked to end.
 pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
-    taskmanager_until(configuration, std::future::pending()).await
+    Box::pin(taskmanager_until(configuration, std::future::pending())).await
 }
 
 async fn taskmanager_until(
