@@ -73,6 +73,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// What its processes call it.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// The cluster's directory, for inputs and outputs too.
     pub fn directory(&self) -> &Path {
         &self.directory

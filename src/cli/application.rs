@@ -11,6 +11,7 @@ use super::output::say;
 use super::processes::{jobmanager_for, taskmanager_of_application};
 use super::{ha, jobs, load_options, show_config, with_runtime};
 use crate::config::{Configuration, LoadOptions};
+use crate::dataflow::exec::become_child_if_asked;
 use crate::job::{ChainingOptions, CompileOptions};
 use crate::process::shutdown::watch_signals;
 use crate::process::{ApplicationSetup, WorkingDir};
@@ -75,8 +76,10 @@ struct ApplicationLocalArgs {
     taskmanagers: u32,
 }
 
-/// Runs an application's binary with these arguments, the program's name first.
+/// Runs an application's binary with these arguments, the program's name first. To be called first in `main`: it may have been
+/// started to supervise the program of a task.
 pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    become_child_if_asked();
     let name = setup.name().to_owned();
     let parsed = ApplicationCli::command()
         .bin_name(name.clone())

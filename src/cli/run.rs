@@ -1,5 +1,7 @@
 //! `tanist run`: compiles a job file, submits it and waits for its end.
 
+use std::path::Path;
+
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, JobStatus};
 
@@ -79,6 +81,7 @@ pub(super) fn compile_job(
         },
         parameters: args.parameters.iter().cloned().collect(),
         job_id: job_id.unwrap_or_else(JobId::random),
+        artifact_dir: Some(args.file.parent().map(Path::to_owned).unwrap_or_default()),
     };
     compile(&JobFile::new(name, text), &options).map_err(|error| error.to_string())
 }

@@ -27,6 +27,7 @@ use crate::dataflow::operator::custom::unknown_operators;
 use crate::dataflow::sink;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
+use crate::job::unsupported;
 
 /// How a Dispatcher behaves.
 #[derive(Debug, Clone)]
@@ -164,6 +165,15 @@ enum Term {
     Confirmed,
 }
 
+/// Where the sinks of a graph write, for whoever cleans up after it.
+fn directories_of(graph: &pb::JobGraph) -> Vec<String> {
+    let directories = sink::directories(graph);
+    let texts = directories
+        .iter()
+        .map(|it| it.to_string_lossy().into_owned());
+    texts.collect()
+}
+
 impl DispatcherActor {
     fn recover(&mut self, recovered: RecoveredJobs) {
         for (job, result) in recovered.results {
@@ -201,16 +211,16 @@ impl DispatcherActor {
     /// Goes on with a job as its records have it.
     fn take_up(&mut self, job: JobId, recovered: RecoveredJob) {
         match recovered {
-            RecoveredJob::Readable { graph, state } => match unknown_operators(&graph) {
-                None => self.launch(job, *graph, *state, true),
-                Some(reason) => {
-                    let directories = sink::directories(&graph);
-                    let directories = directories
-                        .iter()
-                        .map(|it| it.to_string_lossy().into_owned());
-                    self.quarantine(job, &state, directories.collect(), reason);
+            RecoveredJob::Readable { graph, state } => {
+                match unsupported(&graph).or_else(|| unknown_operators(&graph)) {
+                    None => self.launch(job, *graph, *state, true),
+                    // Another program may lead it: nothing is wrong with its records.
+                    Some(reason) => {
+                        let reason = format!("this JobManager can't lead it: {reason}");
+                        self.quarantine(job, &state, directories_of(&graph), reason);
+                    }
                 }
-            },
+            }
             RecoveredJob::Unreadable { reason, state } => {
                 let reason = format!("its records can't be read: {reason}");
                 self.quarantine(job, &state.unwrap_or_default(), Vec::new(), reason);
@@ -263,11 +273,7 @@ impl DispatcherActor {
             Err(failure) => warn!(%job, %failure, "the term is ending"),
             Ok(RecoveredJob::Readable { graph, state }) if broken > breakage::TOLERATED => {
                 let reason = format!("its JobMaster broke {broken} times in this term");
-                let directories = sink::directories(&graph);
-                let directories = directories
-                    .iter()
-                    .map(|it| it.to_string_lossy().into_owned());
-                self.quarantine(job, &state, directories.collect(), reason);
+                self.quarantine(job, &state, directories_of(&graph), reason);
             }
             Ok(found) => self.take_up(job, found),
         }
@@ -329,6 +335,10 @@ impl DispatcherActor {
             Command::JobMaster { job, reply } => {
                 let _ = reply.send(self.job_master(job));
             }
+            Command::JobMasters { jobs, reply } => {
+                let found = jobs.into_iter().map(|job| self.job_master(job).ok());
+                let _ = reply.send(Ok(found.collect()));
+            }
             Command::Overview { reply } => self.overview(reply),
             Command::TaskManagers { reply } => {
                 let resources = self.context.resources.clone();
@@ -369,6 +379,7 @@ impl DispatcherActor {
                     && core::admit(submission, Known::Nothing, wall_clock_ms()).is_err()
             }
             Command::List { .. }
+            | Command::JobMasters { .. }
             | Command::Overview { .. }
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }

@@ -54,6 +54,7 @@ mod network_peers;
 mod network_store;
 mod network_taskmanagers;
 mod old_term;
+mod programs;
 mod seen_by_people;
 mod store_ensembles;
 mod store_full;

@@ -191,6 +191,9 @@ fn spec_of(
                 value: in_type.unwrap_or(value),
             }
         }
+        Transformation::Where { condition } => OperatorSpec::Where { condition },
+        Transformation::Map { columns } => OperatorSpec::Map { columns },
+        Transformation::Project { columns } => OperatorSpec::Project { columns },
         Transformation::Count { emit } => OperatorSpec::Count {
             keys,
             emit: emit.unwrap_or(implied),
@@ -204,5 +207,8 @@ fn spec_of(
         Transformation::FileSink { path } => OperatorSpec::FileSink { path },
         Transformation::Discard => OperatorSpec::Discard {},
         Transformation::Custom(custom) => OperatorSpec::Custom(custom),
+        Transformation::Exec(exec) => OperatorSpec::Exec(exec),
+        Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
+        Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
     })
 }
