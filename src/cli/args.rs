@@ -1,9 +1,12 @@
 //! The arguments, as clap reads them.
 
 use std::path::PathBuf;
+use std::str::FromStr as _;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tanist_proto::id::{JobId, ResourceId};
+
+use crate::config::ExecutionTarget;
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -148,6 +151,18 @@ pub(super) struct RunArgs {
     /// The job's id: the same job with the same id is submitted once, however often this is run
     #[arg(long, value_name = "HEX")]
     pub(super) job_id: Option<JobId>,
+
+    /// Where the job goes: remote, local, per-job or application; else execution.target, else a cluster that runs
+    #[arg(long, value_name = "TARGET", value_parser = ExecutionTarget::from_str)]
+    pub(super) target: Option<ExecutionTarget>,
+
+    /// With the target per-job: how many TaskManagers are started here. With 0 others have to join
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) taskmanagers: u32,
+
+    /// Says where the job goes, and why
+    #[arg(short, long)]
+    pub(super) verbose: bool,
 }
 
 #[derive(Debug, Args)]
@@ -159,7 +174,7 @@ pub(super) struct LocalArgs {
     pub(super) detached: bool,
 }
 
-fn parameter(text: &str) -> Result<(String, String), String> {
+pub(super) fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.trim().is_empty() => {
             Ok((name.trim().to_owned(), value.to_owned()))

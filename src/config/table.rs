@@ -12,8 +12,8 @@ use tanist_ha::keys::Name;
 
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
 use super::value::{
-    Attempts, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel, MemorySize, OptionValue,
-    RestartStrategyType, Secret,
+    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
+    MemorySize, OptionValue, RestartStrategyType, Secret,
 };
 
 /// One option, as it is documented.
@@ -274,6 +274,8 @@ options! {
             "How often the cleanup is tried again in one term; the next leader resumes it.";
     }
     "Client" {
+        EXECUTION_TARGET: ExecutionTarget = "execution.target", Derived("`remote`: the REST server that is named, else the leader that the store names"),
+            "Where `tanist run` sends a job: to a cluster that runs, or to one of its own that ends with it. `--target` overrides it.";
         CLIENT_TIMEOUT: Duration = "client.timeout", Value("60 s"),
             "How long a client goes on trying, over failovers, before it gives up.";
         CLIENT_RETRY: Duration = "client.retry-period", Value("200 ms"),

@@ -23,6 +23,7 @@ use super::denials::{self, Denials};
 use super::entry::{Entry, Quarantined, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
+use crate::dataflow::operator::custom::unknown_operators;
 use crate::dataflow::sink;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
@@ -210,14 +211,16 @@ impl DispatcherActor {
     /// Goes on with a job as its records have it.
     fn take_up(&mut self, job: JobId, recovered: RecoveredJob) {
         match recovered {
-            RecoveredJob::Readable { graph, state } => match unsupported(&graph) {
-                None => self.launch(job, *graph, *state, true),
-                // Another program may lead it: nothing is wrong with its records.
-                Some(reason) => {
-                    let reason = format!("this JobManager can't lead it: {reason}");
-                    self.quarantine(job, &state, directories_of(&graph), reason);
+            RecoveredJob::Readable { graph, state } => {
+                match unsupported(&graph).or_else(|| unknown_operators(&graph)) {
+                    None => self.launch(job, *graph, *state, true),
+                    // Another program may lead it: nothing is wrong with its records.
+                    Some(reason) => {
+                        let reason = format!("this JobManager can't lead it: {reason}");
+                        self.quarantine(job, &state, directories_of(&graph), reason);
+                    }
                 }
-            },
+            }
             RecoveredJob::Unreadable { reason, state } => {
                 let reason = format!("its records can't be read: {reason}");
                 self.quarantine(job, &state.unwrap_or_default(), Vec::new(), reason);

@@ -11,6 +11,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::core::{Submission, SubmissionKey};
+use crate::dataflow::operator::custom::unknown_operators;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
 use crate::job::{has_expressions, validate_job_graph};
@@ -214,6 +215,9 @@ fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
     let job = job_of(&graph.job_id)?;
     validate_job_graph(&graph).map_err(|error| GatewayError::Invalid(error.to_string()))?;
+    if let Some(unknown) = unknown_operators(&graph) {
+        return Err(GatewayError::Invalid(unknown));
+    }
     let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
     let key = SubmissionKey {
         token: request.submission_token,

@@ -113,7 +113,13 @@ pub struct JobStore {
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 4] = [Kind::Graphs, Kind::Parts, Kind::States, Kind::Results];
+    pub const KINDS: [Kind; 5] = [
+        Kind::Graphs,
+        Kind::Parts,
+        Kind::States,
+        Kind::Results,
+        Kind::Applications,
+    ];
 
     /// The jobs of the term whose pipeline this is.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::custom::{CustomRole, CustomSpec};
 use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 
@@ -87,6 +88,8 @@ pub enum OperatorSpec {
     },
     /// Counts and drops records.
     Discard {},
+    /// An operator that the binary of an application brings.
+    Custom(CustomSpec),
     /// Runs a program that gets records and gives records.
     Exec(Box<ExecSpec>),
     /// Runs a program that gives records.
@@ -181,22 +184,28 @@ impl OperatorSpec {
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::FileSource { .. }
-                | OperatorSpec::Datagen { .. }
-                | OperatorSpec::ExecSource(_)
-        )
+        match self {
+            OperatorSpec::Custom(custom) => custom.role == CustomRole::Source,
+            _ => matches!(
+                self,
+                OperatorSpec::FileSource { .. }
+                    | OperatorSpec::Datagen { .. }
+                    | OperatorSpec::ExecSource(_)
+            ),
+        }
     }
 
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::Print { .. }
-                | OperatorSpec::FileSink { .. }
-                | OperatorSpec::Discard {}
-                | OperatorSpec::ExecSink(_)
-        )
+        match self {
+            OperatorSpec::Custom(custom) => custom.role == CustomRole::Sink,
+            _ => matches!(
+                self,
+                OperatorSpec::Print { .. }
+                    | OperatorSpec::FileSink { .. }
+                    | OperatorSpec::Discard {}
+                    | OperatorSpec::ExecSink(_)
+            ),
+        }
     }
 }

@@ -7,6 +7,7 @@ use tanist_proto::v1;
 use super::artifact::{self, ArtifactSpec};
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::custom::{CustomRole, CustomSpec};
 use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
@@ -96,6 +97,8 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
+    /// See [`super::OperatorSpec::Custom`].
+    Custom(CustomSpec),
     /// See [`super::OperatorSpec::Exec`].
     Exec(Box<ExecSpec>),
     /// See [`super::OperatorSpec::ExecSource`].
@@ -120,6 +123,7 @@ impl Transformation {
             Transformation::Print { .. } => "print",
             Transformation::FileSink { .. } => "file-sink",
             Transformation::Discard => "discard",
+            Transformation::Custom(_) => "custom",
             Transformation::Exec(_) => "exec",
             Transformation::ExecSource(_) => "exec-source",
             Transformation::ExecSink(_) => "exec-sink",
@@ -128,23 +132,29 @@ impl Transformation {
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self,
-            Transformation::FileSource { .. }
-                | Transformation::Datagen { .. }
-                | Transformation::ExecSource(_)
-        )
+        match self {
+            Transformation::Custom(custom) => custom.role == CustomRole::Source,
+            _ => matches!(
+                self,
+                Transformation::FileSource { .. }
+                    | Transformation::Datagen { .. }
+                    | Transformation::ExecSource(_)
+            ),
+        }
     }
 
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
-        matches!(
-            self,
-            Transformation::Print { .. }
-                | Transformation::FileSink { .. }
-                | Transformation::Discard
-                | Transformation::ExecSink(_)
-        )
+        match self {
+            Transformation::Custom(custom) => custom.role == CustomRole::Sink,
+            _ => matches!(
+                self,
+                Transformation::Print { .. }
+                    | Transformation::FileSink { .. }
+                    | Transformation::Discard
+                    | Transformation::ExecSink(_)
+            ),
+        }
     }
 }
 

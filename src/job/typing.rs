@@ -31,6 +31,7 @@ impl OperatorSpec {
             OperatorSpec::Print { .. } => "print",
             OperatorSpec::FileSink { .. } => "file-sink",
             OperatorSpec::Discard {} => "discard",
+            OperatorSpec::Custom(_) => "custom",
             OperatorSpec::Exec(_) => "exec",
             OperatorSpec::ExecSource(_) => "exec-source",
             OperatorSpec::ExecSink(_) => "exec-sink",
@@ -51,6 +52,7 @@ impl OperatorSpec {
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
             | OperatorSpec::Discard {}
+            | OperatorSpec::Custom(_)
             | OperatorSpec::Exec(_)
             | OperatorSpec::ExecSource(_)
             | OperatorSpec::ExecSink(_) => None,
@@ -62,6 +64,7 @@ impl OperatorSpec {
         match self {
             OperatorSpec::FileSource { .. } => true,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::Custom(custom) => !custom.unbounded,
             OperatorSpec::ExecSource(exec) => !exec.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
@@ -130,6 +133,7 @@ impl OperatorSpec {
                     problems.push("it has no key columns: put a key-by before it".into());
                 }
             }
+            OperatorSpec::Custom(custom) => problems.extend(custom.problems()),
             OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
                 problems.extend(self.missing_feature().map(String::from));
                 problems.extend(column_problems(columns));
@@ -153,6 +157,7 @@ impl OperatorSpec {
     /// it is an error all the same where the fields' problems say it: a feature is missing.
     pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
+            OperatorSpec::Custom(custom) => custom.schema(),
             OperatorSpec::FileSource { .. } => Ok(Schema::of([("line", ColumnType::String)])),
             OperatorSpec::Datagen { .. } => Ok(Schema::of([
                 ("seq", ColumnType::Int64),

@@ -1,6 +1,8 @@
 //! The composition root: the only place that constructs components and wires them.
 
 mod adoptions;
+pub mod application;
+mod attending;
 mod contender;
 pub mod demo;
 mod dial;
@@ -27,6 +29,7 @@ mod tests;
 pub mod view;
 mod working_dir;
 
+pub use application::ApplicationSetup;
 pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;

@@ -25,6 +25,8 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::adoptions::Adoptions;
+use super::application::{ApplicationSetup, Ending, Standing};
+use super::attending::{application_standing, attend_application};
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
@@ -65,6 +67,9 @@ pub(super) struct TermServices {
     /// The other JobManagers; nothing where processes do not watch each other.
     pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
+    pub application: Option<ApplicationSetup>,
+    /// Whether the process is to end.
+    pub ending: Ending,
 }
 
 /// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
@@ -97,6 +102,7 @@ struct Begun {
     recovered: RecoveredJobs,
     recovery: Recovery,
     phases: Phases,
+    standing: Standing,
 }
 
 /// Proves and decodes the records. May be dropped at any point: nothing has been written.
@@ -116,6 +122,7 @@ async fn begin(
     // Nothing has been committed since: what is proven here is what the term begins with.
     let proven = standby::prove(cache, &pipeline, session).await?;
     phases.cache_proven_ms = Some(millis(started));
+    let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
     let records = RecordStore::new(
         services.ha.store.clone(),
@@ -133,6 +140,7 @@ async fn begin(
         recovered,
         recovery,
         phases,
+        standing,
     })
 }
 
@@ -152,6 +160,7 @@ async fn lead_on(
         recovered,
         recovery,
         mut phases,
+        standing,
     } = begun;
     let jobs = recovered.jobs.len();
     failpoint("term.recovered").await;
@@ -215,12 +224,14 @@ async fn lead_on(
                 interval: services.options.heartbeat.interval,
                 timeout: services.options.heartbeat.timeout,
             };
+            let attending = attend_application(services, &term.components, &store, standing);
             // Nobody waits for this, and nobody is held up by it.
-            let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
+            let sweep = tokio::spawn(remove_orphaned_parts(store.clone(), session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
+                () = attending => Ok(()),
                 never = keep_pulse(
                     reports,
                     &term.components.dispatcher,
@@ -348,7 +359,12 @@ fn start_components(
         },
         blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
-    let dispatcher = Dispatcher::start(settings::dispatcher(options), context, recovered);
+    let mut dispatcher_options = settings::dispatcher(options);
+    if services.application.is_some() {
+        // A result that is gone would let the program's next run submit its job once more.
+        dispatcher_options.result_retention = Duration::MAX;
+    }
+    let dispatcher = Dispatcher::start(dispatcher_options, context, recovered);
     let components = TermComponents {
         dispatcher,
         resource_manager: resources,

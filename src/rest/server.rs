@@ -36,6 +36,8 @@ pub struct RestServerOptions {
     pub max_parallelism: u32,
     /// Whether operators of job files are chained.
     pub operator_chaining: bool,
+    /// Why no jobs are taken here; none: they are.
+    pub refuses_submissions: Option<String>,
 }
 
 impl Default for RestServerOptions {
@@ -49,6 +51,7 @@ impl Default for RestServerOptions {
             default_parallelism: 1,
             max_parallelism: 128,
             operator_chaining: true,
+            refuses_submissions: None,
         }
     }
 }

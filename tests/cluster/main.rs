@@ -39,6 +39,7 @@ macro_rules! on_networks {
     };
 }
 
+mod application;
 mod bad_days;
 mod client;
 mod demo;

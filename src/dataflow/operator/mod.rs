@@ -5,6 +5,7 @@
 //! State lives in the operator's fields; snapshotting it will be two more methods here.
 
 mod aggregate;
+pub mod custom;
 mod datagen;
 mod exec;
 #[cfg(feature = "sql")]
@@ -75,6 +76,9 @@ pub enum OperatorError {
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
+    /// What an operator of an application says.
+    #[error(transparent)]
+    Custom(Box<dyn std::error::Error + Send + Sync>),
     /// A program did not do what it was to do.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -240,6 +244,9 @@ pub enum Built {
 
 /// Builds what a specification describes. Touches no file: that is `open`'s.
 pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
+    if let OperatorSpec::Custom(spec) = spec {
+        return custom::build(spec, context);
+    }
     if let Some(source) = build_source(spec, context)? {
         return Ok(Built::Source(source));
     }
@@ -252,6 +259,7 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
     Ok(Built::Operator(match spec {
         OperatorSpec::FileSource { .. }
         | OperatorSpec::Datagen { .. }
+        | OperatorSpec::Custom(_)
         | OperatorSpec::ExecSource(_) => {
             return Err(OperatorError::specification("a source takes no input"));
         }

@@ -206,6 +206,7 @@ fn spec_of(
         Transformation::Print { prefix } => OperatorSpec::Print { prefix },
         Transformation::FileSink { path } => OperatorSpec::FileSink { path },
         Transformation::Discard => OperatorSpec::Discard {},
+        Transformation::Custom(custom) => OperatorSpec::Custom(custom),
         Transformation::Exec(exec) => OperatorSpec::Exec(exec),
         Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
         Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
