@@ -11,6 +11,7 @@ mod local;
 mod output;
 mod processes;
 mod progress;
+mod quarantine;
 mod run;
 mod show_config;
 mod task_managers;
@@ -20,7 +21,7 @@ use clap::Parser as _;
 use crate::client::ClientError;
 use crate::config::{Configuration, LoadOptions};
 use crate::telemetry::{self, ExitCode};
-use args::{Cli, Command, TaskManagerCommand};
+use args::{Cli, Command, JobCommand, TaskManagerCommand};
 use output::say;
 
 /// Runs the program with this process's arguments and environment.
@@ -104,9 +105,16 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Local(args) => local::local(load, &configuration, &args).await,
         Command::Run(args) => run::run(&configuration, &global.address, &args).await,
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
-        Command::List => jobs::list(&configuration, global).await,
-        Command::Info { job } => jobs::info(&configuration, global, job).await,
-        Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+        Command::Job(JobCommand::Quarantine(command)) => {
+            quarantine::quarantine(&configuration, global, &command).await
+        }
+        Command::List | Command::Job(JobCommand::List) => jobs::list(&configuration, global).await,
+        Command::Info { job } | Command::Job(JobCommand::Describe { job }) => {
+            jobs::info(&configuration, global, job).await
+        }
+        Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
+            jobs::cancel(&configuration, global, job).await
+        }
     }
 }
 

@@ -21,5 +21,7 @@ pub use ha::{
     TermInfo,
 };
 pub use job_client::{JobClient, Submitted};
-pub use model::{JobInfo, JobSummary, TaskManagerSummary, VertexInfo};
+pub use model::{
+    Evidence, Hindrance, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, VertexInfo,
+};
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

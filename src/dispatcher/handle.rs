@@ -55,6 +55,16 @@ pub(super) enum Command {
         resource_id: ResourceId,
         reply: Reply<pb::Ack>,
     },
+    ResolveQuarantine {
+        job: JobId,
+        action: pb::QuarantineAction,
+        reply: Reply<pb::Ack>,
+    },
+    /// These are read and started: their turn has come.
+    StartSuspects {
+        jobs: Vec<JobId>,
+        reply: Reply<()>,
+    },
     Turn {
         reply: Reply<()>,
     },
@@ -86,6 +96,8 @@ impl Command {
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
             Command::Consistent(command) => command.refuse(error),
             Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
+            Command::ResolveQuarantine { reply, .. } => drop(reply.send(Err(error))),
+            Command::StartSuspects { reply, .. } => drop(reply.send(Err(error))),
             Command::Turn { reply } => drop(reply.send(Err(error))),
             Command::Stop { reply } => drop(reply.send(())),
         }
@@ -135,6 +147,12 @@ impl DispatcherHandle {
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
     pub async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.ask(|reply| Command::JobMaster { job, reply }).await
+    }
+
+    /// Starts jobs that were recovered as suspects. Answered when their JobMasters are there, or it is known why not.
+    pub async fn start_suspects(&self, jobs: Vec<JobId>) -> GatewayResult<()> {
+        self.ask(|reply| Command::StartSuspects { jobs, reply })
+            .await
     }
 
     /// Completes when the Dispatcher has had a turn.
@@ -271,6 +289,20 @@ impl DispatcherGateway for DispatcherHandle {
             .parse()
             .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
         self.ask(|reply| Command::DrainTaskManager { resource_id, reply })
+            .await
+    }
+
+    async fn resolve_quarantine(
+        &self,
+        request: pb::ResolveQuarantineRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let job = job_of(&request.job_id)?;
+        let action = request.action();
+        if action == pb::QuarantineAction::Unspecified {
+            let text = "say what is to become of the quarantined job".to_owned();
+            return Err(GatewayError::Invalid(text));
+        }
+        self.write(|reply| Command::ResolveQuarantine { job, action, reply })
             .await
     }
 }

@@ -100,6 +100,8 @@ impl JobMasterCore {
             quarantine: String::new(),
             cleaning_up: self.result.is_some(),
             as_of: None,
+            quarantined: None,
+            hindrances: self.hindrances(),
         }
     }
 
@@ -120,6 +122,7 @@ impl JobMasterCore {
             started_at_ms: execution.started_at_ms,
             ended_at_ms: execution.ended_at_ms,
             metrics: execution.metrics,
+            timestamps: execution.timestamps(),
         }
     }
 
@@ -133,6 +136,7 @@ impl JobMasterCore {
         let mut details = self.details();
         details.status = status.into();
         details.ended_at_ms = now_ms;
+        details.hindrances.clear();
         details
             .timestamps
             .retain(|entered| entered.status() != status);

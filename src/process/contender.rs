@@ -167,6 +167,7 @@ impl Contender {
             sinks: of.sinks.clone(),
             peers: peers.clone(),
             blobs: of.blobs.clone(),
+            last_led: Arc::default(),
         };
         let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
         if let Some(peers) = peers {

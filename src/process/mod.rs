@@ -1,6 +1,7 @@
 //! The composition root: the only place that constructs components and wires them.
 
 mod adoptions;
+pub mod careful;
 mod contender;
 pub mod demo;
 mod dial;
@@ -12,6 +13,7 @@ mod jobmanager;
 mod launcher;
 mod listen;
 pub mod peers;
+mod recovering;
 mod settings;
 pub mod shutdown;
 #[cfg(feature = "simulation")]
