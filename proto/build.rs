@@ -15,5 +15,7 @@ fn main() -> Result<(), Error> {
     tonic_prost_build::configure()
         // Chunks are passed on without being copied.
         .bytes(".tanist.v1.BlobChunk")
+        // Graphs are cloned.
+        .bytes(".tanist.v1.Artifact")
         .compile_fds(descriptors)
 }

@@ -16,10 +16,10 @@ use crate::jobs;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::stream::TickFollower;
-use crate::watch::{until, until_led, until_running};
+use crate::watch::{until_known, until_led, until_running};
 
 pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots with a streaming job running (2 vertices at parallelism 2, unbounded, 4,000 records a \
-second over 8 keys, each printed). From the signal until another JobManager's `/v1/ha/status` names a leader of a higher \
+second over 8 keys, each printed). From the signal until the `/v1/ha/leader` of one of the others says that it leads, confirmed, in a higher \
 epoch, and until `/v1/jobs/:id` of that leader has every subtask RUNNING. *Frozen* is SIGSTOP, ended by SIGCONT after the \
 takeover. *Gap*: the longest time between two records of one key as they are printed, from the signal until 500 records after the takeover; \
 *without a kill* over 1,000 records of the same job. The run fails if a record is missing or comes twice, or if an attempt number \
@@ -173,7 +173,12 @@ impl Bench {
     /// Until it was confirmed, until all ran, and the longest gap in the records.
     async fn end_the_leader(&mut self, ending: Ending) -> anyhow::Result<[Duration; 3]> {
         let leader = self.cluster.leader().await?;
-        let observer = self.cluster.rest_address((leader.index + 1) % 3).to_owned();
+        let others = [1, 2].map(|next| {
+            self.cluster
+                .rest_address((leader.index + next) % 3)
+                .to_owned()
+        });
+        let others = [others[0].as_str(), others[1].as_str()];
         let start = Instant::now();
         let process = self.cluster.jobmanager(leader.index);
         match ending {
@@ -181,9 +186,9 @@ impl Bench {
             Ending::AskedToEnd => process.ask_to_end()?,
             Ending::Frozen => process.stop()?,
         }
-        let successor = until_led(&self.http, &observer, leader.epoch).await?;
+        let successor = until_led(&self.http, &others, leader.epoch).await?;
         let confirmed = start.elapsed();
-        until_running(&self.http, &successor, self.job).await?;
+        until_running(&self.http, successor, self.job).await?;
         let running = start.elapsed();
         self.ticks.more(RECORDS_AFTER).await?;
         let gap = self.ticks.take_longest_gap();
@@ -206,13 +211,7 @@ impl Bench {
         let leader = self.cluster.leader().await?;
         for index in 0..3 {
             let address = self.cluster.rest_address(index).to_owned();
-            until("every JobManager to know the leader", async || {
-                let status = self.http.get(&address, "/v1/ha/status").await?;
-                let epoch = status["leader"]["epoch"].as_u64();
-                ensure!(epoch >= Some(leader.epoch), "{status}");
-                Ok(())
-            })
-            .await?;
+            until_known(&self.http, &address, leader.epoch).await?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! at what else the machine did, which stands next to each figure.
 
 pub mod adopted;
+pub mod busy;
 pub mod failover;
 pub mod host;
 pub mod http;
@@ -42,6 +43,8 @@ pub enum Benchmark {
     Failover,
     /// The leader's end with very many jobs and TaskExecutors.
     Takeover,
+    /// A healthy cluster on a machine that is kept busy.
+    Busy,
     /// Submissions acknowledged a second.
     Submission,
     /// A start with many persisted jobs.
@@ -54,11 +57,12 @@ pub enum Benchmark {
 
 impl Benchmark {
     /// All, in the order in which they are made and shown.
-    pub const ALL: [Benchmark; 8] = [
+    pub const ALL: [Benchmark; 9] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
         Benchmark::Takeover,
+        Benchmark::Busy,
         Benchmark::Submission,
         Benchmark::Recovery,
         Benchmark::Wordcount,
@@ -78,6 +82,7 @@ impl Benchmark {
             Benchmark::Memory => "Memory",
             Benchmark::Failover => "Failover",
             Benchmark::Takeover => "Takeover",
+            Benchmark::Busy => "Busy machine",
             Benchmark::Submission => "Submission",
             Benchmark::Recovery => "Recovery",
             Benchmark::Wordcount => "Word count",
@@ -92,6 +97,7 @@ impl Benchmark {
             Benchmark::Memory => memory::METHOD,
             Benchmark::Failover => failover::METHOD,
             Benchmark::Takeover => takeover::METHOD,
+            Benchmark::Busy => busy::METHOD,
             Benchmark::Submission => submission::METHOD,
             Benchmark::Recovery => recovery::METHOD,
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
@@ -118,6 +124,10 @@ pub struct BenchOptions {
     pub stores: Vec<StoreKind>,
     /// Fewer repetitions and smaller inputs: to see that everything works.
     pub quick: bool,
+    /// How long the machine is kept busy; else 30 minutes.
+    pub minutes: Option<u64>,
+    /// With how many jobs leadership is taken over; else 1,000 and 10,000.
+    pub jobs: Vec<usize>,
 }
 
 impl BenchOptions {
@@ -176,6 +186,7 @@ async fn measure(
         Benchmark::Memory => Box::pin(memory::measure(store, options)).await,
         Benchmark::Failover => Box::pin(failover::measure(store, options)).await,
         Benchmark::Takeover => Box::pin(takeover::measure(store, options)).await,
+        Benchmark::Busy => Box::pin(busy::measure(store, options)).await,
         Benchmark::Submission => Box::pin(submission::measure(store, options)).await,
         Benchmark::Recovery => Box::pin(recovery::measure(store, options)).await,
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,

@@ -27,6 +27,12 @@ struct Arguments {
     /// Fewer repetitions and smaller inputs, to see that everything works
     #[arg(long)]
     quick: bool,
+    /// How long `busy` keeps the machine busy; else 30 minutes
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+    /// With how many jobs `takeover` is measured; else 1,000 and 10,000
+    #[arg(long, num_args = 1.., value_name = "N")]
+    jobs: Vec<usize>,
 }
 
 fn store(text: &str) -> Result<StoreKind, String> {
@@ -56,6 +62,8 @@ async fn main() -> anyhow::Result<()> {
         benchmarks,
         stores: or_all(arguments.store),
         quick: arguments.quick,
+        minutes: arguments.minutes,
+        jobs: arguments.jobs,
     };
     let report = tanist_bench::run(&options).await?;
     print!("{}", report.to_markdown());

@@ -15,7 +15,7 @@ use crate::watch::{until_all_run, until_led, until_listed};
 use tanist_chaos::store::{Store, StoreKind};
 
 pub(super) const METHOD: &str = "*Persisted jobs*: submitted to a JobManager without TaskManagers, which is then killed and started again (it ends its own earlier \
-term at once, so no lease is waited for): from the start of the process until `/v1/ha/status` names it confirmed, until `/v1/jobs` \
+term at once, so no lease is waited for): from the start of the process until its `/v1/ha/leader` says that it is confirmed, until `/v1/jobs` \
 lists all jobs, and what it holds then. *Running jobs*: two JobManagers and a TaskManager of 100 slots with 100 jobs of \
 one task; the leader gets SIGKILL, and the clock starts when the standby has been confirmed, so that it says nothing about leases \
 (Flink's \
@@ -66,7 +66,7 @@ async fn persisted(
         let former = cluster.kill_leader().await?;
         let start = Instant::now();
         cluster.jobmanager(0).start()?;
-        until_led(&http, &address, former.epoch).await?;
+        until_led(&http, &[&address], former.epoch).await?;
         led.push(milliseconds(start.elapsed()));
         until_listed(&http, &address, count).await?;
         listed.push(milliseconds(start.elapsed()));
@@ -96,9 +96,9 @@ async fn running(store: StoreKind, options: &BenchOptions) -> anyhow::Result<Vec
         until_all_run(&http, &leader.rest, RUNNING).await?;
         let observer = cluster.rest_address(1 - leader.index).to_owned();
         cluster.jobmanager(leader.index).kill();
-        let successor = until_led(&http, &observer, leader.epoch).await?;
+        let successor = until_led(&http, &[&observer], leader.epoch).await?;
         let start = Instant::now();
-        until_all_run(&http, &successor, RUNNING).await?;
+        until_all_run(&http, successor, RUNNING).await?;
         figure.push(milliseconds(start.elapsed()));
         cluster.jobmanager(leader.index).start()?;
         cluster.wait_until_complete().await?;

@@ -29,8 +29,8 @@ use crate::watch::{until, until_all_run, until_led};
 pub(super) const METHOD: &str = "JobManagers are processes; TaskExecutors are simulated, all in the process that measures: real ones (RPC server, connections, registrations, \
 one slot a job), whose tasks do nothing, and which hear of a leader from one shared watch of the store and from its dial. *Jobs*: of two vertices at parallelism 1, which share a slot; \
 100 TaskExecutors of 100 slots (10 for 1,000 jobs). The leader gets SIGKILL. *Warm*: a second JobManager stands by with all \
-records in its cache. *Cold*: it was the only one, and is started again at once. From the signal until `/v1/ha/status` names the successor as confirmed, until its log says that all tasks of all jobs are accounted for, and until \
-an answer of its `/v1/jobs/overview`, asked for after that, has all jobs and tasks RUNNING. *Grant ->* comes from the term's record in the store. The run fails if a task is \
+records in its cache. *Cold*: it was the only one, and is started again at once, with nothing in memory; what of the records its cache held at the grant, and what was read after it, is told. From the signal until the successor's `/v1/ha/leader` says that it is confirmed, until its log says that all tasks of all jobs are accounted for, and until \
+an answer of its `/v1/jobs/overview`, asked for after that, has all jobs and tasks RUNNING. *Grant ->*, the records and the numbers of tasks come from the term's record in the store. The run fails if a task is \
 started or restarted. *TaskExecutors*: 1,000 of 2 slots without jobs, two JobManagers: from SIGKILL until the successor's `/v1/overview` counts all.";
 
 /// Of warm takeovers, and of cold ones, for each number of jobs.
@@ -55,7 +55,10 @@ pub(super) async fn measure(
     let task_executors = options.pick(TASK_EXECUTORS.0, TASK_EXECUTORS.1);
     proc::allow_open_files(FILES_A_TASK_EXECUTOR * task_executors as u64)?;
     let mut figures = Vec::new();
-    let counts: &[usize] = options.pick(&JOBS.0, &JOBS.1);
+    let counts: &[usize] = match options.jobs.as_slice() {
+        [] => options.pick(&JOBS.0, &JOBS.1),
+        chosen => chosen,
+    };
     for &count in counts {
         for standby in [Standby::Warm, Standby::Cold] {
             figures.extend(of_jobs(store, options, count, standby).await?);
@@ -116,6 +119,7 @@ impl JobFigures {
                 ("cache_proven_ms", ms("grant -> records proven")),
                 ("recovered_ms", ms("grant -> jobs decoded")),
                 ("confirmed_ms", ms("grant -> confirmed")),
+                ("last_adopted_ms", ms("grant -> last task adopted")),
             ],
             records: vec![
                 ("from_cache", named(Unit::Count, "records from the cache")),
@@ -221,22 +225,35 @@ async fn take_over(
     if successor == leader.index {
         cluster.jobmanager(successor).start()?;
     }
-    until_led(http, &address, leader.epoch).await?;
+    until_led(http, &[&address], leader.epoch).await?;
     figures.confirmed.push(milliseconds(start.elapsed()));
-    let adopted = until("all tasks to be accounted for", async || log.adoption()).await?;
+    until("all tasks to be accounted for", async || log.adoption()).await?;
     figures.accounted.push(milliseconds(start.elapsed()));
     until_all_run(http, &address, count).await?;
     figures.running.push(milliseconds(start.elapsed()));
     let now = cluster.successor_of(leader).await?;
-    figures.take_record(&cluster.term_record(now.epoch).await?);
-    figures.adopted.push(adopted.adopted as f64);
-    figures.restarted.push(adopted.restarted as f64);
+    let record = record_of_adoption(cluster, now.epoch).await?;
+    figures.take_record(&record);
+    let counted = |name: &str| record[name].as_u64().unwrap_or_default();
+    let (adopted, restarted) = (counted("tasks_adopted"), counted("tasks_restarted"));
+    figures.adopted.push(adopted as f64);
+    figures.restarted.push(restarted as f64);
     ensure!(
-        (adopted.adopted, adopted.restarted) == (2 * count as u64, 0),
-        "not all tasks were adopted: {adopted:?}"
+        (adopted, restarted) == (2 * count as u64, 0),
+        "not all tasks were adopted: {record}"
     );
     figures.leader.push(resident(cluster, successor)?);
     Ok(())
+}
+
+/// The term's record, once it says what became of the tasks.
+async fn record_of_adoption(cluster: &Cluster, epoch: u64) -> anyhow::Result<Value> {
+    until("the term's record to say what was adopted", async || {
+        let record = cluster.term_record(epoch).await?;
+        ensure!(record["tasks_adopted"].is_u64(), "{record}");
+        Ok(record)
+    })
+    .await
 }
 
 async fn of_task_executors(
@@ -262,7 +279,7 @@ async fn of_task_executors(
         let successor = cluster.rest_address(1 - leader.index).to_owned();
         let start = Instant::now();
         cluster.jobmanager(leader.index).kill();
-        until_led(&http, &successor, leader.epoch).await?;
+        until_led(&http, &[&successor], leader.epoch).await?;
         confirmed.push(milliseconds(start.elapsed()));
         until_registered(&http, &successor, count).await?;
         registered.push(milliseconds(start.elapsed()));

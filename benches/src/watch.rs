@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 use tanist_proto::id::JobId;
 
@@ -22,15 +22,35 @@ pub async fn until<T>(
     wait_for_every(INTERVAL, what, BOUND, look).await
 }
 
-/// Waits until the JobManager at `address` names a confirmed leader of an epoch above `epoch`; its REST address.
-pub async fn until_led(http: &Http, address: &str, epoch: u64) -> anyhow::Result<String> {
+/// Waits until one of the JobManagers at these addresses leads with an epoch above `epoch`, and is confirmed; which one. Each
+/// tells of itself alone: nobody waits for the account of one that does not answer.
+pub async fn until_led<'a>(
+    http: &Http,
+    addresses: &[&'a str],
+    epoch: u64,
+) -> anyhow::Result<&'a str> {
     until("a confirmed leader", async || {
+        let mut last = anyhow!("nobody was asked");
+        for address in addresses {
+            match http.get(address, "/v1/ha/leader").await {
+                Ok(leader) if leader["epoch"].as_u64() > Some(epoch) => return Ok(*address),
+                Ok(leader) => last = anyhow!("still {leader}"),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    })
+    .await
+}
+
+/// Waits until the JobManager at `address` knows a confirmed leader of at least this epoch. All processes should be well: it
+/// asks them.
+pub async fn until_known(http: &Http, address: &str, epoch: u64) -> anyhow::Result<()> {
+    until("a JobManager to know the leader", async || {
         let status = http.get(address, "/v1/ha/status").await?;
-        let leader = &status["leader"];
-        let found = leader["epoch"].as_u64().context("nobody is confirmed")?;
-        ensure!(found > epoch, "still epoch {found}");
-        let rest = leader["rest-address"].as_str();
-        Ok(rest.context("the leader has no REST address")?.to_owned())
+        let found = status["leader"]["epoch"].as_u64();
+        ensure!(found >= Some(epoch), "{status}");
+        Ok(())
     })
     .await
 }

@@ -21,6 +21,15 @@ const HISTORY_BOUND: Duration = Duration::from_secs(10);
 pub struct Attempts(BTreeMap<(String, u64), (u64, String)>);
 
 impl Attempts {
+    /// How many tasks that `later` knows as well are another attempt there, or elsewhere.
+    pub fn changed(&self, later: &Attempts) -> usize {
+        let is_other = |(task, before): &(&_, &_)| {
+            let after = later.0.get(*task);
+            after.is_some_and(|after| after != *before)
+        };
+        self.0.iter().filter(is_other).count()
+    }
+
     /// An error if a task of `later` is another attempt, or elsewhere. A task that `later` does not know is none.
     fn check_none_changed(&self, later: &Attempts) -> anyhow::Result<()> {
         for (task, before) in &self.0 {

@@ -124,7 +124,8 @@ impl LocalCluster {
             .map_err(|error| (ExitCode::Port, error.to_string()))?;
         let taskmanager = TaskManager::bind(&configuration)
             .await
-            .map_err(|error| (ExitCode::Port, error.to_string()))?;
+            .map_err(|error| (ExitCode::Port, error.to_string()))?
+            .working_in(directory);
         let addresses = StaticAddresses(vec![jobmanager.addresses()["rest"].clone()]);
         let options = RetryOptions {
             timeout: configuration.client().timeout,

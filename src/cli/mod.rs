@@ -20,12 +20,15 @@ use clap::Parser as _;
 
 use crate::client::ClientError;
 use crate::config::{Configuration, LoadOptions};
+use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
 use args::{Cli, Command, JobCommand, TaskManagerCommand};
 use output::say;
 
-/// Runs the program with this process's arguments and environment.
+/// Runs the program with this process's arguments and environment. To be called first in `main`: it may have been started
+/// to supervise the program of a task.
 pub fn main() -> std::process::ExitCode {
+    become_child_if_asked();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

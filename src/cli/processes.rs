@@ -77,12 +77,12 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
     };
-    let _directory = match WorkingDir::create(configuration.process(), "taskmanager") {
+    let directory = match WorkingDir::create(configuration.process(), "taskmanager") {
         Ok(directory) => directory,
         Err(error) => return last_words(ExitCode::Directory, &error),
     };
     let manager = match TaskManager::bind(&configuration).await {
-        Ok(manager) => manager,
+        Ok(manager) => manager.working_in(directory.path()),
         Err(error @ StartError::Bind(_)) => return last_words(ExitCode::Port, &error),
         Err(error @ StartError::Host(_)) => return last_words(ExitCode::Fatal, &error),
     };

@@ -85,9 +85,9 @@ mod tests {
         ]))?;
         let text = listing(&jobs);
         let expected = "\
-JOB                               NAME   SINCE                WHY
-00000000000000000000000000000001  count  2023-11-14 22:13:20  ended-process  it ended the processes that led it
-                                         2023-11-14 22:13:19  epoch 7        jm-1: ended while it started this job alone
+JOB                               NAME   SINCE                    WHY
+00000000000000000000000000000001  count  2023-11-14 22:13:20 UTC  ended-process  it ended the processes that led it
+                                         2023-11-14 22:13:19 UTC  epoch 7        jm-1: ended while it started this job alone
 ";
         assert_eq!(text, expected);
         Ok(())

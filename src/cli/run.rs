@@ -1,5 +1,7 @@
 //! `tanist run`: compiles a job file, submits it and waits for its end.
 
+use std::path::Path;
+
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use tanist_proto::id::JobId;
@@ -88,6 +90,7 @@ pub(super) fn compile_job(
         },
         parameters: args.parameters.iter().cloned().collect(),
         job_id: job_id.unwrap_or_else(JobId::random),
+        artifact_dir: Some(args.file.parent().map(Path::to_owned).unwrap_or_default()),
     };
     compile(&JobFile::new(name, text), &options).map_err(|error| error.to_string())
 }

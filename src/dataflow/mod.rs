@@ -4,13 +4,16 @@
 //! task ──▶ operator ──▶ record, key        what is done to records
 //!   │
 //!   ├────▶ partitioner ──▶ key             which target gets them
-//!   └────▶ exchange                        how they get there, no faster than they are taken
+//!   ├────▶ exchange                        how they get there, no faster than they are taken
+//!   └────▶ exec                            programs that operators run
 //! ```
 //!
 //! A [`TaskRuntime`] starts [`task`]s; those of one TaskManager share an [`Exchange`]. Who deploys, restarts and reports
 //! tasks is not here, nor is who makes the output of [`sink`]s visible.
 
 pub mod exchange;
+pub mod exec;
+mod host;
 pub mod key;
 pub mod operator;
 mod partitioner;
@@ -21,4 +24,5 @@ pub mod task;
 mod testing;
 
 pub use exchange::{EpochGate, Exchange, Refused};
+pub use host::{Lingering, TaskHost};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

@@ -11,7 +11,7 @@ use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray,
 };
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use tanist_proto::v1::{Column, ColumnType};
 
 /// The most rows that an operator puts into a batch.
@@ -50,6 +50,27 @@ pub fn schema_of(columns: &[Column]) -> Result<SchemaRef, UnknownColumnType> {
     Ok(Arc::new(Schema::new(
         fields.collect::<Result<Vec<_>, _>>()?,
     )))
+}
+
+/// The columns of records as a graph's checks have them. An Arrow type that no column has is an error.
+pub fn job_schema(schema: &Schema) -> Result<crate::job::Schema, ArrowError> {
+    let columns = schema.fields().iter().map(|field| {
+        let column_type = match field.data_type() {
+            DataType::Utf8 => crate::job::ColumnType::String,
+            DataType::Int64 => crate::job::ColumnType::Int64,
+            DataType::Float64 => crate::job::ColumnType::Float64,
+            DataType::Boolean => crate::job::ColumnType::Bool,
+            other => {
+                let message = format!("column {:?} is {other}", field.name());
+                return Err(ArrowError::SchemaError(message));
+            }
+        };
+        Ok(crate::job::Column {
+            name: field.name().clone(),
+            column_type,
+        })
+    });
+    Ok(crate::job::Schema::new(columns.collect::<Result<_, _>>()?))
 }
 
 /// Whether two schemas have the same columns in the same order.

@@ -313,6 +313,10 @@ impl DispatcherActor {
             Command::JobMaster { job, reply } => {
                 let _ = reply.send(self.job_master(job));
             }
+            Command::JobMasters { jobs, reply } => {
+                let found = jobs.into_iter().map(|job| self.job_master(job).ok());
+                let _ = reply.send(Ok(found.collect()));
+            }
             Command::Overview { reply } => self.overview(reply),
             Command::TaskManagers { reply } => {
                 let resources = self.context.resources.clone();
@@ -358,6 +362,7 @@ impl DispatcherActor {
                     && core::admit(submission, Known::Nothing, wall_clock_ms()).is_err()
             }
             Command::List { .. }
+            | Command::JobMasters { .. }
             | Command::Overview { .. }
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }

@@ -434,6 +434,35 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_with_an_operator_that_this_program_lacks_is_set_aside_and_nothing_else() {
+    let fixture = Fixture::new().await;
+    let mut graph = submission("token").graph.expect("a graph");
+    graph.vertices[0].operators[1].spec = r#"{"type":"of-tomorrow"}"#.to_owned();
+    let state = pb::JobState {
+        name: "stream".to_owned(),
+        submission_token: "token".to_owned(),
+        ..pb::JobState::default()
+    };
+    let readable = RecoveredJob::Readable {
+        graph: Box::new(graph),
+        state: Box::new(state),
+    };
+    let recovered = RecoveredJobs {
+        jobs: vec![(JOB, readable)],
+        ..RecoveredJobs::default()
+    };
+    let dispatcher = fixture.start(recovered);
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    let reason = "this JobManager can't lead it: step `out`: its specification is not known";
+    assert!(
+        details.quarantine.starts_with(reason),
+        "{}",
+        details.quarantine
+    );
+    assert_eq!(fixture.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_of_the_term_stops_all_job_masters_and_writes_nothing() {
     let fixture = Fixture::new().await;
     let dispatcher = fixture.start(RecoveredJobs::default());

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::core::{Submission, SubmissionKey};
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
-use crate::job::validate_job_graph;
+use crate::job::{has_expressions, validate_job_graph};
 
 /// The size of an encoded graph that is worth a thread of its own, in bytes.
 const LARGE: usize = 64 * 1024;
@@ -42,6 +42,11 @@ pub(super) enum Command {
     JobMaster {
         job: JobId,
         reply: Reply<Arc<dyn JobMasterGateway>>,
+    },
+    /// None where [`Command::JobMaster`] has to tell why.
+    JobMasters {
+        jobs: Vec<JobId>,
+        reply: Reply<Vec<Option<Arc<dyn JobMasterGateway>>>>,
     },
     Overview {
         reply: Reply<pb::ClusterOverview>,
@@ -92,6 +97,7 @@ impl Command {
             Command::List { reply } => drop(reply.send(Err(error))),
             Command::Describe { reply, .. } => drop(reply.send(Err(error))),
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
+            Command::JobMasters { reply, .. } => drop(reply.send(Err(error))),
             Command::Overview { reply } => drop(reply.send(Err(error))),
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
             Command::Consistent(command) => command.refuse(error),
@@ -155,6 +161,14 @@ impl DispatcherHandle {
             .await
     }
 
+    /// The same of several jobs, in their order; none where [`DispatcherHandle::job_master`] has to tell why.
+    pub async fn job_masters(
+        &self,
+        jobs: Vec<JobId>,
+    ) -> GatewayResult<Vec<Option<Arc<dyn JobMasterGateway>>>> {
+        self.ask(|reply| Command::JobMasters { jobs, reply }).await
+    }
+
     /// Completes when the Dispatcher has had a turn.
     pub async fn turn(&self) -> GatewayResult<()> {
         self.ask(|reply| Command::Turn { reply }).await
@@ -202,6 +216,11 @@ fn job_of(text: &str) -> GatewayResult<JobId> {
         .map_err(|error| GatewayError::Invalid(format!("{error}")))
 }
 
+/// Whether checking and hashing a graph would hold a thread of the runtime up.
+fn takes_time(graph: &pb::JobGraph) -> bool {
+    graph.encoded_len() > LARGE || has_expressions(graph)
+}
+
 /// Checks a submission: what is wrong with it is said before anything is persisted.
 fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
@@ -234,8 +253,7 @@ impl DispatcherGateway for DispatcherHandle {
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let request = self.with_graph(request).await?;
         let graph = request.graph.as_ref();
-        let submission = if graph.is_some_and(|graph| graph.encoded_len() > LARGE) {
-            // Checking and hashing it would hold a thread of the runtime up.
+        let submission = if graph.is_some_and(takes_time) {
             let checking = tokio::task::spawn_blocking(move || check(request));
             let failed =
                 |error| GatewayError::Internal(format!("checking the graph failed: {error}"));

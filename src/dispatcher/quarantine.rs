@@ -25,7 +25,7 @@ use super::submissions::suspended;
 use crate::dataflow::sink;
 use crate::gateway::persistence::{JobStateStore as _, PersistError};
 use crate::gateway::{GatewayError, GatewayResult};
-use crate::job::OperatorSpec;
+use crate::job::unsupported;
 
 /// A job that is set aside.
 #[derive(Debug, Clone)]
@@ -100,19 +100,7 @@ pub(super) struct Sound {
     pub(super) state: pb::JobState,
 }
 
-/// Operators that this build does not know, with their vertices.
-fn unknown_operators(graph: &pb::JobGraph) -> Vec<String> {
-    let operators = graph
-        .vertices
-        .iter()
-        .flat_map(|vertex| vertex.operators.iter().map(move |it| (vertex, it)));
-    let unknown = operators.filter_map(|(vertex, operator)| {
-        let error = serde_json::from_str::<OperatorSpec>(&operator.spec).err()?;
-        Some(format!("{} in {}: {error}", operator.name, vertex.name))
-    });
-    unknown.take(4).collect()
-}
-
+/// Where the sinks of a graph write, for whoever cleans up after it.
 pub(super) fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
     let directories = sink::directories(graph).into_iter();
     directories
@@ -183,13 +171,9 @@ impl DispatcherActor {
             }
             RecoveredJob::Readable { graph, state } => (graph, state),
         };
-        let unknown = unknown_operators(&graph);
-        if !unknown.is_empty() {
-            let reason = format!(
-                "this build does not know all of its operators, nothing is wrong with it: a newer version or a feature is \
-                 needed: {}",
-                unknown.join("; ")
-            );
+        if let Some(reason) = unsupported(&graph) {
+            // Another program may lead it: nothing is wrong with its records.
+            let reason = format!("this JobManager can't lead it: {reason}");
             return Err(Box::new(Fault {
                 quarantine: self.found(pb::QuarantineKind::UnknownOperator, reason),
                 sink_directories: sink_directories(&graph),

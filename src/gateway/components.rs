@@ -17,4 +17,11 @@ pub trait Components: Send + Sync + fmt::Debug + 'static {
     fn resource_manager(&self) -> GatewayResult<Arc<dyn ResourceManagerGateway>>;
     /// The JobMaster of a job, while this process leads.
     async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>>;
+    /// Those of several jobs, in their order; none where [`Components::job_master`] has to tell why.
+    async fn job_masters(
+        &self,
+        jobs: Vec<JobId>,
+    ) -> GatewayResult<Vec<Option<Arc<dyn JobMasterGateway>>>> {
+        Ok(jobs.into_iter().map(|_| None).collect())
+    }
 }

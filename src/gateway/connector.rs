@@ -7,7 +7,10 @@ use async_trait::async_trait;
 use tanist_proto::id::JobId;
 
 use super::blobs::BlobGateway;
-use super::{DispatcherGateway, JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway};
+use super::{
+    DispatcherGateway, JobMasterGateway, JobMastersGateway, ResourceManagerGateway,
+    TaskExecutorGateway,
+};
 
 /// Gives gateways by address. Over the wire it opens connections lazily, so that these calls neither wait nor fail: an
 /// address that leads nowhere shows when the gateway is used.
@@ -19,6 +22,11 @@ pub trait Connector: Send + Sync + fmt::Debug + 'static {
     fn resource_manager(&self, address: &str) -> Arc<dyn ResourceManagerGateway>;
     /// The JobMaster of `job` in the JobManager at `address`.
     fn job_master(&self, address: &str, job: JobId) -> Arc<dyn JobMasterGateway>;
+    /// All JobMasters in the JobManager at `address`; none where they are to be asked one by one.
+    fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
+        let _there_is_no_way = address;
+        None
+    }
     /// The TaskExecutor at `address`.
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway>;
     /// Whether it is proven that no process listens at `address`. A silent host, or one that refuses from afar, as a firewall

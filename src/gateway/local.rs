@@ -16,7 +16,7 @@ use tanist_proto::v1 as pb;
 use super::blobs::{BlobGateway, BlobStream};
 use super::{
     Components, Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
-    ResourceManagerGateway, TaskExecutorGateway,
+    JobMastersGateway, JobMastersOf, ResourceManagerGateway, TaskExecutorGateway,
 };
 
 /// What is wrong with the way to an address, or with one call.
@@ -183,6 +183,12 @@ impl Connector for LocalConnector {
             way: self.way(address),
             job,
         })
+    }
+
+    fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
+        let is_there = |host: &Host| host.components.is_some();
+        let is_there = self.lock().hosts.get(address).is_some_and(is_there);
+        is_there.then(|| self.way(address) as Arc<dyn JobMastersGateway>)
     }
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
@@ -410,6 +416,15 @@ forward_all! { ResourceManagerGateway, "ResourceManager",
     register_task_executor(RegisterTaskExecutorRequest) -> RegistrationResponse;
     notify_slots_available(NotifySlotsAvailableRequest) -> Ack;
     disconnect_task_executor(DisconnectTaskExecutorRequest) -> Ack;
+}
+
+forward_all! { JobMastersGateway, "JobMasters",
+    |host: &Host| match &host.components {
+        Some(components) => Ok(Found::Components(components.clone())),
+        None => gone("JobMasters"),
+    },
+    |components| async move { Ok(Arc::new(JobMastersOf(components)) as Arc<dyn JobMastersGateway>) };
+    register_task_managers(RegisterTaskManagersRequest) -> RegisterTaskManagersResponse;
 }
 
 forward_all! { TaskExecutorGateway, "TaskExecutor",

@@ -9,6 +9,7 @@ mod components;
 mod connector;
 pub mod fencing;
 mod job_control;
+mod job_masters;
 mod job_records;
 pub mod local;
 pub mod persistence;
@@ -25,6 +26,7 @@ use tanist_proto::v1 as pb;
 pub use components::Components;
 pub use connector::Connector;
 pub use job_control::{Adoption, JobMasterControl, JobMasterLauncher};
+pub use job_masters::{JobMastersGateway, JobMastersOf};
 pub use job_records::{JobRecords, JobStanding, JobStandings, NoAnswer};
 pub use local::LocalConnector;
 

@@ -19,6 +19,9 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::ArtifactSpec;
+use super::exec::ExecSpec;
+use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
 use super::stream_graph::{Partition, StreamGraph, StreamNode, Transformation};
 
@@ -64,6 +67,13 @@ impl JobBuilder {
         self
     }
 
+    /// A file that the job ships; see [`super::CompileOptions::artifact_dir`].
+    #[must_use]
+    pub fn artifact(mut self, artifact: ArtifactSpec) -> JobBuilder {
+        self.graph.artifacts.push(artifact);
+        self
+    }
+
     /// See [`Steps::file_source`].
     pub fn file_source<P: Into<String>>(
         self,
@@ -83,6 +93,11 @@ impl JobBuilder {
         keys: u64,
     ) -> Steps {
         self.begin().datagen(name, rate, count, seed, keys)
+    }
+
+    /// See [`Steps::exec_source`].
+    pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.begin().exec_source(name, program)
     }
 
     /// See [`Steps::step`].
@@ -176,6 +191,35 @@ impl Steps {
         )
     }
 
+    /// Passes on what a SQL expression is true for: `amount > 10 and level = 'ERROR'`.
+    #[must_use]
+    pub fn filter_where(self, name: impl Into<String>, condition: impl Into<String>) -> Steps {
+        let condition = condition.into();
+        self.step(name, Transformation::Where { condition })
+    }
+
+    /// Adds or replaces columns, each computed by a SQL expression: `[("total", "price * amount")]`.
+    #[must_use]
+    pub fn map<C: Into<NamedExpression>>(
+        self,
+        name: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+    ) -> Steps {
+        let columns = columns.into_iter().map(Into::into).collect();
+        self.step(name, Transformation::Map { columns })
+    }
+
+    /// Emits only these columns; see [`Steps::map`] and [`NamedExpression::column`].
+    #[must_use]
+    pub fn project<C: Into<NamedExpression>>(
+        self,
+        name: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+    ) -> Steps {
+        let columns = columns.into_iter().map(Into::into).collect();
+        self.step(name, Transformation::Project { columns })
+    }
+
     /// Partitions by the values of these columns.
     #[must_use]
     pub fn key_by<C: Into<String>>(
@@ -220,6 +264,26 @@ impl Steps {
     #[must_use]
     pub fn file_sink(self, name: impl Into<String>, path: impl Into<String>) -> Steps {
         self.step(name, Transformation::FileSink { path: path.into() })
+    }
+
+    /// Runs a program that gets records and gives records.
+    #[must_use]
+    pub fn exec(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.step(name, Transformation::Exec(Box::new(program)))
+    }
+
+    /// Runs a program that gives records.
+    #[must_use]
+    pub fn exec_source(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        self.step(name, Transformation::ExecSource(Box::new(program)))
+    }
+
+    /// Runs a program that gets records.
+    #[must_use]
+    pub fn exec_sink(self, name: impl Into<String>, program: ExecSpec) -> Steps {
+        let columns = Vec::new();
+        let program = ExecSpec { columns, ..program };
+        self.step(name, Transformation::ExecSink(Box::new(program)))
     }
 
     /// Drops records.

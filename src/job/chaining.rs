@@ -66,6 +66,7 @@ pub(super) fn to_job_graph(
         options: Some(v1::JobOptions {
             restart_strategy: job.restart_strategy,
         }),
+        artifacts: Vec::new(),
     }
 }
 

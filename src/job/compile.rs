@@ -1,6 +1,7 @@
 //! From a job file to a JobGraph.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use tanist_proto::id::JobId;
 use tanist_proto::v1;
@@ -24,6 +25,8 @@ pub struct CompileOptions {
     pub parameters: BTreeMap<String, String>,
     /// The id of the job.
     pub job_id: JobId,
+    /// Where relative paths of artifacts begin; none: this is not where the job's files are.
+    pub artifact_dir: Option<PathBuf>,
 }
 
 impl Default for CompileOptions {
@@ -36,6 +39,7 @@ impl Default for CompileOptions {
             chaining: ChainingOptions::default(),
             parameters: BTreeMap::new(),
             job_id: JobId::random(),
+            artifact_dir: None,
         }
     }
 }

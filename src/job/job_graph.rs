@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning};
 
+use super::artifact;
 use super::operator::{Emit, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, listing};
 use super::restart;
@@ -43,12 +44,39 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
         check.edges();
         check.totals();
         check.operators();
+        for problem in artifact::problems(graph) {
+            check.report(problem);
+        }
     }
     if check.problems.is_empty() {
         return Ok(());
     }
     Err(InvalidJobGraph {
         problems: check.problems,
+    })
+}
+
+/// Why this program can't run a graph that is sound: the first step whose operator it doesn't know, or which needs a
+/// feature that it was built without.
+pub fn unsupported(graph: &JobGraph) -> Option<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.into_iter().find_map(|operator| {
+        let problem = match OperatorSpec::from_json(&operator.spec) {
+            Ok(spec) => spec.missing_feature()?.to_owned(),
+            Err(error) => format!("its specification is not known: {error}"),
+        };
+        Some(printable(
+            &format!("step {}: {problem}", shown(&operator.name)),
+            MAX_MESSAGE_LENGTH,
+        ))
+    })
+}
+
+/// Whether checking a graph compiles expressions, which is not for a thread that others wait for.
+pub fn has_expressions(graph: &JobGraph) -> bool {
+    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.any(|operator| {
+        OperatorSpec::from_json(&operator.spec).is_ok_and(|spec| spec.has_expressions())
     })
 }
 

@@ -12,9 +12,12 @@
 //!
 //! Nothing here runs anything: what an operator does is the data flow's business, when it runs is the JobMaster's.
 
+pub mod artifact;
 pub mod builder;
 mod chaining;
 pub mod compile;
+pub mod exec;
+pub mod expression;
 pub mod job_graph;
 pub mod operator;
 pub mod plan;
@@ -27,10 +30,13 @@ mod typing;
 mod validate;
 mod yaml;
 
+pub use artifact::ArtifactSpec;
 pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
-pub use job_graph::{InvalidJobGraph, validate_job_graph};
+pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
+pub use expression::NamedExpression;
+pub use job_graph::{InvalidJobGraph, has_expressions, unsupported, validate_job_graph};
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};

@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::exec::ExecSpec;
+use super::expression::NamedExpression;
+
 /// The specification of one operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
@@ -39,6 +42,21 @@ pub enum OperatorSpec {
         /// With what, in the column's type.
         value: serde_json::Value,
     },
+    /// Passes records on for which a SQL expression is true. Called `filter` in job files, too.
+    Where {
+        /// The expression.
+        condition: String,
+    },
+    /// Computes columns by SQL expressions and keeps the others.
+    Map {
+        /// They take the place of the column of their name, or stand behind all others, in this order.
+        columns: Vec<NamedExpression>,
+    },
+    /// Computes columns by SQL expressions. Emits only these.
+    Project {
+        /// In this order.
+        columns: Vec<NamedExpression>,
+    },
     /// Counts records by key. Emits the key columns and `count: int64`.
     Count {
         /// The key columns; the edge before is partitioned by them.
@@ -69,6 +87,12 @@ pub enum OperatorSpec {
     },
     /// Counts and drops records.
     Discard {},
+    /// Runs a program that gets records and gives records.
+    Exec(Box<ExecSpec>),
+    /// Runs a program that gives records.
+    ExecSource(Box<ExecSpec>),
+    /// Runs a program that gets records; what it writes goes to the log.
+    ExecSink(Box<ExecSpec>),
 }
 
 /// How a filter compares.
@@ -142,11 +166,26 @@ impl OperatorSpec {
         serde_json::from_str(json)
     }
 
+    /// The feature of the program that it needs, if this program was built without it.
+    pub fn missing_feature(&self) -> Option<&'static str> {
+        (self.has_expressions() && !cfg!(feature = "sql")).then_some(super::expression::NEEDS_SQL)
+    }
+
+    /// Whether it is made of SQL expressions.
+    pub fn has_expressions(&self) -> bool {
+        matches!(
+            self,
+            OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
+        )
+    }
+
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. }
+            OperatorSpec::FileSource { .. }
+                | OperatorSpec::Datagen { .. }
+                | OperatorSpec::ExecSource(_)
         )
     }
 
@@ -154,7 +193,10 @@ impl OperatorSpec {
     pub fn is_sink(&self) -> bool {
         matches!(
             self,
-            OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {}
+            OperatorSpec::Print { .. }
+                | OperatorSpec::FileSink { .. }
+                | OperatorSpec::Discard {}
+                | OperatorSpec::ExecSink(_)
         )
     }
 }

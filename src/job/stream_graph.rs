@@ -4,8 +4,11 @@
 use serde_json::Value;
 use tanist_proto::v1;
 
+use super::artifact::{self, ArtifactSpec};
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::exec::ExecSpec;
+use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
 use super::problem::{InvalidJob, Position};
 use super::{chaining, validate};
@@ -49,6 +52,21 @@ pub enum Transformation {
         /// With what; read in the column's type, so a text is fine for a number.
         value: Value,
     },
+    /// See [`super::OperatorSpec::Where`].
+    Where {
+        /// A SQL expression.
+        condition: String,
+    },
+    /// See [`super::OperatorSpec::Map`].
+    Map {
+        /// What is added or replaced.
+        columns: Vec<NamedExpression>,
+    },
+    /// See [`super::OperatorSpec::Project`].
+    Project {
+        /// All that is emitted.
+        columns: Vec<NamedExpression>,
+    },
     /// Records with the same values in these columns go to the same subtask of the next step. No operator of its own.
     KeyBy {
         /// The columns.
@@ -78,6 +96,12 @@ pub enum Transformation {
     },
     /// See [`super::OperatorSpec::Discard`].
     Discard,
+    /// See [`super::OperatorSpec::Exec`].
+    Exec(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSource`].
+    ExecSource(Box<ExecSpec>),
+    /// See [`super::OperatorSpec::ExecSink`].
+    ExecSink(Box<ExecSpec>),
 }
 
 impl Transformation {
@@ -87,13 +111,18 @@ impl Transformation {
             Transformation::FileSource { .. } => "file-source",
             Transformation::Datagen { .. } => "datagen",
             Transformation::SplitWords { .. } => "split-words",
-            Transformation::Filter { .. } => "filter",
+            Transformation::Filter { .. } | Transformation::Where { .. } => "filter",
+            Transformation::Map { .. } => "map",
+            Transformation::Project { .. } => "project",
             Transformation::KeyBy { .. } => "key-by",
             Transformation::Count { .. } => "count",
             Transformation::Sum { .. } => "sum",
             Transformation::Print { .. } => "print",
             Transformation::FileSink { .. } => "file-sink",
             Transformation::Discard => "discard",
+            Transformation::Exec(_) => "exec",
+            Transformation::ExecSource(_) => "exec-source",
+            Transformation::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -101,7 +130,9 @@ impl Transformation {
     pub fn is_source(&self) -> bool {
         matches!(
             self,
-            Transformation::FileSource { .. } | Transformation::Datagen { .. }
+            Transformation::FileSource { .. }
+                | Transformation::Datagen { .. }
+                | Transformation::ExecSource(_)
         )
     }
 
@@ -112,6 +143,7 @@ impl Transformation {
             Transformation::Print { .. }
                 | Transformation::FileSink { .. }
                 | Transformation::Discard
+                | Transformation::ExecSink(_)
         )
     }
 }
@@ -230,6 +262,7 @@ pub struct StreamGraph {
     pub(super) max_parallelism: Option<u32>,
     pub(super) chaining: Option<bool>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    pub(super) artifacts: Vec<ArtifactSpec>,
 }
 
 impl StreamGraph {
@@ -241,6 +274,7 @@ impl StreamGraph {
             max_parallelism: None,
             chaining: None,
             restart_strategy: None,
+            artifacts: Vec::new(),
         }
     }
 
@@ -273,7 +307,8 @@ impl StreamGraph {
         let chaining = ChainingOptions {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };
-        let graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        let mut graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
+        graph.artifacts = artifact::read(&self.artifacts, options.artifact_dir.as_deref())?;
         // What leaves here passes the same check as what arrives from strangers (limits on totals live there).
         super::job_graph::validate_job_graph(&graph).map_err(|invalid| {
             let problem = |message| super::Problem::of_job(None, message);

@@ -7,9 +7,14 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::expression::{self, NamedExpression};
 use super::operator::{Comparison, OperatorSpec};
 use super::problem::{MAX_PROBLEMS, instead};
 use super::schema::{Column, ColumnType, Schema};
+use super::validate::name_problem;
+
+/// A step computes at most so many columns.
+const MAX_COLUMNS: usize = 1_000;
 
 impl OperatorSpec {
     /// Its name in a job file.
@@ -18,12 +23,17 @@ impl OperatorSpec {
             OperatorSpec::FileSource { .. } => "file-source",
             OperatorSpec::Datagen { .. } => "datagen",
             OperatorSpec::SplitWords { .. } => "split-words",
-            OperatorSpec::Filter { .. } => "filter",
+            OperatorSpec::Filter { .. } | OperatorSpec::Where { .. } => "filter",
+            OperatorSpec::Map { .. } => "map",
+            OperatorSpec::Project { .. } => "project",
             OperatorSpec::Count { .. } => "count",
             OperatorSpec::Sum { .. } => "sum",
             OperatorSpec::Print { .. } => "print",
             OperatorSpec::FileSink { .. } => "file-sink",
             OperatorSpec::Discard {} => "discard",
+            OperatorSpec::Exec(_) => "exec",
+            OperatorSpec::ExecSource(_) => "exec-source",
+            OperatorSpec::ExecSink(_) => "exec-sink",
         }
     }
 
@@ -35,9 +45,15 @@ impl OperatorSpec {
             | OperatorSpec::Datagen { .. }
             | OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
+            | OperatorSpec::Where { .. }
+            | OperatorSpec::Map { .. }
+            | OperatorSpec::Project { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => None,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSource(_)
+            | OperatorSpec::ExecSink(_) => None,
         }
     }
 
@@ -46,13 +62,19 @@ impl OperatorSpec {
         match self {
             OperatorSpec::FileSource { .. } => true,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::ExecSource(exec) => !exec.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
+            | OperatorSpec::Where { .. }
+            | OperatorSpec::Map { .. }
+            | OperatorSpec::Project { .. }
             | OperatorSpec::Count { .. }
             | OperatorSpec::Sum { .. }
             | OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
-            | OperatorSpec::Discard {} => false,
+            | OperatorSpec::Discard {}
+            | OperatorSpec::Exec(_)
+            | OperatorSpec::ExecSink(_) => false,
         }
     }
 
@@ -108,6 +130,17 @@ impl OperatorSpec {
                     problems.push("it has no key columns: put a key-by before it".into());
                 }
             }
+            OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
+                problems.extend(self.missing_feature().map(String::from));
+                problems.extend(column_problems(columns));
+            }
+            OperatorSpec::Where { .. } => {
+                problems.extend(self.missing_feature().map(String::from));
+            }
+            OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+                problems.extend(exec.problems(true));
+            }
+            OperatorSpec::ExecSink(exec) => problems.extend(exec.problems(false)),
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
             | OperatorSpec::Print { .. }
@@ -116,8 +149,9 @@ impl OperatorSpec {
         problems
     }
 
-    /// What it emits for this input (empty for a source), or everything that is wrong with the input.
-    pub(super) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
+    /// What it emits for this input (empty for a source), or everything that is wrong with the input. Nothing is wrong and
+    /// it is an error all the same where the fields' problems say it: a feature is missing.
+    pub(crate) fn output(&self, input: &Schema) -> Result<Schema, Vec<String>> {
         match self {
             OperatorSpec::FileSource { .. } => Ok(Schema::of([("line", ColumnType::String)])),
             OperatorSpec::Datagen { .. } => Ok(Schema::of([
@@ -140,6 +174,24 @@ impl OperatorSpec {
                 let problem = check_comparison(column, found, *op)
                     .or_else(|| check_value(column, found, value));
                 problem.map_or_else(|| Ok(input.clone()), |problem| Err(vec![problem]))
+            }
+            OperatorSpec::Where { condition } => {
+                expression::check_condition(condition, input).map(|()| input.clone())
+            }
+            OperatorSpec::Map { columns } => {
+                let types = expression::types_of(columns, input)?;
+                let mut all = input.columns().to_vec();
+                for column in computed(columns, types) {
+                    match all.iter_mut().find(|it| it.name == column.name) {
+                        Some(replaced) => *replaced = column,
+                        None => all.push(column),
+                    }
+                }
+                Ok(Schema::new(all))
+            }
+            OperatorSpec::Project { columns } => {
+                let types = expression::types_of(columns, input)?;
+                Ok(Schema::new(computed(columns, types).collect()))
             }
             OperatorSpec::Count { keys, .. } => aggregated(
                 input,
@@ -168,11 +220,52 @@ impl OperatorSpec {
                     )]),
                 }
             }
+            OperatorSpec::Exec(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(exec.schema()),
+                problems => Err(problems),
+            },
+            OperatorSpec::ExecSource(exec) => Ok(exec.schema()),
+            OperatorSpec::ExecSink(exec) => match exec.input_problems(input) {
+                problems if problems.is_empty() => Ok(Schema::default()),
+                problems => Err(problems),
+            },
             OperatorSpec::Print { .. }
             | OperatorSpec::FileSink { .. }
             | OperatorSpec::Discard {} => Ok(Schema::default()),
         }
     }
+}
+
+/// What is wrong with computed columns apart from their expressions.
+fn column_problems(columns: &[NamedExpression]) -> Vec<String> {
+    if columns.is_empty() {
+        return vec!["`columns` is empty: write at least one column".into()];
+    }
+    if columns.len() > MAX_COLUMNS {
+        let number = columns.len();
+        return vec![format!(
+            "it has {number} columns: write at most {MAX_COLUMNS}"
+        )];
+    }
+    let mut seen = HashSet::new();
+    let problems = columns.iter().filter_map(|NamedExpression { name, .. }| {
+        if let Some(problem) = name_problem(name) {
+            Some(format!("column `{name}`: its name {problem}"))
+        } else if !seen.insert(name) {
+            Some(format!("column `{name}` is given twice: write it once"))
+        } else {
+            None
+        }
+    });
+    problems.take(MAX_PROBLEMS).collect()
+}
+
+fn computed(columns: &[NamedExpression], types: Vec<ColumnType>) -> impl Iterator<Item = Column> {
+    let named = columns.iter().zip(types);
+    named.map(|(column, column_type)| Column {
+        name: column.name.clone(),
+        column_type,
+    })
 }
 
 /// Whether these can be key columns of records like these.

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rand::Rng as _;
 use tanist_ha::election::Epoch;
+use tanist_ha::failpoint::failpoint_of;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
@@ -66,16 +68,20 @@ pub(super) struct Seen {
 
 async fn run(
     options: JobMasterOptions,
-    context: JobMasterContext,
+    mut context: JobMasterContext,
     messages: mpsc::Receiver<Box<Message>>,
     seen: Seen,
     stop: CancellationToken,
 ) {
+    if context.is_recovered {
+        failpoint_of("job.recover", &context.graph.job_id).await;
+    }
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
+    let state = std::mem::take(&mut context.state);
     let core = JobMasterCore::build(
         context.graph.clone(),
-        context.state.clone(),
+        state.clone(),
         context.is_recovered,
         epoch,
         options.core_options(),
@@ -83,6 +89,7 @@ async fn run(
     );
     match core {
         Ok(core) => {
+            drop(state);
             let calls = match Calls::new(&options, &context, core.job_incarnation()).await {
                 Ok(calls) => calls,
                 Err(error) => {
@@ -101,7 +108,7 @@ async fn run(
                 wanted: None,
                 is_declaring: false,
                 is_registered: false,
-                next_heartbeat: Instant::now() + options.heartbeat_interval,
+                next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
                 options,
                 context,
             };
@@ -110,8 +117,7 @@ async fn run(
         Err(error) => {
             let cause = format!("the job can't be initialized: {error}");
             tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
-            let result =
-                failed_initialization(&context.graph, &context.state, cause, clock.now_ms());
+            let result = failed_initialization(&context.graph, &state, cause, clock.now_ms());
             let result = Arc::new(result);
             seen.reconciled.send_replace(Some(Adoption::default()));
             seen.outcome.send_replace(Some(result.clone()));
@@ -391,6 +397,11 @@ impl JobMasterActor {
 
 fn texts<T: std::fmt::Display>(ids: &[T]) -> Vec<String> {
     ids.iter().map(T::to_string).collect()
+}
+
+/// When the first heartbeat is due. Those of all jobs of a term would come at the same moments for ever: they began together.
+fn first_heartbeat(interval: Duration) -> Duration {
+    interval.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
 /// The job that a graph is for.

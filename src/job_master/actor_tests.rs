@@ -180,7 +180,7 @@ async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_
     let before = tokio::time::Instant::now();
     for _ in 0..2 {
         *lock(&task_executor.mood) = Mood::Unreachable;
-        tokio::time::sleep(Duration::from_secs(35)).await;
+        tokio::time::sleep(Duration::from_secs(25)).await;
         let details = fixture.job_master.describe().await.expect("alive");
         assert_eq!(details.status(), JobStatus::Running);
         *lock(&task_executor.mood) = Mood::Well;
@@ -189,7 +189,8 @@ async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_
     *lock(&task_executor.mood) = Mood::Unreachable;
     let result = fixture.job_master.ended().await.expect("it ends");
     assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
-    assert!(before.elapsed() >= Duration::from_secs(130));
+    let elapsed = before.elapsed();
+    assert!(elapsed >= Duration::from_secs(115), "{elapsed:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,7 +80,7 @@ impl Calls {
         context: &JobMasterContext,
         job_incarnation: u64,
     ) -> GatewayResult<Calls> {
-        let graph = Arc::new(context.graph.clone());
+        let graph = context.graph.clone();
         let held = if graph.encoded_len() > options.inline_deployment_threshold {
             let encoded = encode(graph.clone()).await?;
             Some(context.blobs.hold(encoded).await?)

@@ -9,6 +9,7 @@
 //! generations only grow; what is deployed is what `written` says, in the epoch that wrote it, once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -93,7 +94,7 @@ pub(super) struct Write {
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
-    pub(super) graph: pb::JobGraph,
+    pub(super) graph: Arc<pb::JobGraph>,
     pub(super) options: CoreOptions,
     pub(super) epoch: Epoch,
     pub(super) is_recovered: bool,
@@ -131,13 +132,14 @@ pub struct JobMasterCore {
 impl JobMasterCore {
     /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
     pub fn build(
-        graph: pb::JobGraph,
+        graph: impl Into<Arc<pb::JobGraph>>,
         state: pb::JobState,
         is_recovered: bool,
         epoch: Epoch,
         options: CoreOptions,
         now_ms: u64,
     ) -> Result<JobMasterCore, BuildError> {
+        let graph = graph.into();
         let execution = ExecutionGraph::build(&graph)?;
         if state.job_id != graph.job_id {
             let other = format!(

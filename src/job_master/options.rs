@@ -96,7 +96,7 @@ pub type OnHigherEpoch = Arc<dyn Fn(Epoch) + Send + Sync>;
 /// The job, the term that it is in, and who the JobMaster works with.
 pub struct JobMasterContext {
     /// What is executed.
-    pub graph: pb::JobGraph,
+    pub graph: Arc<pb::JobGraph>,
     /// Its record as it is stored.
     pub state: pb::JobState,
     /// Whether a former JobMaster may have run it.

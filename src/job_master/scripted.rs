@@ -313,7 +313,7 @@ impl Fixture {
         let heard = deposed_by.clone();
         let on_higher_epoch: OnHigherEpoch = Arc::new(move |epoch| *lock(&heard) = Some(epoch));
         let context = JobMasterContext {
-            graph: graph.clone(),
+            graph: graph.clone().into(),
             is_recovered: !state.regions.is_empty(),
             state,
             sender: sender(0),

@@ -30,6 +30,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
             })
             .collect(),
         options: None,
+        artifacts: Vec::new(),
     }
 }
 

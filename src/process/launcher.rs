@@ -120,7 +120,7 @@ impl JobMasterLauncher for Launcher {
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
         let context = JobMasterContext {
-            graph,
+            graph: Arc::new(graph),
             state,
             is_recovered: recovered,
             sender: services.sender.clone(),

@@ -1,6 +1,7 @@
 //! The TaskManager process: one TaskExecutor, the exchange of its tasks, and the retrieval of the leader.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use tanist_ha::election::ProcessId;
@@ -17,7 +18,7 @@ use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration};
-use crate::dataflow::{Exchange, TaskRuntime};
+use crate::dataflow::{Exchange, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
 use crate::rpc::{RpcServer, Services, TonicConnector};
@@ -47,6 +48,7 @@ pub struct TaskManager {
     exchange: Exchange,
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
+    host: TaskHost,
 }
 
 impl TaskManager {
@@ -98,7 +100,15 @@ impl TaskManager {
             highest_epoch,
             tasks,
             options: Arc::new(options),
+            host: TaskHost::default(),
         })
+    }
+
+    /// The same, with a directory of its own for what its tasks need.
+    #[must_use]
+    pub fn working_in(mut self, directory: &Path) -> TaskManager {
+        self.host = TaskHost::new(directory.to_owned());
+        self
     }
 
     /// Who this TaskManager is to the cluster.
@@ -116,7 +126,9 @@ impl TaskManager {
             leaders: follow_store(self.options.clone(), process),
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
-            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone())),
+            launcher: Arc::new(
+                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(self.host),
+            ),
             first_registration: first_registration(),
         });
         let serving = CancellationToken::new();

@@ -75,6 +75,13 @@ impl Components for CurrentTerm {
     async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.get()?.dispatcher.job_master(job).await
     }
+
+    async fn job_masters(
+        &self,
+        jobs: Vec<JobId>,
+    ) -> GatewayResult<Vec<Option<Arc<dyn JobMasterGateway>>>> {
+        self.get()?.dispatcher.job_masters(jobs).await
+    }
 }
 
 /// How a JobManager stands, in a word for people.

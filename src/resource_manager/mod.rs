@@ -18,6 +18,7 @@
 //! ```
 
 mod actor;
+mod choosing;
 mod core;
 mod draining;
 mod handle;

@@ -17,6 +17,7 @@ use tanist_proto::v1 as pb;
 
 pub use super::slots::{SlotHolder, SlotState, SlotsVersion, Turn};
 
+use super::choosing::{choose, fits};
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
 
@@ -265,8 +266,11 @@ impl SlotManager {
         let mut requests = Vec::new();
         for bound in [Bound::Minimum, Bound::Maximum] {
             for &(_, job) in &order {
+                if bound == Bound::Minimum && self.missing(job) == 0 {
+                    continue;
+                }
                 let lacking = self.lacking(job, bound);
-                let chosen = self.choose(job, &lacking);
+                let chosen = choose(&self.slots, job, &lacking);
                 let is_useful = match bound {
                     Bound::Minimum => chosen.len() == lacking.len(),
                     Bound::Maximum => self.lacking(job, Bound::Minimum).is_empty(),
@@ -285,7 +289,7 @@ impl SlotManager {
     /// The jobs that lack slots without which they can't run.
     pub fn shortages(&self) -> BTreeMap<JobId, Shortage> {
         let shortage = |&job: &JobId| {
-            let missing = count(self.lacking(job, Bound::Minimum).len());
+            let missing = self.missing(job);
             let acquired = || self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
             (missing > 0).then(|| {
                 let acquired = acquired();
@@ -338,6 +342,23 @@ impl SlotManager {
         })
     }
 
+    /// How many slots a job lacks without which it can't run. Asked of every job again and again.
+    fn missing(&self, job: JobId) -> u32 {
+        let Some(known) = self.jobs.get(&job) else {
+            return 0;
+        };
+        if known.resources.iter().any(|it| it.profile.is_some()) {
+            return count(self.lacking(job, Bound::Minimum).len());
+        }
+        // Any slot will do: they need only be counted.
+        let wanted = known.resources.iter().map(|it| it.minimum.min(it.maximum));
+        let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots);
+        let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
+        let there = acquired.chain(unreported.map(|(_, slots)| *slots));
+        let (wanted, there): (u32, u32) = (wanted.sum(), there.sum());
+        wanted.saturating_sub(there)
+    }
+
     /// The profiles of the slots that a job lacks up to the bound.
     fn lacking(&self, job: JobId, bound: Bound) -> Vec<Option<pb::ResourceProfile>> {
         let Some(known) = self.jobs.get(&job) else {
@@ -373,50 +394,6 @@ impl SlotManager {
         lacking
     }
 
-    /// Free slots for as many of the profiles as there are.
-    fn choose(
-        &self,
-        job: JobId,
-        profiles: &[Option<pb::ResourceProfile>],
-    ) -> Vec<(ResourceId, u32)> {
-        if profiles.is_empty() {
-            return Vec::new();
-        }
-        let workers = self.slots.workers();
-        let usable = workers.filter(|(_, worker)| !worker.is_draining && worker.free().len() > 0);
-        let candidates = usable.map(|(id, worker)| Candidate {
-            id,
-            profile: &worker.slot_profile,
-            is_used_by_job: self.slots.is_held_at(job, id),
-            free: worker.free(),
-        });
-        let mut candidates: Vec<_> = candidates.collect();
-        let mut chosen = Vec::new();
-        for profile in profiles {
-            let best = candidates
-                .iter_mut()
-                .filter(|candidate| {
-                    candidate.free.len() > 0 && fits(profile.as_ref(), candidate.profile)
-                })
-                // Of equals the one with the lowest id.
-                .max_by_key(|candidate| {
-                    let free = candidate.free.len();
-                    (
-                        candidate.is_used_by_job,
-                        free,
-                        std::cmp::Reverse(candidate.id),
-                    )
-                });
-            let Some(best) = best else { continue };
-            let Some(slot) = best.free.next() else {
-                continue;
-            };
-            best.is_used_by_job = true;
-            chosen.push((best.id.clone(), slot));
-        }
-        chosen
-    }
-
     fn reserve(&mut self, job: JobId, worker: ResourceId, number: u32) -> SlotRequest {
         let bits = (u128::from(self.allocation_seed) << 64) | u128::from(self.next_allocation);
         self.next_allocation += 1;
@@ -446,22 +423,6 @@ impl SlotManager {
 enum Bound {
     Minimum,
     Maximum,
-}
-
-#[derive(Debug)]
-struct Candidate<'a, Free> {
-    id: &'a ResourceId,
-    profile: &'a pb::ResourceProfile,
-    is_used_by_job: bool,
-    /// The lowest number first.
-    free: Free,
-}
-
-/// Whether a slot is large enough. No profile, and no amount, is anything.
-fn fits(wanted: Option<&pb::ResourceProfile>, slot: &pb::ResourceProfile) -> bool {
-    wanted.is_none_or(|wanted| {
-        wanted.cpu_cores <= slot.cpu_cores && wanted.memory_bytes <= slot.memory_bytes
-    })
 }
 
 fn count(number: usize) -> u32 {

@@ -16,7 +16,7 @@ use super::blobs::BlobClient;
 use super::status::from_status;
 use crate::gateway::blobs::BlobGateway;
 use crate::gateway::{
-    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway,
+    Connector, DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway,
     ResourceManagerGateway, TaskExecutorGateway,
 };
 
@@ -96,6 +96,11 @@ impl Connector for TonicConnector {
         Arc::new(JobMasterClient(
             self.peer(&format!("the JobMaster of {job}"), address),
         ))
+    }
+
+    fn job_masters(&self, address: &str) -> Option<Arc<dyn JobMastersGateway>> {
+        let peer = self.peer("the JobMasters", address);
+        Some(Arc::new(JobMastersClient(peer)))
     }
 
     fn task_executor(&self, address: &str) -> Arc<dyn TaskExecutorGateway> {
@@ -203,6 +208,10 @@ gateway_client!(JobMasterClient, JobMasterGateway, pb::job_master_client::JobMas
     update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
     fail_slot: FailSlotRequest => Ack,
     disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
+});
+
+gateway_client!(JobMastersClient, JobMastersGateway, pb::job_master_client::JobMasterClient, {
+    register_task_managers: RegisterTaskManagersRequest => RegisterTaskManagersResponse,
 });
 
 gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_client::TaskExecutorClient, {

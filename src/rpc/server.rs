@@ -16,7 +16,8 @@ use super::client::RpcOptions;
 use super::peers::witness::ProbingWitness;
 use super::status::to_status;
 use crate::gateway::{
-    Components, GatewayError, GatewayResult, JobMasterGateway, TaskExecutorGateway,
+    Components, GatewayError, GatewayResult, JobMasterGateway, JobMastersGateway as _,
+    JobMastersOf, TaskExecutorGateway,
 };
 
 /// Which services a process offers.
@@ -162,6 +163,8 @@ forward!(pb::resource_manager_server::ResourceManager, Shared, |components, mess
 forward!(pb::job_master_server::JobMaster, Shared, |components, message| {
     register_task_manager: RegisterTaskManagerRequest => RegisterTaskManagerResponse,
         job_master_of(components, &message.job_id).await;
+    register_task_managers: RegisterTaskManagersRequest => RegisterTaskManagersResponse,
+        Ok::<_, GatewayError>(JobMastersOf(components.clone()));
     offer_slots: OfferSlotsRequest => OfferSlotsResponse,
         job_master_of(components, job_in(message.job.as_ref())).await;
     update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,

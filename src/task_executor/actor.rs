@@ -19,6 +19,7 @@ use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
 use super::graphs::{GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
 use super::superseding::PAUSE;
+use super::together::{Together, metrics_of};
 use super::{Fatal, Options, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
@@ -36,7 +37,8 @@ pub(super) type Reply<T> = oneshot::Sender<GatewayResult<T>>;
 pub(super) enum Request {
     AllocateSlot(pb::RequestSlotRequest, Reply<pb::RequestSlotResponse>),
     FreeSlots(pb::FreeSlotsRequest, Reply<pb::Ack>),
-    SubmitTasks(pb::SubmitTasksRequest, Reply<pb::SubmitTasksResponse>),
+    // The one with a graph.
+    SubmitTasks(Box<pb::SubmitTasksRequest>, Reply<pb::SubmitTasksResponse>),
     CancelTasks(pb::CancelTasksRequest, Reply<pb::Ack>),
     Acknowledge(pb::AcknowledgeExecutionsRequest, Reply<pb::Ack>),
     ResourceManagerHeartbeat(
@@ -76,6 +78,7 @@ pub(super) enum Message {
 pub(super) enum Called {
     AtResourceManager(u64, Registered<pb::RegistrationSuccess>),
     AtJobMaster(JobId, u64, Registered<(pb::RegistrationSuccess, u64)>),
+    AtJobMasters(Vec<Together>),
     Notified(u64, GatewayResult<pb::Ack>),
     Offered(JobId, u64, GatewayResult<pb::OfferSlotsResponse>),
     Updated(
@@ -105,13 +108,13 @@ struct Registering {
 
 /// See the module.
 pub(super) struct Actor {
-    options: Options,
-    services: TaskExecutorServices,
+    pub(super) options: Options,
+    pub(super) services: TaskExecutorServices,
     pub(super) core: Core,
     channels: Channels,
     pub(super) calls: JoinSet<Called>,
     registering: BTreeMap<Target, Registering>,
-    running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
     pub(super) fetches: GraphFetches,
     pub(super) fetcher: BlobFetcher,
 }
@@ -208,7 +211,7 @@ impl Actor {
                 answer(reply, core.request_slot(now, &request))
             }
             Request::FreeSlots(request, reply) => answer(reply, core.free_slots(now, &request)),
-            Request::SubmitTasks(request, reply) => self.submit_tasks(now, request, reply),
+            Request::SubmitTasks(request, reply) => self.submit_tasks(now, *request, reply),
             Request::CancelTasks(request, reply) => answer(reply, core.cancel_tasks(now, &request)),
             Request::Acknowledge(request, reply) => {
                 answer(reply, core.acknowledge_executions(now, &request));
@@ -250,6 +253,7 @@ impl Actor {
             Ok(Called::AtJobMaster(job, run, result)) => {
                 self.core.registered_at_job_master(now, job, run, result);
             }
+            Ok(Called::AtJobMasters(outcomes)) => self.registered_together(now, outcomes),
             Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
@@ -262,9 +266,18 @@ impl Actor {
     }
 
     fn run_effects(&mut self) {
+        let mut at_job_masters = Vec::new();
         for effect in self.core.take_effects() {
-            self.run_effect(effect);
+            match effect {
+                Effect::Register {
+                    target: Target::JobMaster(job),
+                    address,
+                    run,
+                } => at_job_masters.push((job, address, run)),
+                effect => self.run_effect(effect),
+            }
         }
+        self.register_at_job_masters(at_job_masters);
     }
 
     fn run_effect(&mut self, effect: Effect) {
@@ -280,11 +293,7 @@ impl Actor {
                     registering.wake.notify_one();
                 }
             }
-            Effect::StopRegistering(target) => {
-                if let Some(registering) = self.registering.remove(&target) {
-                    registering.task.abort();
-                }
-            }
+            Effect::StopRegistering(target) => self.stop_registering(target),
             Effect::NotifySlots {
                 address,
                 run,
@@ -344,7 +353,7 @@ impl Actor {
         }
     }
 
-    fn register(&mut self, target: Target, address: String, run: u64) {
+    pub(super) fn register(&mut self, target: Target, address: String, run: u64) {
         let wake = Arc::new(Notify::new());
         let attempts = Attempts {
             options: self.options.registration.clone(),
@@ -365,6 +374,13 @@ impl Actor {
         };
         if let Some(earlier) = self.registering.insert(target, Registering { task, wake }) {
             earlier.task.abort();
+        }
+    }
+
+    /// Ends the attempts that are made at a target by itself.
+    pub(super) fn stop_registering(&mut self, target: Target) {
+        if let Some(registering) = self.registering.remove(&target) {
+            registering.task.abort();
         }
     }
 
@@ -444,19 +460,6 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
             async move { note(gateway.disconnect_task_manager(request).await) }
         });
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
-}
-
-fn metrics_of(
-    running: &BTreeMap<TaskKey, Box<dyn RunningTask>>,
-    job: JobId,
-    execution: &super::executions::ExecutionKey,
-) -> Option<pb::TaskMetrics> {
-    running
-        .get(&TaskKey {
-            job,
-            execution: *execution,
-        })
-        .map(|task| task.metrics())
 }
 
 fn within<T>(

@@ -123,6 +123,11 @@ impl Connection {
         }
     }
 
+    /// Whether attempts are being made.
+    pub fn is_registering(&self) -> bool {
+        self.state == ConnectionState::Registering
+    }
+
     /// Whether the last registration succeeded.
     pub fn is_registered(&self) -> bool {
         match self.state {

@@ -41,7 +41,7 @@ macro_rules! ask {
         #[async_trait]
         impl TaskExecutorGateway for TaskExecutorHandle {
             $(async fn $method(&self, request: pb::$request) -> GatewayResult<pb::$answer> {
-                self.ask(|reply| Request::$variant(request, reply)).await
+                self.ask(|reply| Request::$variant(request.into(), reply)).await
             })*
         }
     };

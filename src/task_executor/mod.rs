@@ -61,6 +61,7 @@ mod superseding_tests;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::fmt;
 use std::sync::Arc;

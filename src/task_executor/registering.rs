@@ -17,6 +17,7 @@ use super::Fatal;
 use super::connection::Silence;
 use super::core::{Core, Effect, Leader, Target};
 use super::executions::Metrics;
+use super::slot_table::SlotState;
 use crate::gateway::registration::Registered;
 use crate::gateway::{GatewayError, GatewayResult};
 
@@ -176,6 +177,12 @@ impl Core {
         })
     }
 
+    /// Whether this run of attempts at a JobMaster still goes on.
+    pub fn is_registering(&self, job: JobId, run: u64) -> bool {
+        let known = self.jobs.get(&job);
+        known.is_some_and(|known| known.connection.run == run && known.connection.is_registering())
+    }
+
     /// A leader has seen a registration of this number: later ones get higher ones.
     pub fn raise_registration(&mut self, seen: u64) {
         self.last_registration = self.last_registration.max(seen);
@@ -243,8 +250,11 @@ impl Core {
                 self.heard_of_leader = now;
                 known.connection.succeed(now, silence);
                 known.incarnation = known.incarnation.max(incarnation);
+                // Those that a JobMaster has taken before were part of the registration: what it does not want of them it
+                // gives back, and what it does not name in a heartbeat is offered again.
                 let held = self.slots.held_by(job);
-                let holders = held.filter_map(|(_, slot)| slot.holder());
+                let new = held.filter(|(_, slot)| !matches!(slot, SlotState::Active(_)));
+                let holders = new.filter_map(|(_, slot)| slot.holder());
                 known.to_offer = holders.map(|holder| holder.allocation).collect();
                 if self.is_led {
                     self.slots.start_timers(job, now, self.options.slot_timeout);

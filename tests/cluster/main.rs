@@ -53,6 +53,8 @@ mod network_peers;
 mod network_store;
 mod network_taskmanagers;
 mod old_term;
+mod programs;
+mod quarantine;
 mod seen_by_people;
 mod store_ensembles;
 mod store_full;

@@ -1,6 +1,7 @@
 //! The way between the leader and the standbys is cut, and nothing else: the leader hears its store and every TaskManager. A link
-//! that is broken between the leader and one standby deposes nobody, in whichever direction, silent or refused. A leader that no
-//! standby hears may be deposed, as most of those asked hear another one; no task is touched then either.
+//! that is broken between the leader and one standby deposes nobody, in whichever direction, silent or refused; nor do links to
+//! all standbys, as long as as many TaskManagers hear it (`docs/adr/0007`). A leader that nobody hears but its store is replaced, and
+//! no task is touched then either.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ on_networks! {
     etcd(Etcd) {
         a_leader_that_a_standby_alone_does_not_hear_goes_on,
         a_leader_that_is_refused_to_a_standby_alone_goes_on,
-        a_leader_that_no_standby_hears_is_replaced,
+        a_leader_that_no_standby_hears_goes_on_for_its_taskmanager,
+        a_leader_that_nobody_hears_but_its_store_is_replaced,
     }
     zookeeper(ZooKeeper) { a_leader_that_a_standby_alone_does_not_hear_goes_on }
 }
@@ -44,11 +46,21 @@ async fn a_leader_that_is_refused_to_a_standby_alone_goes_on(
     check_nobody_is_deposed(kind, Link::Rejecting, &cuts).await
 }
 
-async fn a_leader_that_no_standby_hears_is_replaced(kind: StoreKind) -> anyhow::Result<()> {
+async fn a_leader_that_no_standby_hears_goes_on_for_its_taskmanager(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let to_both = STANDBYS.map(|standby| (LEADER, standby)).to_vec();
+    let from_both = STANDBYS.map(|standby| (standby, LEADER)).to_vec();
+    check_nobody_is_deposed(kind, Link::Silent, &[to_both, from_both]).await
+}
+
+async fn a_leader_that_nobody_hears_but_its_store_is_replaced(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
     let mut cluster = cluster_of_three(kind).await?;
     let running = RunningOn::start(&mut cluster, 8).await?;
-    for standby in STANDBYS {
-        cluster.network()?.set_both(LEADER, standby, Link::Silent)?;
+    for other in [STANDBYS[0], STANDBYS[1], Host::TaskManager(0)] {
+        cluster.network()?.set_both(LEADER, other, Link::Silent)?;
     }
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;

@@ -14,10 +14,12 @@
 //! A blob, or parts together, hold a record as well, raw or zstd, so that what it says of itself does not depend on the pointer.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt::Display;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
+use zstd::bulk::{Compressor, Decompressor};
 
 use crate::blob::BlobPointer;
 use crate::error::{Error, Result};
@@ -32,6 +34,14 @@ const HEADER: usize = PREFIX + 8;
 /// Smaller payloads stay raw: there is little to gain, and raw ones can be read by eye.
 const COMPRESS_ABOVE: usize = 512;
 const COMPRESSION_LEVEL: i32 = 3;
+/// Up to this size a payload is compressed in a context that its thread keeps: making one costs more than using it, and
+/// there are very many small records. Those for larger payloads are large themselves, and are given back.
+const CONTEXT_KEPT: usize = 16 * 1024;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
@@ -195,7 +205,17 @@ fn compress(payload: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     // Out of memory is all that can fail here, and raw is always right.
-    let compressed = zstd::bulk::compress(payload, COMPRESSION_LEVEL).ok()?;
+    let compressed = if payload.len() <= CONTEXT_KEPT {
+        COMPRESSOR.with_borrow_mut(|kept| {
+            let compressor = match kept {
+                Some(compressor) => compressor,
+                None => kept.insert(Compressor::new(COMPRESSION_LEVEL).ok()?),
+            };
+            compressor.compress(payload).ok()
+        })?
+    } else {
+        zstd::bulk::compress(payload, COMPRESSION_LEVEL).ok()?
+    };
     (compressed.len() < payload.len()).then_some(compressed)
 }
 
@@ -211,7 +231,13 @@ fn decompress(compressed: &[u8]) -> Result<Bytes, Cow<'static, str>> {
         .ok_or_else(|| {
             format!("it claims to decompress to {claimed} bytes, and {MAX_PAYLOAD} are the limit")
         })?;
-    let payload = zstd::bulk::decompress(compressed, size);
+    let payload = DECOMPRESSOR.with_borrow_mut(|kept| {
+        let decompressor = match kept {
+            Some(decompressor) => decompressor,
+            None => kept.insert(Decompressor::new()?),
+        };
+        decompressor.decompress(compressed, size)
+    });
     let payload = payload.map_err(|error| format!("it can't be decompressed: {error}"))?;
     Ok(Bytes::from(payload))
 }

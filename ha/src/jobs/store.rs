@@ -20,6 +20,8 @@ use crate::store::{CoordinationStore, PageToken, Write};
 
 /// How many records are read at once.
 const PAGE: usize = 500;
+/// Up to so many bytes a record is encoded where it is needed.
+const SMALL: usize = 16 * 1024;
 /// How many records one blocking thread decodes at once.
 const DECODE_BATCH: usize = 128;
 /// How many records are fetched from elsewhere at once.
@@ -143,7 +145,12 @@ impl RecordStore {
             Some(blobs) if blobs.survives_host() => self.threshold.min(most),
             Some(_) | None => most,
         };
-        let encoded = off_control(move || record::encode(T::FORMAT, &payload, threshold)).await?;
+        // To hand a small one to another thread takes longer than to encode it.
+        let encoded = if payload.len() <= SMALL {
+            record::encode(T::FORMAT, &payload, threshold)?
+        } else {
+            off_control(move || record::encode(T::FORMAT, &payload, threshold)).await?
+        };
         match (encoded, &self.blobs) {
             (Encoded::Inline(value), _) => Ok(Prepared {
                 write: Write::Put { key, value },
@@ -432,7 +439,7 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
     (name, found)
 }
 
-/// Encoding, hashing and compression never run on the control runtime.
+/// Encoding, hashing and compression of more than a little never run on the control runtime.
 async fn off_control<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

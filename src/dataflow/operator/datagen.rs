@@ -168,7 +168,7 @@ mod tests {
             loop {
                 match source.next(Instant::now()).expect("made") {
                     SourceState::Batch(batch) => record::write_lines(&batch, "", &mut lines),
-                    SourceState::Wait(_) => panic!("waits without a rate"),
+                    SourceState::Wait(_) | SourceState::Pending => panic!("waits without a rate"),
                     SourceState::End => break,
                 }
             }
@@ -204,7 +204,7 @@ mod tests {
                     match source.next(Instant::now()).expect("made") {
                         SourceState::Batch(batch) => made += batch.num_rows() as u64,
                         SourceState::Wait(until) => tokio::time::sleep_until(until).await,
-                        SourceState::End => panic!("ends without a count"),
+                        SourceState::End | SourceState::Pending => panic!("ends without a count"),
                     }
                 }
             }

@@ -21,7 +21,7 @@ fn read(paths: &[String], parallelism: u32) -> Result<Vec<String>, OperatorError
                     let column = batch.column(0).as_string::<i32>();
                     lines.extend(column.iter().flatten().map(str::to_owned));
                 }
-                SourceState::Wait(_) => panic!("files don't wait"),
+                SourceState::Wait(_) | SourceState::Pending => panic!("files don't wait"),
                 SourceState::End => break,
             }
         }

@@ -6,17 +6,24 @@
 
 mod aggregate;
 mod datagen;
+mod exec;
+#[cfg(feature = "sql")]
+mod expression;
+mod external;
 mod file_sink;
 mod file_source;
 mod filter;
 mod hasher;
 mod print;
+#[cfg(feature = "sql")]
+mod projection;
 mod schema;
 mod split_words;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
@@ -24,11 +31,16 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::{Committable, JobGraph};
 use tokio::time::Instant;
 
+pub use external::{External, Standing};
 pub use schema::output_schema;
 
+use super::exec::program::ProgramError;
+use super::host::{Lingering, TaskHost};
 use super::key::NoKeyColumn;
 use super::sink::SinkError;
 use crate::job::OperatorSpec;
+#[cfg(not(feature = "sql"))]
+use crate::job::expression::NEEDS_SQL;
 
 /// What went wrong in an operator. Which operator and subtask it was is said by who called it.
 #[derive(Debug, thiserror::Error)]
@@ -63,14 +75,21 @@ pub enum OperatorError {
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
+    /// A program did not do what it was to do.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
 }
 
 impl OperatorError {
-    fn specification(message: impl Into<String>) -> OperatorError {
+    pub(super) fn specification(message: impl Into<String>) -> OperatorError {
         OperatorError::Specification(message.into())
     }
 
-    fn io(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> OperatorError {
+    pub(super) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: io::Error,
+    ) -> OperatorError {
         OperatorError::Io {
             action,
             path: path.into(),
@@ -98,6 +117,10 @@ pub struct OperatorContext {
     pub input: Option<SchemaRef>,
     /// The columns of its output; none for sinks.
     pub output: Option<SchemaRef>,
+    /// What the process gives to its tasks.
+    pub host: Arc<TaskHost>,
+    /// Held by what goes on for a moment when the task's code has ended.
+    pub lingering: Lingering,
 }
 
 impl OperatorContext {
@@ -120,6 +143,11 @@ impl Output {
         if batch.num_rows() > 0 {
             self.batches.push(batch);
         }
+    }
+
+    /// Whether nothing was emitted.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
     }
 
     /// What was emitted, in order.
@@ -156,6 +184,11 @@ pub trait Operator: Send {
         Ok(EndOfInput::Done)
     }
 
+    /// What works outside of these calls; none if nothing does.
+    fn external(&mut self) -> Option<&mut dyn External> {
+        None
+    }
+
     /// Called after the input's end: what has to be done before the task counts as finished.
     fn prepare_commit(&mut self) -> Option<PrepareCommit> {
         None
@@ -172,6 +205,8 @@ pub enum SourceState {
     Batch(RecordBatch),
     /// Nothing before this time.
     Wait(Instant),
+    /// Nothing before [`Source::poll_ready`] says so.
+    Pending,
     /// Nothing any more.
     End,
 }
@@ -185,6 +220,11 @@ pub trait Source: Send {
 
     /// The next records.
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError>;
+    /// After [`SourceState::Pending`]: ready when it is to be asked again.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Ready(())
+    }
 
     /// Called last, and only when the task finishes.
     fn close(&mut self) {}
@@ -210,7 +250,9 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
     };
     let output = context.output_schema();
     Ok(Built::Operator(match spec {
-        OperatorSpec::FileSource { .. } | OperatorSpec::Datagen { .. } => {
+        OperatorSpec::FileSource { .. }
+        | OperatorSpec::Datagen { .. }
+        | OperatorSpec::ExecSource(_) => {
             return Err(OperatorError::specification("a source takes no input"));
         }
         OperatorSpec::SplitWords { column } => {
@@ -219,6 +261,16 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::Filter { column, op, value } => {
             Box::new(filter::Filter::new(&input, column, *op, value)?)
         }
+        #[cfg(feature = "sql")]
+        OperatorSpec::Where { condition } => Box::new(projection::Where::new(&input, condition)?),
+        #[cfg(feature = "sql")]
+        OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
+            Box::new(projection::Projection::new(&input, columns, output)?)
+        }
+        #[cfg(not(feature = "sql"))]
+        OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. } => {
+            return Err(OperatorError::specification(NEEDS_SQL));
+        }
         OperatorSpec::Count { keys, emit } => aggregate::count(&input, keys, *emit, output)?,
         OperatorSpec::Sum { keys, column, emit } => {
             aggregate::sum(&input, keys, column, *emit, output)?
@@ -226,6 +278,8 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::Print { prefix } => Box::new(print::Print::stdout(prefix)),
         OperatorSpec::FileSink { path } => Box::new(file_sink::FileSink::new(path, context)),
         OperatorSpec::Discard {} => Box::new(print::Discard::default()),
+        OperatorSpec::Exec(spec) => Box::new(exec::Exec::between(spec, context)),
+        OperatorSpec::ExecSink(spec) => Box::new(exec::Exec::sink(spec, context)),
     }))
 }
 
@@ -246,6 +300,7 @@ fn build_source(
         } => Some(Box::new(datagen::Datagen::new(
             *rate, *count, *seed, *keys, context,
         )?)),
+        OperatorSpec::ExecSource(spec) => Some(Box::new(exec::ExecSource::new(spec, context))),
         _ => None,
     })
 }

@@ -21,7 +21,10 @@ pub fn output_schema(
             ["seq", "key", "value"].map(|name| (name, DataType::Int64)),
         )),
         OperatorSpec::SplitWords { .. } => Some(schema([("word", DataType::Utf8)])),
-        OperatorSpec::Filter { .. } => Some(Arc::clone(input_of()?)),
+        OperatorSpec::Filter { .. } | OperatorSpec::Where { .. } => Some(Arc::clone(input_of()?)),
+        OperatorSpec::Map { .. } | OperatorSpec::Project { .. } => {
+            Some(computed(spec, input_of()?)?)
+        }
         OperatorSpec::Count { keys, .. } => {
             Some(aggregated(input_of()?, keys, "count", DataType::Int64)?)
         }
@@ -30,10 +33,27 @@ pub fn output_schema(
             let (_, field) = column_of(input, column)?;
             Some(aggregated(input, keys, "sum", field.data_type().clone())?)
         }
-        OperatorSpec::Print { .. } | OperatorSpec::FileSink { .. } | OperatorSpec::Discard {} => {
-            None
+        OperatorSpec::Exec(exec) | OperatorSpec::ExecSource(exec) => {
+            let columns = record::schema_of(&exec.schema().to_proto());
+            Some(columns.map_err(|error| OperatorError::specification(error.to_string()))?)
         }
+        OperatorSpec::Print { .. }
+        | OperatorSpec::FileSink { .. }
+        | OperatorSpec::Discard {}
+        | OperatorSpec::ExecSink(_) => None,
     })
+}
+
+/// What expressions give is typed where graphs are checked.
+fn computed(spec: &OperatorSpec, input: &Schema) -> Result<SchemaRef, OperatorError> {
+    if let Some(missing) = spec.missing_feature() {
+        return Err(OperatorError::specification(missing));
+    }
+    let output = spec
+        .output(&record::job_schema(input)?)
+        .map_err(|problems| OperatorError::specification(problems.join("; ")))?;
+    record::schema_of(&output.to_proto())
+        .map_err(|error| OperatorError::specification(error.to_string()))
 }
 
 /// The place and the field of a column.

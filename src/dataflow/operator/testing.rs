@@ -8,6 +8,7 @@ use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::JobGraph;
 
 use super::{Built, EndOfInput, Operator, OperatorContext, OperatorError, Output, Source};
+use crate::dataflow::host::Lingering;
 use crate::dataflow::record;
 use crate::job::OperatorSpec;
 
@@ -44,6 +45,8 @@ pub(crate) fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         generation: Generation::new(1),
         input: None,
         output: None,
+        host: Arc::default(),
+        lingering: Lingering::new().0,
     }
 }
 

@@ -1,12 +1,14 @@
 //! The operators of a task, chained: what one emits is the next one's input by a direct call.
 
+use std::task::Context;
+
 use arrow_array::RecordBatch;
 use tanist_proto::v1::Committable;
 
 use super::plan::{Plan, PlannedOperator};
 use super::run::TaskError;
 use crate::dataflow::operator::{
-    self, Built, EndOfInput, Operator, OperatorError, Output, PrepareCommit, Source,
+    self, Built, EndOfInput, Operator, OperatorError, Output, PrepareCommit, Source, Standing,
 };
 
 /// Says which operator of which subtask an error comes from.
@@ -105,6 +107,35 @@ impl Chain {
     /// The source is polled by the task.
     pub(super) fn take_source(&mut self) -> Option<(Place, Box<dyn Source>)> {
         self.source.take()
+    }
+
+    /// Whether an operator also works by itself.
+    pub(super) fn is_external(&mut self, index: usize) -> bool {
+        let link = self.links.get_mut(index);
+        link.is_some_and(|link| link.operator.external().is_some())
+    }
+
+    /// Lets an operator do what it does by itself; none if it does nothing so. What it emits goes through the rest of the
+    /// chain; true: something of it went into an operator behind.
+    pub(super) fn poll_external(
+        &mut self,
+        index: usize,
+        cx: &mut Context<'_>,
+        may_emit: bool,
+        emitted: &mut Vec<RecordBatch>,
+    ) -> Result<Option<(Standing, bool)>, TaskError> {
+        let Some(link) = self.links.get_mut(index) else {
+            return Ok(None);
+        };
+        let Some(external) = link.operator.external() else {
+            return Ok(None);
+        };
+        let mut output = Output::default();
+        let standing = external.poll(cx, may_emit, &mut output);
+        let standing = standing.map_err(|error| link.place.error(error))?;
+        let has_emitted = !output.is_empty();
+        self.pass_on(index + 1, output, emitted)?;
+        Ok(Some((standing, has_emitted)))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -5,8 +5,11 @@
 //! does takes the process down: an operator's panic fails the task alone.
 
 mod chain;
+mod externals;
 mod plan;
 mod run;
+#[cfg(all(test, feature = "sql"))]
+mod sql_tests;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -26,6 +29,7 @@ pub use run::TaskError;
 pub use status::TaskStatus;
 
 use super::exchange::Exchange;
+use super::host::{AllGone, Lingering, TaskHost};
 use status::Counters;
 
 /// What is to be run.
@@ -48,12 +52,24 @@ pub struct TaskSpec {
 pub struct TaskRuntime {
     runtime: Handle,
     exchange: Exchange,
+    host: Arc<TaskHost>,
 }
 
 impl TaskRuntime {
     /// Tasks on this runtime that meet in this exchange.
     pub fn new(runtime: Handle, exchange: Exchange) -> TaskRuntime {
-        TaskRuntime { runtime, exchange }
+        TaskRuntime {
+            runtime,
+            exchange,
+            host: Arc::default(),
+        }
+    }
+
+    /// The same, with what the process gives to its tasks.
+    #[must_use]
+    pub fn on(self, host: TaskHost) -> TaskRuntime {
+        let host = Arc::new(host);
+        TaskRuntime { host, ..self }
     }
 
     /// The exchange of all its tasks.
@@ -66,15 +82,23 @@ impl TaskRuntime {
         let (sender, status) = watch::channel(TaskStatus::Deploying);
         let counters = Arc::new(Counters::default());
         let cancel = CancellationToken::new();
+        let (lingering, all_gone) = Lingering::new();
         let task = run::Run {
             spec,
             exchange: self.exchange.clone(),
+            host: Arc::clone(&self.host),
+            lingering,
             counters: Arc::clone(&counters),
             status: sender.clone(),
         };
         let name = task.name();
-        self.runtime
-            .spawn(supervise(name, task.run(), sender, cancel.clone()));
+        self.runtime.spawn(supervise(
+            name,
+            task.run(),
+            sender,
+            cancel.clone(),
+            all_gone,
+        ));
         RunningTask {
             status,
             counters,
@@ -126,6 +150,7 @@ async fn supervise(
     task: impl Future<Output = Result<Vec<Committable>, TaskError>>,
     status: watch::Sender<TaskStatus>,
     cancel: CancellationToken,
+    all_gone: AllGone,
 ) {
     tracing::debug!(task = name, "task starts");
     let mut running = Box::pin(AssertUnwindSafe(task).catch_unwind());
@@ -147,8 +172,9 @@ async fn supervise(
             cause: format!("panicked: {}", panic_message(&*panic)),
         },
     };
-    // Its files and channels are closed before anybody hears that it has ended.
+    // Its files and channels are closed, and its programs gone, before anybody hears that it has ended.
     drop(running);
+    all_gone.wait().await;
     match &last {
         TaskStatus::Failed { cause } => tracing::warn!(task = name, cause, "task failed"),
         ended => tracing::debug!(task = name, status = ended.name(), "task ended"),

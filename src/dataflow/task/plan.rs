@@ -10,6 +10,7 @@ use tanist_proto::v1::{JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLo
 
 use super::TaskSpec;
 use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
+use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::key::NoKeyColumn;
 use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
 use crate::dataflow::partitioner::Partitioner;
@@ -78,7 +79,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn of(spec: &TaskSpec) -> Result<Plan, PlanError> {
+    pub(super) fn of(
+        spec: &TaskSpec,
+        host: &Arc<TaskHost>,
+        lingering: &Lingering,
+    ) -> Result<Plan, PlanError> {
         let (graph, deployment) = (&spec.graph, &spec.deployment);
         let job: JobId = graph.job_id.parse()?;
         let id: JobVertexId = deployment.vertex_id.parse()?;
@@ -104,6 +109,8 @@ impl Plan {
             generation,
             input: input_schema(graph, vertex)?,
             output: None,
+            host: Arc::clone(host),
+            lingering: lingering.clone(),
         };
         let operators = plan_operators(vertex, &context)?;
         let output = operators

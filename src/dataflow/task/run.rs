@@ -1,20 +1,24 @@
 //! The loop of a task. Cancelling drops the future: there is an await point at least once a batch.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
+use futures::FutureExt as _;
 use tanist_proto::v1::Committable;
 use tokio::sync::watch;
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
 
 use super::chain::{Chain, Place};
+use super::externals::{self, Until};
 use super::plan::{Plan, PlanError, PlannedOutput};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate, PartitionWriter};
+use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::operator::{EndOfInput, OperatorError, Source, SourceState};
 use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::size_of;
@@ -67,6 +71,8 @@ impl From<JoinError> for TaskError {
 pub(super) struct Run {
     pub(super) spec: TaskSpec,
     pub(super) exchange: Exchange,
+    pub(super) host: Arc<TaskHost>,
+    pub(super) lingering: Lingering,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
 }
@@ -90,7 +96,7 @@ impl Run {
     }
 
     pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
-        let mut plan = Plan::of(&self.spec)?;
+        let mut plan = Plan::of(&self.spec, &self.host, &self.lingering)?;
         // Consumers of a task that can't even open hear its reason.
         let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;
         let result = self.run_with(plan, &mut outputs).await;
@@ -120,6 +126,7 @@ impl Run {
         }
         for index in 0..chain.len() {
             loop {
+                make_room(&mut chain, outputs).await?;
                 let mut emitted = Vec::new();
                 let end = chain.end_input(index, &mut emitted)?;
                 outputs.send(emitted).await?;
@@ -127,6 +134,11 @@ impl Run {
                     break;
                 }
                 task::yield_now().await;
+                if chain.is_external(index) {
+                    outputs.flush().await?;
+                    let emitted = externals::wait(&mut chain, Until::DoneBy(index)).await?;
+                    outputs.send(emitted).await?;
+                }
             }
         }
         outputs.flush().await?;
@@ -151,6 +163,7 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
         loop {
+            make_room(chain, outputs).await?;
             match source
                 .next(Instant::now())
                 .map_err(|error| place.error(error))?
@@ -163,7 +176,19 @@ impl Run {
                 }
                 SourceState::Wait(until) => {
                     outputs.flush().await?;
-                    tokio::time::sleep_until(until).await;
+                    let emitted = tokio::select! {
+                        () = tokio::time::sleep_until(until) => Vec::new(),
+                        emitted = externals::wait(chain, Until::Emission) => emitted?,
+                    };
+                    outputs.send(emitted).await?;
+                }
+                SourceState::Pending => {
+                    outputs.flush().await?;
+                    let emitted = tokio::select! {
+                        () = poll_fn(|cx| source.poll_ready(cx)) => Vec::new(),
+                        emitted = externals::wait(chain, Until::Emission) => emitted?,
+                    };
+                    outputs.send(emitted).await?;
                 }
                 SourceState::End => {
                     source.close();
@@ -181,6 +206,7 @@ impl Run {
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
         loop {
+            make_room(chain, outputs).await?;
             match gate.poll()? {
                 Input::Batch(batch) => {
                     self.counters.count_in(&batch);
@@ -191,11 +217,32 @@ impl Run {
                 }
                 Input::Idle => {
                     outputs.flush().await?;
-                    gate.readable().await;
+                    let emitted = tokio::select! {
+                        () = gate.readable() => Vec::new(),
+                        emitted = externals::wait(chain, Until::Emission) => emitted?,
+                    };
+                    outputs.send(emitted).await?;
                 }
                 Input::Ended => return Ok(()),
             }
         }
+    }
+}
+
+/// Returns when all operators take another batch; hands on what they emit by themselves until then.
+async fn make_room(chain: &mut Chain, outputs: &mut Outputs) -> Result<(), TaskError> {
+    loop {
+        let emitted = match externals::wait(chain, Until::Room).now_or_never() {
+            Some(emitted) => emitted?,
+            None => {
+                outputs.flush().await?;
+                externals::wait(chain, Until::Room).await?
+            }
+        };
+        if emitted.is_empty() {
+            return Ok(());
+        }
+        outputs.send(emitted).await?;
     }
 }
 

@@ -439,11 +439,13 @@ async fn a_panic_fails_the_task_and_not_the_process() {
         tokio::task::yield_now().await;
         panic!("an operator's mistake")
     };
+    let (_, all_gone) = Lingering::new();
     supervise(
         "task".to_owned(),
         panicking,
         sender,
         CancellationToken::new(),
+        all_gone,
     )
     .await;
     let cause = "panicked: an operator's mistake".to_owned();

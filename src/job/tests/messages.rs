@@ -66,12 +66,12 @@ fn operators_and_fields_that_are_not_there() {
         "job.yaml: line 7, column 5: step `w`: there is no operator `split-word`; did you mean `split-words`?",
     );
     says(
-        &[LINES, "  - name: w\n    map: {}\n", END],
-        "job.yaml: line 7, column 5: step `w`: there is no operator `map`; there is: file-source, datagen, split-words, filter, key-by, count, sum, print, file-sink, discard",
+        &[LINES, "  - name: w\n    flat-map: {}\n", END],
+        "job.yaml: line 7, column 5: step `w`: there is no operator `flat-map`; there is: file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, exec, exec-source, exec-sink",
     );
     says(
         &[LINES, "  - name: w\n", END],
-        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, key-by, count, sum, print, file-sink, discard",
+        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, exec, exec-source, exec-sink",
     );
     says(
         &[LINES, "  - hello\n", END],

@@ -2,6 +2,8 @@
 
 mod chaining;
 mod examples;
+mod exec;
+mod expressions;
 mod messages;
 mod parameters;
 mod robustness;

@@ -92,8 +92,8 @@ fn a_foreign_graph_is_refused_with_the_reason() {
         "another step has this name too",
     );
     says(
-        |graph| graph.vertices[0].operators[0].spec = r#"{"type":"exec"}"#.into(),
-        "its specification is not known: unknown variant `exec`",
+        |graph| graph.vertices[0].operators[0].spec = r#"{"type":"teleport"}"#.into(),
+        "its specification is not known: unknown variant `teleport`",
     );
     says(
         |graph| graph.vertices[0].operators[0].output.clear(),
@@ -249,6 +249,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
             vertices,
             edges,
             options: None,
+            artifacts: Vec::new(),
         })
 }
 
@@ -277,6 +278,8 @@ fn step() -> impl Strategy<Value = String> {
         "file-source",
         "split-words",
         "filter",
+        "map",
+        "project",
         "key-by",
         "count",
         "sum",
@@ -285,7 +288,7 @@ fn step() -> impl Strategy<Value = String> {
         "what",
     ]);
     let field = prop::sample::select(vec![
-        "paths", "column", "columns", "rate", "emit", "op", "value",
+        "paths", "column", "columns", "rate", "emit", "op", "value", "where",
     ]);
     let of_step = prop::sample::select(vec![
         "input",

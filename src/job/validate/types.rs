@@ -191,6 +191,9 @@ fn spec_of(
                 value: in_type.unwrap_or(value),
             }
         }
+        Transformation::Where { condition } => OperatorSpec::Where { condition },
+        Transformation::Map { columns } => OperatorSpec::Map { columns },
+        Transformation::Project { columns } => OperatorSpec::Project { columns },
         Transformation::Count { emit } => OperatorSpec::Count {
             keys,
             emit: emit.unwrap_or(implied),
@@ -203,5 +206,8 @@ fn spec_of(
         Transformation::Print { prefix } => OperatorSpec::Print { prefix },
         Transformation::FileSink { path } => OperatorSpec::FileSink { path },
         Transformation::Discard => OperatorSpec::Discard {},
+        Transformation::Exec(exec) => OperatorSpec::Exec(exec),
+        Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
+        Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),
     })
 }

@@ -3,6 +3,9 @@
 //! Reading reports everything that is wrong with the file by itself; whether the steps fit together is checked by the
 //! same validator that checks jobs built in Rust.
 
+mod artifacts;
+mod exec;
+mod expressions;
 mod node;
 mod parameters;
 mod reader;
@@ -86,6 +89,9 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
+    if let Some(node) = fields.node("artifacts") {
+        graph.artifacts = artifacts::read(node, reader);
+    }
     match fields.node("steps") {
         Some(Node {
             value: Value::List(steps),

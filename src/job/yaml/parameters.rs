@@ -9,6 +9,9 @@ use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::problem::{Position, Problem, nearest};
 
+/// What stands before the name of an artifact, which is no parameter.
+const ARTIFACT: &str = "artifact:";
+
 pub(super) struct Parameters<'a> {
     given: &'a BTreeMap<String, String>,
     /// From the `parameters` section, with their defaults.
@@ -130,6 +133,13 @@ impl<'a> Parameters<'a> {
             };
             let reference = &after[..end];
             rest = &after[end + 1..];
+            if reference.starts_with(ARTIFACT) {
+                // Known only where the program runs.
+                expanded.push_str("${");
+                expanded.push_str(reference);
+                expanded.push('}');
+                continue;
+            }
             let (name, default) = match reference.split_once(":-") {
                 Some((name, default)) => (name, Some(default)),
                 None => (reference, None),

@@ -23,7 +23,8 @@ impl Reader {
         self.problems.push(problem);
     }
 
-    fn wrong(&mut self, field: &str, node: &Node, wanted: &str) {
+    /// Says that a field is not what is wanted.
+    pub fn wrong(&mut self, field: &str, node: &Node, wanted: &str) {
         let message = format!("`{field}` is {}: write {wanted}", node.describe());
         self.problem(Some(node.position), message);
     }

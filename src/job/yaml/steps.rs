@@ -2,6 +2,8 @@
 
 use serde_json::Value as Json;
 
+use super::exec;
+use super::expressions;
 use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::operator::{Comparison, Emit};
@@ -9,17 +11,22 @@ use crate::job::problem::instead;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 10] = [
+const OPERATORS: [&str; 15] = [
     "file-source",
     "datagen",
     "split-words",
     "filter",
+    "map",
+    "project",
     "key-by",
     "count",
     "sum",
     "print",
     "file-sink",
     "discard",
+    "exec",
+    "exec-source",
+    "exec-sink",
 ];
 
 /// What every step can have beside its operator.
@@ -170,22 +177,21 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
         "split-words" => f
             .required("column", "line", reader, Reader::text)
             .map(|column| Transformation::SplitWords { column }),
-        "filter" => {
-            let column = f.required("column", "word", reader, Reader::text);
-            let comparisons = Comparison::ALL.map(|comparison| (comparison.name(), comparison));
-            let op = f.required("op", "eq", reader, |reader, field, node| {
-                reader.one_of(field, node, &comparisons)
-            });
-            let value = f.required("value", "\"the\"", reader, Reader::text);
-            column
-                .zip(op)
-                .zip(value)
-                .map(|((column, op), value)| Transformation::Filter {
-                    column,
-                    op,
-                    value: Json::String(value),
-                })
-        }
+        "filter" => match f.optional("where", reader, Reader::text) {
+            Some(condition) => Some(Transformation::Where { condition }),
+            None => comparison(f, reader),
+        },
+        "map" => f
+            .required(
+                "columns",
+                "{ total: price * amount }",
+                reader,
+                expressions::map,
+            )
+            .map(|columns| Transformation::Map { columns }),
+        "project" => f
+            .required("columns", "[word, count]", reader, expressions::list)
+            .map(|columns| Transformation::Project { columns }),
         "key-by" => f
             .required("columns", "[word]", reader, Reader::texts)
             .map(|columns| Transformation::KeyBy { columns }),
@@ -207,10 +213,28 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
+        "exec" => exec::read(exec::Role::Between, f, reader).map(Transformation::Exec),
+        "exec-source" => exec::read(exec::Role::Source, f, reader).map(Transformation::ExecSource),
+        "exec-sink" => exec::read(exec::Role::Sink, f, reader).map(Transformation::ExecSink),
         _ => None,
     };
     fields.finish(kind, reader);
     read
+}
+
+/// A filter without SQL.
+fn comparison(f: &mut Fields<'_>, reader: &mut Reader) -> Option<Transformation> {
+    let column = f.required("column", "word", reader, Reader::text);
+    let comparisons = Comparison::ALL.map(|comparison| (comparison.name(), comparison));
+    let op = f.required("op", "eq", reader, |reader, field, node| {
+        reader.one_of(field, node, &comparisons)
+    });
+    let value = f.required("value", "\"the\"", reader, Reader::text);
+    Some(Transformation::Filter {
+        column: column?,
+        op: op?,
+        value: Json::String(value?),
+    })
 }
 
 fn emit(fields: &mut Fields<'_>, reader: &mut Reader) -> Option<Emit> {

@@ -253,7 +253,10 @@ impl World {
             }
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
             Effect::AnswerOffer { rejected, .. } => {
-                assert!(rejected.is_empty() || self.result.is_some());
+                // Whoever offers frees what is rejected: slots that were given back before, which it had not heard.
+                for task_manager in &mut self.task_managers {
+                    task_manager.free(&rejected);
+                }
             }
             Effect::Disconnect { .. } => {}
             Effect::End(result) => {

@@ -56,6 +56,7 @@ type Strike = Box<dyn FnMut(&Step<'_>) -> bool + Send>;
 
 #[derive(Default)]
 struct Inner {
+    calls: BTreeMap<&'static str, u32>,
     events: Vec<Event>,
     stored: Stored,
     dead: BTreeSet<String>,
@@ -159,6 +160,11 @@ impl World {
             self.struck.send_replace(Some(life.to_owned()));
         }
         !is_struck
+    }
+
+    /// How often a method was called so far, whatever became of it.
+    pub fn calls(&self, method: &str) -> u32 {
+        self.lock().calls.get(method).copied().unwrap_or_default()
     }
 
     /// Nothing that this life sends arrives from now on.
@@ -281,6 +287,7 @@ impl Roads for World {
         }
         let ends = [process_of(from), process_of(call.to)];
         let mut inner = self.lock();
+        *inner.calls.entry(call.method).or_default() += 1;
         if ends.iter().any(|end| inner.cut.contains(*end)) {
             return silent;
         }

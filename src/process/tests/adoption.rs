@@ -46,6 +46,33 @@ async fn until_awaited(cluster: &TestCluster, tasks: usize) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_manager_registers_at_all_job_masters_in_one_message() {
+    let mut cluster = TestCluster::start(2, 1, 6).await;
+    let jobs: Vec<JobId> = (1..=6).map(JobId::from_bits).collect();
+    for job in &jobs {
+        let submitted = cluster.client.submit(&graph(*job, 1), "t").await;
+        submitted.expect("accepted");
+    }
+    for job in &jobs {
+        cluster.until_running(*job, 2).await;
+    }
+    let methods = [
+        "register_task_managers",
+        "register_task_manager",
+        "offer_slots",
+    ];
+    let before = methods.map(|method| cluster.world.calls(method));
+    kill_leader(&mut cluster).await;
+    for job in &jobs {
+        assert_eq!(cluster.until_running(*job, 2).await, 1);
+    }
+    let after = methods.map(|method| cluster.world.calls(method));
+    let [together, alone, offers] = [0, 1, 2].map(|method| after[method] - before[method]);
+    assert_eq!((together, alone, offers), (1, 0, 0));
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
     let mut cluster = TestCluster::start(2, 3, 4).await;
     let jobs: Vec<JobId> = (1..=4).map(JobId::from_bits).collect();

@@ -1,4 +1,6 @@
-//! Components in one process, on paused time, connected through [`LocalConnector`].
+//! Components in one process, on paused time, connected through [`LocalConnector`]; and in [`programs`], tasks that run programs.
+
+mod programs;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,219 @@
+//! A healthy cluster on a machine that has no time for it: nobody may be taken for dead, and no task may start anew.
+//!
+//! The processes that keep the machine busy end with this one, whatever becomes of it.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use futures::StreamExt as _;
+use serde_json::Value;
+use tanist::process::demo::ticks;
+use tanist::rpc::TonicPeers;
+use tanist_chaos::Cluster;
+use tanist_chaos::store::{Store, StoreKind};
+use tanist_ha::detector::service::PEER;
+use tanist_ha::detector::{Peers as _, Stance};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::BenchOptions;
+use crate::host::milliseconds;
+use crate::http::Http;
+use crate::jobs;
+use crate::report::Figure;
+use crate::samples::Unit;
+use crate::stream::TickFollower;
+use crate::watch::until_running;
+
+pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots with a streaming job running (as in *Failover*), while as many processes as there are cores \
+count without a pause at the same niceness, and another one writes 64 MiB to the disk, with `fsync`, each second; for 30 minutes, or what `--minutes` says. *Failovers*: how many terms the \
+store's history has more at the end; *restarts*: tasks whose attempt number is another one. *Gap*: the longest time between two records of one key as they \
+are printed; *silence*: the longest time between two beats of the leader, as heard on a stream like a standby's by the process that measures, which has no more of the machine than the others: each in windows \
+of 10 s. The run fails if a record is missing or comes twice.";
+
+const MINUTES: (u64, u64) = (1800, 30);
+/// A sample of gap and silence each.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Before a stream of beats that broke is opened again.
+const REOPEN: Duration = Duration::from_millis(50);
+
+pub(super) async fn measure(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let seconds = options.pick(MINUTES.0, MINUTES.1);
+    let seconds = options.minutes.map_or(seconds, |minutes| 60 * minutes);
+    let builder = options.cluster(Store::own(store).await?);
+    let mut cluster = builder.jobmanagers(3).taskmanagers(1).start().await?;
+    let http = Http::default();
+    let leader = cluster.leader().await?;
+    let job = jobs::submit(&http, &leader.rest, ticks::JOB_FILE, 2, &[]).await?;
+    until_running(&http, &leader.rest, job).await?;
+    let attempts = cluster.attempts(job).await?;
+    let records = TickFollower::start(cluster.taskmanager(0).log_path());
+    records.more(1).await?;
+    let beats = BeatFollower::start(&cluster).await?;
+
+    let load = BusyMachine::start(cluster.directory())?;
+    let mut gap = Figure::new("longest gap in the records", Unit::Milliseconds, "");
+    let mut silence = Figure::new("longest silence of the leader", Unit::Milliseconds, "");
+    records.take_longest_gap();
+    beats.take_longest();
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        tokio::time::sleep_until(end.min(Instant::now() + WINDOW)).await;
+        gap.push(milliseconds(records.take_longest_gap()));
+        silence.push(milliseconds(beats.take_longest()));
+    }
+    drop(load);
+
+    records.more(1).await?;
+    records.check()?;
+    let now = cluster.leader().await?;
+    let terms = cluster.terms_up_to(now.epoch).await?;
+    let later: Vec<&Value> = terms
+        .iter()
+        .filter(|term| term["epoch"].as_u64() > Some(leader.epoch))
+        .collect();
+    for term in &later {
+        eprintln!("a takeover on {store}: {term}");
+    }
+    until_running(&http, &now.rest, job).await?;
+    let restarted = attempts.changed(&cluster.attempts(job).await?);
+    ensure!(
+        later.len() as u64 == now.epoch - leader.epoch,
+        "the history has {} terms from {leader:?} to {now:?}",
+        later.len()
+    );
+    if later.is_empty() && restarted == 0 {
+        cluster.discard();
+    } else {
+        // Keeps what the processes said.
+        eprintln!("see {}", cluster.directory().display());
+    }
+    let count = |what: &str, number: f64| {
+        let mut figure = Figure::new(what, Unit::Count, "");
+        figure.push(number);
+        figure
+    };
+    Ok(vec![
+        count("failovers", later.len() as f64),
+        count("restarts of tasks", restarted as f64),
+        count("records", records.records() as f64),
+        gap,
+        silence,
+    ])
+}
+
+/// Processes that leave no core idle and no disk at rest. They end when this is dropped, and also when this process ends.
+struct BusyMachine(Vec<Child>);
+
+impl BusyMachine {
+    fn start(directory: &Path) -> anyhow::Result<BusyMachine> {
+        let cores = std::thread::available_parallelism()?.get();
+        let mut busy = BusyMachine(Vec::new());
+        for _ in 0..cores {
+            busy.run(
+                directory,
+                "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done",
+            )?;
+        }
+        busy.run(
+            directory,
+            "dd if=/dev/zero of=busy.tmp bs=1M count=64 conv=fsync; sleep 1",
+        )?;
+        Ok(busy)
+    }
+
+    /// Runs a script again and again.
+    fn run(&mut self, directory: &Path, script: &str) -> anyhow::Result<()> {
+        let parent = std::process::id();
+        let script = format!("while kill -0 {parent}; do {script}; done");
+        let child = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("sh does not run")?;
+        self.0.push(child);
+        Ok(())
+    }
+}
+
+impl Drop for BusyMachine {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended is what is wanted.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Listens to the beats of whoever leads until it is dropped.
+struct BeatFollower {
+    heard: Arc<Mutex<Heard>>,
+    _stop: DropGuard,
+}
+
+struct Heard {
+    last: Instant,
+    longest: Duration,
+}
+
+impl Heard {
+    fn note(&mut self) {
+        self.longest = self.longest.max(self.last.elapsed());
+        self.last = Instant::now();
+    }
+}
+
+impl BeatFollower {
+    async fn start(cluster: &Cluster) -> anyhow::Result<BeatFollower> {
+        let members = cluster.members().await?;
+        let addresses = members
+            .into_iter()
+            .filter_map(|member| member.addresses.get(PEER).cloned());
+        let heard = Arc::new(Mutex::new(Heard {
+            last: Instant::now(),
+            longest: Duration::ZERO,
+        }));
+        let stop = CancellationToken::new();
+        for address in addresses {
+            let following = follow(address, cluster.id().to_owned(), heard.clone());
+            tokio::spawn(stop.clone().run_until_cancelled_owned(following));
+        }
+        Ok(BeatFollower {
+            heard,
+            _stop: stop.drop_guard(),
+        })
+    }
+
+    /// The longest time without a beat since this was last asked, also one that goes on.
+    fn take_longest(&self) -> Duration {
+        let mut heard = self.heard.lock().expect("nothing panics holding it");
+        let longest = heard.longest.max(heard.last.elapsed());
+        heard.longest = Duration::ZERO;
+        longest
+    }
+}
+
+/// Notes each beat of a leader that comes from there.
+async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
+    let peers = TonicPeers::new(cluster);
+    loop {
+        if let Ok(mut beats) = peers.beats(&address).await {
+            while let Some(beat) = beats.next().await {
+                if beat.stance != Stance::Standby {
+                    heard.lock().expect("nothing panics holding it").note();
+                }
+            }
+        }
+        tokio::time::sleep(REOPEN).await;
+    }
+}

@@ -1,0 +1,77 @@
+//! The process that becomes the program: ties itself to its supervisor, limits itself, and executes it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
+
+use crate::job::ExecLimits;
+
+/// The program is not there, as shells say it.
+const NOT_FOUND: i32 = 127;
+/// It is there and can't be executed.
+const NOT_EXECUTABLE: i32 = 126;
+
+/// The arguments that [`launch`] understands.
+pub(super) fn arguments(supervisor: Pid, limits: &ExecLimits) -> Vec<String> {
+    let limits = serde_json::to_string(limits).expect("numbers always serialize");
+    vec![supervisor.as_raw_pid().to_string(), limits]
+}
+
+/// Becomes the program. Returns only if that fails: what it says goes where the program's errors would.
+pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
+    let mut text = || arguments.next().and_then(|text| text.into_string().ok());
+    let supervisor = text().and_then(|text| text.parse().ok());
+    let limits: Option<ExecLimits> = text().and_then(|text| serde_json::from_str(&text).ok());
+    let (Some(supervisor), Some(limits)) = (supervisor.and_then(Pid::from_raw), limits) else {
+        eprintln!("the launcher of a program was given wrong arguments");
+        return NOT_EXECUTABLE;
+    };
+    let Some(program) = arguments.next() else {
+        eprintln!("the launcher of a program was given none");
+        return NOT_EXECUTABLE;
+    };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        eprintln!("the program can't be tied to its supervisor: {error}");
+        return NOT_EXECUTABLE;
+    }
+    // It may have died before.
+    if getppid() != Some(supervisor) {
+        return NOT_EXECUTABLE;
+    }
+    if let Err((name, error)) = limit(&limits) {
+        eprintln!("the program's limit of {name} can't be set: {error}");
+        return NOT_EXECUTABLE;
+    }
+    let error = Command::new(&program).args(arguments).exec();
+    eprintln!("the program {program:?} can't be started: {error}");
+    match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_EXECUTABLE,
+    }
+}
+
+/// Lowers limits; nobody can raise them over what the TaskManager itself has.
+fn limit(limits: &ExecLimits) -> Result<(), (&'static str, io::Error)> {
+    let wanted = [
+        ("memory", Resource::As, limits.memory),
+        ("cpu-time", Resource::Cpu, limits.cpu_time),
+        ("open-files", Resource::Nofile, limits.open_files),
+        ("processes", Resource::Nproc, limits.processes),
+    ];
+    for (name, resource, limit) in wanted {
+        let Some(limit) = limit else { continue };
+        let most = getrlimit(resource).maximum;
+        let limit = Some(most.map_or(limit, |most| limit.min(most)));
+        let both = Rlimit {
+            current: limit,
+            maximum: limit,
+        };
+        setrlimit(resource, both).map_err(|error| (name, error.into()))?;
+    }
+    Ok(())
+}

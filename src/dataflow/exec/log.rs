@@ -1,0 +1,130 @@
+//! What a program writes for people: each line goes to the log, and the last ones are kept for the cause of its failure.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+
+/// Where lines come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Labels {
+    pub(crate) job: String,
+    pub(crate) vertex: String,
+    pub(crate) subtask: u32,
+    pub(crate) attempt: u64,
+}
+
+/// The most lines that a cause has.
+const KEPT_LINES: usize = 10;
+/// The longest line that is logged in one piece, in bytes.
+const LONGEST_LINE: usize = 4096;
+/// The longest line of a cause, in characters.
+const SHOWN_CHARACTERS: usize = 300;
+
+/// The last lines. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastLines {
+    lines: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl LastLines {
+    fn add(&self, line: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == KEPT_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.chars().take(SHOWN_CHARACTERS).collect());
+    }
+
+    /// As an end of a sentence; empty if there are none.
+    pub(super) fn tell(&self) -> String {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.is_empty() {
+            return String::new();
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("; the last lines of its stderr: {}", lines.join(" | "))
+    }
+}
+
+/// Logs lines to the end of the stream.
+pub(super) async fn log_lines(
+    from: impl AsyncRead + Unpin,
+    stream: &'static str,
+    labels: Labels,
+    keep: LastLines,
+) {
+    let mut reader = BufReader::new(from);
+    let mut line: Vec<u8> = Vec::new();
+    loop {
+        let available = match reader.fill_buf().await {
+            Ok(available) => available,
+            Err(error) => {
+                tracing::warn!(job = labels.job, stream, %error, "what a program says can't be read");
+                return;
+            }
+        };
+        if available.is_empty() {
+            if !line.is_empty() {
+                tell(&line, stream, &labels, &keep);
+            }
+            return;
+        }
+        let room = &available[..available.len().min(LONGEST_LINE - line.len())];
+        let (taken, is_whole) = match room.iter().position(|byte| *byte == b'\n') {
+            Some(end) => {
+                line.extend_from_slice(&room[..end]);
+                (end + 1, true)
+            }
+            None => {
+                line.extend_from_slice(room);
+                (room.len(), line.len() == LONGEST_LINE)
+            }
+        };
+        reader.consume(taken);
+        if is_whole {
+            tell(&line, stream, &labels, &keep);
+            line.clear();
+        }
+    }
+}
+
+fn tell(line: &[u8], stream: &'static str, labels: &Labels, keep: &LastLines) {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim_end_matches('\r');
+    keep.add(line);
+    let Labels {
+        job,
+        vertex,
+        subtask,
+        attempt,
+    } = labels;
+    tracing::info!(job, vertex, subtask, attempt, stream, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn long_lines_are_cut_and_the_last_ones_kept() {
+        let mut text: Vec<u8> = (0..20)
+            .flat_map(|n| format!("line {n}\r\n").into_bytes())
+            .collect();
+        text.extend(vec![b'x'; LONGEST_LINE + 1]);
+        let labels = Labels {
+            job: "j".to_owned(),
+            vertex: "v".to_owned(),
+            subtask: 0,
+            attempt: 1,
+        };
+        let last = LastLines::default();
+        log_lines(&text[..], "stderr", labels, last.clone()).await;
+        let told = last.tell();
+        assert!(
+            told.contains("line 12 | line 13") && told.ends_with(" | x"),
+            "{told}"
+        );
+        assert!(!told.contains("line 11"), "{told}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Which processes there are, as far as killing them needs it.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+/// What `/proc/<pid>/stat` says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    pid: Pid,
+    is_zombie: bool,
+    parent: i32,
+    session: i32,
+}
+
+/// A child of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Child {
+    pub(super) pid: Pid,
+    /// It has ended and waits to be reaped.
+    pub(super) is_zombie: bool,
+}
+
+/// The children of this process.
+pub(super) fn children() -> io::Result<Vec<Child>> {
+    let own = getpid().as_raw_pid();
+    let children = all()?.into_iter().filter(|stat| stat.parent == own);
+    Ok(children
+        .map(|stat| Child {
+            pid: stat.pid,
+            is_zombie: stat.is_zombie,
+        })
+        .collect())
+}
+
+/// Kills all processes of a session but its leader, again and again until none is left. The leader must not have been reaped: its number
+/// keeps the session's from being used anew.
+pub(super) fn kill_session(leader: Pid) {
+    const ROUNDS: usize = 1000;
+    let session = leader.as_raw_pid();
+    for _ in 0..ROUNDS {
+        let Ok(all) = all() else { return };
+        let members: Vec<_> = all
+            .into_iter()
+            .filter(|stat| stat.session == session && stat.pid != leader && !stat.is_zombie)
+            .collect();
+        if members.is_empty() {
+            return;
+        }
+        for member in members {
+            // What has the number by now is looked at again before it is signalled.
+            let Ok(process) = pidfd_open(member.pid, PidfdFlags::empty()) else {
+                continue;
+            };
+            if stat(member.pid).is_some_and(|now| now.session == session) {
+                let _it_may_be_gone = pidfd_send_signal(&process, Signal::KILL);
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn all() -> io::Result<Vec<Stat>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        let pid = number.and_then(Pid::from_raw);
+        all.extend(pid.and_then(stat));
+    }
+    Ok(all)
+}
+
+/// None: it is gone.
+fn stat(pid: Pid) -> Option<Stat> {
+    let text = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    parse(pid, &String::from_utf8_lossy(&text))
+}
+
+/// The program's name stands in parentheses, and may have some itself.
+fn parse(pid: Pid, text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let _group = fields.next()?;
+    let session = fields.next()?.parse().ok()?;
+    Some(Stat {
+        pid,
+        is_zombie: matches!(state, "Z" | "X"),
+        parent,
+        session,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_hides_nothing() {
+        let pid = Pid::from_raw(7).expect("positive");
+        let stat = parse(pid, "7 (a) Z 1 (b)) S 3 4 5 0 -1").expect("it is whole");
+        assert_eq!((stat.parent, stat.session, stat.is_zombie), (3, 5, false));
+        assert_eq!(parse(pid, "7 (a) S"), None);
+    }
+}

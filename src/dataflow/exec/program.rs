@@ -1,0 +1,314 @@
+//! A running program as its operator sees it: two pipes, an end, and a handle whose drop asks it to end.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::artifacts::HeldArtifact;
+use super::log::{Labels, LastLines, log_lines};
+use super::protocol::{self, Ended, Report, Request, TERMINATE};
+use super::{SUBCOMMAND, SUPERVISE, processes};
+use crate::dataflow::host::Lingering;
+
+/// How long a supervisor may take to say hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long is read on from a program that is gone: somebody may have inherited its standard error.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why a program did not do what its task needs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// It ended as it should not have.
+    #[error("{how}{last_lines}")]
+    Ended {
+        /// How.
+        how: String,
+        /// What it said last, as the end of the sentence.
+        last_lines: String,
+    },
+    /// It ended in peace, but too soon.
+    #[error(
+        "the program ended with exit code 0 before it had read all its input; let it read to the end"
+    )]
+    TooSoon,
+    /// Its output is not what was declared.
+    #[error("the program's output can't be read: {0}")]
+    Output(String),
+}
+
+/// What a program needs besides its request.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// The binary that knows how to supervise.
+    pub(crate) binary: PathBuf,
+    /// A directory that is the program's alone; removed when it has ended.
+    pub(crate) directory: PathBuf,
+    /// What it finds there.
+    pub(crate) artifacts: Vec<HeldArtifact>,
+    /// For the log.
+    pub(crate) labels: Labels,
+    /// Held until nothing of the program is left.
+    pub(crate) lingering: Lingering,
+    /// Standard output goes to the log.
+    pub(crate) logs_output: bool,
+}
+
+/// A program that runs. Dropped, it is asked to end, and killed when its grace is over.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Its standard input; none once it is closed.
+    pub(crate) stdin: Option<Sender>,
+    /// Its standard output; none once it is closed.
+    pub(crate) stdout: Option<Receiver>,
+    ended: oneshot::Receiver<Result<(), ProgramError>>,
+    /// What was heard of its end.
+    outcome: Option<Result<(), ProgramError>>,
+    _asked_to_end_on_drop: DropGuard,
+}
+
+impl Program {
+    /// Starts a program. Blocks; within a runtime.
+    pub(crate) fn start(request: &Request, around: Surroundings) -> io::Result<Program> {
+        let (stdin_there, stdin) = std::io::pipe()?;
+        let (stdout, stdout_there) = std::io::pipe()?;
+        let (stderr, stderr_there) = std::io::pipe()?;
+        let (mut control, control_there) = StdUnixStream::pair()?;
+        let child = Command::new(&around.binary)
+            .arg0(SUBCOMMAND)
+            .args([SUBCOMMAND, SUPERVISE])
+            .stdin(Stdio::from(OwnedFd::from(control_there)))
+            .stdout(Stdio::from(stdout_there))
+            .stderr(Stdio::from(stderr_there))
+            .spawn()?;
+        let supervisor = Supervisor(Some(child));
+        match protocol::send(&mut control, request, stdin_there.as_fd()) {
+            // It is gone already: that it never said hello tells more.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            sent => sent?,
+        }
+        drop(stdin_there);
+        control.set_nonblocking(true)?;
+        let control = UnixStream::from_std(control)?;
+        let last_lines = LastLines::default();
+        let receiver = |pipe| Receiver::from_owned_fd(OwnedFd::from(pipe));
+        let mut logs = vec![tokio::spawn(log_lines(
+            receiver(stderr)?,
+            "stderr",
+            around.labels.clone(),
+            last_lines.clone(),
+        ))];
+        let mut stdout = Some(receiver(stdout)?);
+        if around.logs_output
+            && let Some(stdout) = stdout.take()
+        {
+            let labels = around.labels.clone();
+            let keep = LastLines::default();
+            logs.push(tokio::spawn(log_lines(stdout, "stdout", labels, keep)));
+        }
+        let cancel = CancellationToken::new();
+        let (tell, ended) = oneshot::channel();
+        let attending = Attending {
+            supervisor,
+            logs,
+            last_lines,
+            directory: around.directory,
+            artifacts: around.artifacts,
+            lingering: around.lingering,
+        };
+        tokio::spawn(attending.run(control, cancel.clone(), tell));
+        Ok(Program {
+            stdin: Some(Sender::from_owned_fd(OwnedFd::from(stdin))?),
+            stdout,
+            ended,
+            outcome: None,
+            _asked_to_end_on_drop: cancel.drop_guard(),
+        })
+    }
+
+    /// How it ended; none: it has not, and the task is woken when it has.
+    pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Option<Result<(), ProgramError>> {
+        if self.outcome.is_none()
+            && let Poll::Ready(outcome) = Pin::new(&mut self.ended).poll(cx)
+        {
+            let unknown = |_| Err(failed("nobody attends to the program any more", ""));
+            self.outcome = Some(outcome.unwrap_or_else(unknown));
+        }
+        self.outcome.clone()
+    }
+
+    /// Whether it is known to have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.outcome.is_some()
+    }
+}
+
+fn failed(how: impl ToString, last_lines: impl ToString) -> ProgramError {
+    ProgramError::Ended {
+        how: how.to_string(),
+        last_lines: last_lines.to_string(),
+    }
+}
+
+/// The supervisor's process: killed and reaped when dropped.
+#[derive(Debug)]
+struct Supervisor(Option<Child>);
+
+impl Supervisor {
+    /// Waits for its end, kills what it should have, and reaps it. How it ended.
+    fn reap(mut self) -> String {
+        let Some(mut child) = self.0.take() else {
+            return String::new();
+        };
+        let pid = Pid::from_child(&child);
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while matches!(waitid(WaitId::Pid(pid), look), Err(Errno::INTR)) {}
+        processes::kill_session(pid);
+        match child.wait() {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _it_may_have_ended = child.kill();
+            processes::kill_session(Pid::from_child(&child));
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Attends to a supervisor until nothing is left of it and its program.
+struct Attending {
+    supervisor: Supervisor,
+    logs: Vec<JoinHandle<()>>,
+    last_lines: LastLines,
+    directory: PathBuf,
+    artifacts: Vec<HeldArtifact>,
+    lingering: Lingering,
+}
+
+impl Attending {
+    async fn run(
+        self,
+        control: UnixStream,
+        cancel: CancellationToken,
+        tell: oneshot::Sender<Result<(), ProgramError>>,
+    ) {
+        let ended = follow(control, &cancel).await;
+        let Attending {
+            mut supervisor,
+            logs,
+            last_lines,
+            directory,
+            artifacts,
+            lingering,
+        } = self;
+        if matches!(ended, Err(Lost::NoHello))
+            && let Some(child) = &mut supervisor.0
+        {
+            let _it_may_have_ended = child.kill();
+        }
+        let reaped = tokio::task::spawn_blocking(move || supervisor.reap()).await;
+        for log in logs {
+            if timeout(LAST_WORDS_TIMEOUT, log).await.is_err() {
+                tracing::debug!("a program's output is held open by somebody");
+            }
+        }
+        let last_lines = last_lines.tell();
+        let outcome = match ended {
+            Ok(Ended::Exited(0)) => Ok(()),
+            Ok(ended) => Err(failed(ended, last_lines)),
+            Err(Lost::NoHello) => Err(failed(
+                "the program can't be started: this binary does not know how; its `main` has to call \
+                 `tanist::dataflow::exec::become_child_if_asked` first",
+                last_lines,
+            )),
+            Err(Lost::Silent) => {
+                let how = reaped.unwrap_or_default();
+                Err(failed(
+                    format!("the program's supervisor ended without a word ({how})"),
+                    last_lines,
+                ))
+            }
+        };
+        let removed = tokio::task::spawn_blocking(move || {
+            remove(&directory);
+            drop(artifacts);
+        });
+        let _ = removed.await;
+        let _the_task_may_be_gone = tell.send(outcome);
+        drop(lingering);
+    }
+}
+
+/// A program's directory may have anything in it, also directories that can't be written.
+fn remove(directory: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(directory) {
+        tracing::debug!(path = %directory.display(), %error, "a program's directory can't be removed");
+    }
+}
+
+/// Why it is not known how a program ended.
+enum Lost {
+    /// What was started is no supervisor.
+    NoHello,
+    /// The supervisor ended before its program did.
+    Silent,
+}
+
+/// Listens to a supervisor, and tells it when the program is to end.
+async fn follow(control: UnixStream, cancel: &CancellationToken) -> Result<Ended, Lost> {
+    let (reports, mut orders) = control.into_split();
+    let mut reports = BufReader::new(reports);
+    match timeout(HELLO_TIMEOUT, next(&mut reports)).await {
+        Ok(Some(Report::Hello)) => {}
+        Ok(_) | Err(_) => return Err(Lost::NoHello),
+    }
+    let listening = async {
+        loop {
+            match next(&mut reports).await {
+                Some(Report::Ended(ended)) => return Ok(ended),
+                Some(Report::Started(pid)) => tracing::debug!(pid, "a program runs"),
+                Some(Report::Hello) => {}
+                None => return Err(Lost::Silent),
+            }
+        }
+    };
+    tokio::pin!(listening);
+    tokio::select! {
+        ended = &mut listening => return ended,
+        () = cancel.cancelled() => {}
+    }
+    let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
+    listening.await
+}
+
+/// None: the supervisor is gone.
+async fn next(reports: &mut BufReader<OwnedReadHalf>) -> Option<Report> {
+    let mut line = String::new();
+    let read = reports.read_line(&mut line).await;
+    match read {
+        Ok(length) if length > 0 => serde_json::from_str(&line).ok(),
+        Ok(_) | Err(_) => None,
+    }
+}

@@ -1,0 +1,190 @@
+//! The supervisor of one program: a process that starts it, outlives it, and kills all that it started when it ends, when it
+//! is told to, or when the TaskManager is gone. `docs/adr/0010` has the protocol.
+//!
+//! One thread, no runtime: it waits in `poll` for its socket and its program. Only process groups and children that were
+//! not reaped are signalled, so that no number has gone to another process meanwhile.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_process,
+    kill_process_group, pidfd_open, set_child_subreaper, setsid, wait, waitid, waitpid,
+};
+use tokio::time::Instant;
+
+use super::protocol::{self, Ended, Report, Request, TERMINATE};
+use super::{LAUNCH, SUBCOMMAND, launch, processes};
+
+/// What process listings call it; not like the program that it is of, so that whoever kills that by name leaves it its work.
+const NAME: &std::ffi::CStr = c"exec-child";
+
+/// How often orphans that ended are reaped while the program runs.
+const REAP_INTERVAL: Duration = Duration::from_secs(10);
+/// The same where the system can't say when a process ends.
+const BLIND_INTERVAL: Duration = Duration::from_millis(20);
+/// How long is waited for what was killed before it is looked at again.
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Runs this process as a supervisor to its end.
+pub(super) fn supervise() -> i32 {
+    match try_supervise() {
+        Ok(()) => 0,
+        // The TaskManager is gone, or nobody could be told.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(error) => {
+            eprintln!("the supervisor of a program failed: {error}");
+            1
+        }
+    }
+}
+
+fn try_supervise() -> io::Result<()> {
+    let mut control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    rustix::thread::set_name(NAME)?;
+    match setsid() {
+        // Somebody started it as the leader of a group: it can't be of one with others then.
+        Ok(_) | Err(Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    set_child_subreaper(Some(getpid()))?;
+    protocol::report(&mut control, &Report::Hello)?;
+    let Some((request, stdin)) = protocol::receive(&mut control)? else {
+        return Ok(());
+    };
+    let ended = match start(&request, stdin) {
+        Ok(program) => {
+            let attended = protocol::report(&mut control, &Report::Started(program.as_raw_pid()))
+                .and_then(|()| attend(&mut control, program, &request));
+            if let Err(error) = attended {
+                eprintln!("the supervisor of a program kills it: {error}");
+            }
+            match end(program) {
+                Some(status) => how(status),
+                None => Ended::Failed("the program's exit code is not known".to_owned()),
+            }
+        }
+        Err(error) => Ended::Failed(format!("the program can't be started: {error}")),
+    };
+    protocol::report(&mut control, &Report::Ended(ended))
+}
+
+/// Starts the process that becomes the program.
+fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
+    let launcher = Command::new("/proc/self/exe")
+        .arg0(SUBCOMMAND)
+        .args([SUBCOMMAND, LAUNCH])
+        .args(launch::arguments(getpid(), &request.limits))
+        .args(&request.command)
+        .env_clear()
+        .envs(&request.env)
+        .current_dir(&request.directory)
+        .process_group(0)
+        .stdin(Stdio::from(stdin))
+        .spawn()?;
+    // Reaped by hand: dropping the handle neither waits nor kills.
+    Ok(Pid::from_child(&launcher))
+}
+
+/// Returns when everything is to be killed: the program ended, its grace is over, or the TaskManager is gone.
+fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Result<()> {
+    let process = pidfd_open(program, PidfdFlags::empty()).ok();
+    let mut kill_at: Option<Instant> = None;
+    loop {
+        let interval = match process {
+            Some(_) => REAP_INTERVAL,
+            None => BLIND_INTERVAL,
+        };
+        let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(());
+        }
+        let timeout = left.map_or(interval, |left| left.min(interval));
+        let mut watched = vec![PollFd::new(&*control, PollFlags::IN)];
+        watched.extend(process.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        wait_for(&mut watched, timeout)?;
+        let spoke = !watched[0].revents().is_empty();
+        if has_ended(program)? {
+            return Ok(());
+        }
+        if spoke {
+            let mut byte = [0];
+            match control.read(&mut byte) {
+                Ok(1) if byte[0] == TERMINATE => {
+                    let _it_may_have_ended = kill_process_group(program, Signal::TERM);
+                    let grace = Duration::from_millis(request.grace_ms);
+                    kill_at.get_or_insert(Instant::now() + grace);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+        reap_orphans(program);
+    }
+}
+
+fn wait_for(watched: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
+    // A little longer, so that what was waited for is over then.
+    let timeout = Timespec::try_from(timeout + Duration::from_millis(1))
+        .map_err(|_| io::ErrorKind::InvalidInput)?;
+    match poll(watched, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the program has ended. It is not reaped: its number stays its own.
+fn has_ended(program: Pid) -> io::Result<bool> {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::Pid(program), look)?.is_some())
+}
+
+/// Reaps what the program's children left and what has ended by itself.
+fn reap_orphans(program: Pid) {
+    let children = processes::children().unwrap_or_default();
+    let ended = children
+        .iter()
+        .filter(|child| child.is_zombie && child.pid != program);
+    for child in ended {
+        let _ = waitpid(Some(child.pid), WaitOptions::NOHANG);
+    }
+}
+
+/// Kills the program and all that it started, and waits until nothing of it is left. How it ended, if that is known.
+fn end(program: Pid) -> Option<WaitStatus> {
+    let mut status = None;
+    // Before the program is reaped: its group's number is nobody else's yet.
+    let _it_may_be_empty = kill_process_group(program, Signal::KILL);
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, ended))) if pid == program => status = Some(ended),
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            // Nobody is left.
+            Err(_) => return status,
+            Ok(None) => {
+                // A dead child's children have become ours.
+                let Ok(children) = processes::children() else {
+                    return status;
+                };
+                for child in children {
+                    let _it_may_be_not_ours = kill_process(child.pid, Signal::KILL);
+                }
+                let _ = wait_for(&mut [], KILL_INTERVAL);
+            }
+        }
+    }
+}
+
+fn how(status: WaitStatus) -> Ended {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Ended::Exited(code),
+        (None, Some(signal)) => Ended::Killed(signal),
+        (None, None) => Ended::Failed("the program's exit code is not known".to_owned()),
+    }
+}

@@ -1,0 +1,133 @@
+//! What a program finds: its directory and its environment.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::artifacts::HeldArtifact;
+use super::log::Labels;
+use super::program::Surroundings;
+use super::protocol::Request;
+use crate::dataflow::operator::{OperatorContext, OperatorError};
+use crate::job::{ExecSpec, artifact};
+
+/// The variables that every program gets from the TaskManager's environment, where they are set there. The rest of it may be
+/// nobody's business.
+const INHERITED: [&str; 10] = [
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
+];
+
+/// Makes the program's directory and says what is to be run there. Blocks.
+pub(crate) fn prepare(
+    spec: &ExecSpec,
+    context: &OperatorContext,
+    logs_output: bool,
+) -> Result<(Request, Surroundings), OperatorError> {
+    let directory = make_directory(context)?;
+    let found = link_artifacts(context, &directory).and_then(|artifacts| {
+        let path_of = |name: &str| {
+            let known = context
+                .graph
+                .artifacts
+                .iter()
+                .any(|known| known.name == name);
+            known.then(|| directory.join(name).to_string_lossy().into_owned())
+        };
+        let resolve = |text: &String| {
+            artifact::resolve(text, path_of).map_err(|name| {
+                OperatorError::specification(format!("there is no artifact {name:?}"))
+            })
+        };
+        let command = spec.command.iter().map(resolve);
+        let command: Vec<String> = command.collect::<Result<_, _>>()?;
+        let mut env = environment(context, &directory);
+        for (name, value) in &spec.env {
+            env.insert(name.clone(), resolve(value)?);
+        }
+        Ok((artifacts, command, env))
+    });
+    let (artifacts, command, env) = found.inspect_err(|_| {
+        let _nothing_else_removes_it = fs::remove_dir_all(&directory);
+    })?;
+    let request = Request {
+        command,
+        env,
+        directory: directory.clone(),
+        limits: spec.limits,
+        grace_ms: spec.grace_ms,
+    };
+    let around = Surroundings {
+        binary: context.host.exec_binary.clone(),
+        directory,
+        artifacts,
+        labels: Labels {
+            job: context.job.to_string(),
+            vertex: vertex_name(context).to_owned(),
+            subtask: context.subtask,
+            attempt: context.generation.get(),
+        },
+        lingering: context.lingering.clone(),
+        logs_output,
+    };
+    Ok((request, around))
+}
+
+/// A directory that no other program has, nor had.
+fn make_directory(context: &OperatorContext) -> Result<std::path::PathBuf, OperatorError> {
+    let (job, vertex, subtask) = (context.job, context.vertex, context.subtask);
+    let random = rand::random::<u32>();
+    let name = format!(
+        "{job}-{vertex}-{subtask}-{}-{random:08x}",
+        context.generation
+    );
+    let directory = context.host.working_dir.join("programs").join(name);
+    fs::create_dir_all(&directory)
+        .map_err(|error| OperatorError::io("create", &directory, error))?;
+    Ok(directory)
+}
+
+/// Every program finds all that its job ships under their names.
+fn link_artifacts(
+    context: &OperatorContext,
+    directory: &Path,
+) -> Result<Vec<HeldArtifact>, OperatorError> {
+    let artifacts = context.graph.artifacts.iter();
+    let held = artifacts.map(|artifact| {
+        let held = context.host.artifacts.hold(artifact)?;
+        let link = directory.join(&artifact.name);
+        std::os::unix::fs::symlink(held.path(), &link)
+            .map_err(|error| OperatorError::io("create", link, error))?;
+        Ok(held)
+    });
+    held.collect()
+}
+
+fn vertex_name(context: &OperatorContext) -> &str {
+    let id = context.vertex.to_string();
+    let vertices = &context.graph.vertices;
+    let vertex = vertices.iter().find(|vertex| vertex.id == id);
+    vertex.map_or("", |vertex| &vertex.name)
+}
+
+/// What is inherited and what we say; the step's own variables are neither.
+fn environment(context: &OperatorContext, directory: &Path) -> BTreeMap<String, String> {
+    let inherited = INHERITED
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
+    let mut all: BTreeMap<String, String> = inherited.collect();
+    let ours = [
+        ("TANIST_JOB_ID", context.job.to_string()),
+        ("TANIST_JOB_NAME", context.graph.name.clone()),
+        ("TANIST_VERTEX", vertex_name(context).to_owned()),
+        ("TANIST_VERTEX_ID", context.vertex.to_string()),
+        ("TANIST_SUBTASK_INDEX", context.subtask.to_string()),
+        ("TANIST_PARALLELISM", context.parallelism.to_string()),
+        ("TANIST_ATTEMPT", context.generation.to_string()),
+        (
+            "TANIST_ARTIFACTS_DIR",
+            directory.to_string_lossy().into_owned(),
+        ),
+    ];
+    all.extend(ours.map(|(name, value)| (name.to_owned(), value)));
+    all
+}

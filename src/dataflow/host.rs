@@ -1,0 +1,70 @@
+//! What the process gives to its tasks beside a runtime and the exchange, and what of a task may outlive its own code.
+
+use std::path::PathBuf;
+
+use tokio::sync::mpsc;
+
+use super::exec::ArtifactCache;
+
+/// What every task of a process gets.
+#[derive(Debug, Clone)]
+pub struct TaskHost {
+    /// The binary that supervises programs.
+    pub(super) exec_binary: PathBuf,
+    /// Where programs get their directories.
+    pub(super) working_dir: PathBuf,
+    /// The files that jobs ship.
+    pub(super) artifacts: ArtifactCache,
+}
+
+impl TaskHost {
+    /// Tasks keep their files in `working_dir`, which is this process's own.
+    pub fn new(working_dir: PathBuf) -> TaskHost {
+        TaskHost {
+            // This very binary, also after its file was replaced.
+            exec_binary: PathBuf::from("/proc/self/exe"),
+            artifacts: ArtifactCache::new(working_dir.join("artifacts")),
+            working_dir,
+        }
+    }
+
+    /// The same with another binary to supervise programs: where this one's `main` is somebody else's.
+    #[must_use]
+    pub fn supervised_by(self, exec_binary: PathBuf) -> TaskHost {
+        TaskHost {
+            exec_binary,
+            ..self
+        }
+    }
+}
+
+impl Default for TaskHost {
+    /// A directory below the system's one for temporary files.
+    fn default() -> TaskHost {
+        let name = format!("tanist-tasks-{}", std::process::id());
+        TaskHost::new(std::env::temp_dir().join(name))
+    }
+}
+
+/// Held by whatever belongs to a task and may outlive its future: the task counts as ended when all clones are dropped.
+#[derive(Debug, Clone)]
+pub struct Lingering {
+    _held: mpsc::Sender<()>,
+}
+
+/// Waits for all that lingers of a task.
+#[derive(Debug)]
+pub(super) struct AllGone(mpsc::Receiver<()>);
+
+impl Lingering {
+    pub(super) fn new() -> (Lingering, AllGone) {
+        let (held, released) = mpsc::channel(1);
+        (Lingering { _held: held }, AllGone(released))
+    }
+}
+
+impl AllGone {
+    pub(super) async fn wait(mut self) {
+        let _nothing_is_ever_sent = self.0.recv().await;
+    }
+}

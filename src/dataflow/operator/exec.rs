@@ -1,0 +1,283 @@
+//! Runs a program: as a transformation, as a source, as a sink.
+//!
+//! Standard input and output are moved at the same time, each as far as the program lets it, so that a program that waits
+//! for either never waits for us. What it gets is held back by what it has not read, what it gives by what nobody has taken.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncWrite as _, ReadBuf};
+use tokio::time::Instant;
+
+use super::{
+    EndOfInput, External, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
+    Standing,
+};
+use crate::dataflow::exec::codec::{Decoder, encode};
+use crate::dataflow::exec::program::{Program, ProgramError, Surroundings};
+use crate::dataflow::exec::surroundings;
+use crate::dataflow::record::BATCH_BYTES;
+use crate::job::ExecSpec;
+
+/// As long as no more than this waits for the program, it takes another batch.
+const ROOM: usize = 64 * 1024;
+/// How much is read at once.
+const PIECE: usize = 64 * 1024;
+
+/// What a program runs as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Between,
+    Source,
+    Sink,
+}
+
+/// A program between a task's records. As an operator it has input.
+pub(super) struct Exec {
+    spec: ExecSpec,
+    role: Role,
+    context: OperatorContext,
+    program: Option<Program>,
+    decoder: Option<Decoder>,
+    /// What the program has not read yet.
+    pending: BytesMut,
+    input_has_ended: bool,
+    /// Why the output can't be read any further; told once it is known how the program ended.
+    unreadable: Option<OperatorError>,
+}
+
+impl Exec {
+    /// A transformation.
+    pub(super) fn between(spec: &ExecSpec, context: &OperatorContext) -> Exec {
+        Exec::new(spec, Role::Between, context)
+    }
+
+    /// A sink.
+    pub(super) fn sink(spec: &ExecSpec, context: &OperatorContext) -> Exec {
+        Exec::new(spec, Role::Sink, context)
+    }
+
+    fn new(spec: &ExecSpec, role: Role, context: &OperatorContext) -> Exec {
+        let decoder = match role {
+            Role::Sink => None,
+            Role::Between | Role::Source => {
+                Some(Decoder::new(spec.output, context.output_schema()))
+            }
+        };
+        Exec {
+            spec: spec.clone(),
+            role,
+            context: context.clone(),
+            program: None,
+            decoder,
+            pending: BytesMut::new(),
+            input_has_ended: role == Role::Source,
+            unreadable: None,
+        }
+    }
+
+    fn start(&mut self) -> Result<(), OperatorError> {
+        let logs_output = self.role == Role::Sink;
+        let (request, around): (_, Surroundings) =
+            surroundings::prepare(&self.spec, &self.context, logs_output)?;
+        let binary = around.binary.clone();
+        let program = Program::start(&request, around)
+            .map_err(|error| OperatorError::io("start a program by", binary, error))?;
+        self.program = Some(program);
+        Ok(())
+    }
+
+    /// Whether the program has ended as it should, and all its output was taken.
+    fn is_done(&self) -> bool {
+        let ended = |program: &Program| program.has_ended() && program.stdout.is_none();
+        self.program.as_ref().is_some_and(ended)
+            && self.decoder.as_ref().is_none_or(Decoder::is_empty)
+    }
+
+    fn too_soon() -> OperatorError {
+        OperatorError::Program(ProgramError::TooSoon)
+    }
+
+    /// Writes what the program takes.
+    fn write(&mut self, cx: &mut Context<'_>) {
+        let Some(program) = &mut self.program else {
+            return;
+        };
+        while let Some(stdin) = &mut program.stdin
+            && !self.pending.is_empty()
+        {
+            match Pin::new(stdin).poll_write(cx, &self.pending) {
+                Poll::Ready(Ok(written)) if written > 0 => self.pending.advance(written),
+                Poll::Pending => return,
+                // It reads no more: how it ends says whether that is wrong.
+                Poll::Ready(Ok(_) | Err(_)) => program.stdin = None,
+            }
+        }
+        if self.input_has_ended && self.pending.is_empty() {
+            program.stdin = None;
+        }
+    }
+
+    /// Reads what the program gives, until something can be emitted.
+    fn read(&mut self, cx: &mut Context<'_>, output: &mut Output) -> Result<(), OperatorError> {
+        let (Some(program), Some(decoder)) = (&mut self.program, &mut self.decoder) else {
+            return Ok(());
+        };
+        loop {
+            if let Some(batch) = decoder.next_batch()? {
+                output.emit(batch);
+                return Ok(());
+            }
+            let Some(stdout) = &mut program.stdout else {
+                return Ok(());
+            };
+            let mut fresh = 0;
+            // A few pieces at once make larger batches.
+            while fresh < BATCH_BYTES {
+                match read_piece(stdout, cx, decoder.buffer()) {
+                    Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => {
+                        program.stdout = None;
+                        decoder.end();
+                        break;
+                    }
+                    Poll::Ready(Ok(length)) => fresh += length,
+                    Poll::Pending if fresh == 0 => return Ok(()),
+                    Poll::Pending => break,
+                }
+            }
+        }
+    }
+}
+
+fn read_piece(
+    stdout: &mut tokio::net::unix::pipe::Receiver,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+) -> Poll<std::io::Result<usize>> {
+    use tokio::io::AsyncRead as _;
+    let before = into.len();
+    into.resize(before + PIECE, 0);
+    let mut piece = ReadBuf::new(&mut into[before..]);
+    let polled = Pin::new(stdout).poll_read(cx, &mut piece);
+    let length = piece.filled().len();
+    into.truncate(before + length);
+    polled.map_ok(|()| length)
+}
+
+impl External for Exec {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        may_emit: bool,
+        output: &mut Output,
+    ) -> Result<Standing, OperatorError> {
+        self.write(cx);
+        if may_emit
+            && self.unreadable.is_none()
+            && let Err(error) = self.read(cx, output)
+        {
+            // The program may have a better reason; it gets no more to read or write on.
+            self.unreadable = Some(error);
+            if let Some(program) = &mut self.program {
+                (program.stdin, program.stdout) = (None, None);
+            }
+        }
+        let Some(program) = &mut self.program else {
+            return Ok(Standing::Room);
+        };
+        match program.poll_ended(cx) {
+            Some(Err(error)) => return Err(self.unreadable.take().unwrap_or(error.into())),
+            Some(Ok(())) => {
+                if let Some(error) = self.unreadable.take() {
+                    return Err(error);
+                }
+                if !self.pending.is_empty() {
+                    return Err(Exec::too_soon());
+                }
+            }
+            None => {}
+        }
+        Ok(if self.is_done() {
+            Standing::Done
+        } else if self.pending.len() < ROOM {
+            Standing::Room
+        } else {
+            Standing::Full
+        })
+    }
+}
+
+impl Operator for Exec {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        self.start()
+    }
+
+    fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
+        if self.program.as_ref().is_some_and(Program::has_ended) {
+            return Err(Exec::too_soon());
+        }
+        encode(self.spec.input, &batch, &mut self.pending)
+    }
+
+    fn end_input(&mut self, _output: &mut Output) -> Result<EndOfInput, OperatorError> {
+        self.input_has_ended = true;
+        Ok(if self.is_done() {
+            EndOfInput::Done
+        } else {
+            EndOfInput::More
+        })
+    }
+
+    fn external(&mut self) -> Option<&mut dyn External> {
+        Some(self)
+    }
+}
+
+/// A program that gives records.
+pub(super) struct ExecSource {
+    exec: Exec,
+    ready: VecDeque<RecordBatch>,
+    failure: Option<OperatorError>,
+}
+
+impl ExecSource {
+    pub(super) fn new(spec: &ExecSpec, context: &OperatorContext) -> ExecSource {
+        ExecSource {
+            exec: Exec::new(spec, Role::Source, context),
+            ready: VecDeque::new(),
+            failure: None,
+        }
+    }
+}
+
+impl Source for ExecSource {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        self.exec.start()
+    }
+
+    fn next(&mut self, _now: Instant) -> Result<SourceState, OperatorError> {
+        if let Some(batch) = self.ready.pop_front() {
+            return Ok(SourceState::Batch(batch));
+        }
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None if self.exec.is_done() => Ok(SourceState::End),
+            None => Ok(SourceState::Pending),
+        }
+    }
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut output = Output::default();
+        let polled = self.exec.poll(cx, true, &mut output);
+        self.ready.extend(output.into_batches());
+        match polled {
+            Err(failure) => self.failure = Some(failure),
+            Ok(Standing::Room | Standing::Full) if self.ready.is_empty() => return Poll::Pending,
+            Ok(Standing::Room | Standing::Full | Standing::Done) => {}
+        }
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,124 @@
+//! An expression made ready for batches: physical, checked arithmetic, constants folded.
+//!
+//! Integers that overflow are errors, never wrapped: `sum` and the expressions of a job agree on that.
+
+use std::sync::Arc;
+
+use arrow_array::{Array as _, ArrayRef, RecordBatch};
+use arrow_schema::{Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TransformedResult as _, TreeNode as _};
+use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_expr::Operator;
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_physical_expr::expressions::{BinaryExpr, Literal, NegativeExpr};
+use datafusion_physical_expr::simplifier::PhysicalExprSimplifier;
+use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+
+use crate::dataflow::record;
+use crate::job::expression::{Typed, column, condition, explain, on_deep_stack};
+
+use super::OperatorError;
+
+/// An expression over the records of one input.
+#[derive(Debug)]
+pub(super) struct Expression {
+    physical: Arc<dyn PhysicalExpr>,
+    /// As it was written.
+    text: String,
+}
+
+impl Expression {
+    /// The expression of a column; `what` it is for stands in errors. Evaluates its constants, so it may take its time.
+    pub(super) fn column(
+        text: &str,
+        input: &SchemaRef,
+        what: &str,
+    ) -> Result<Expression, OperatorError> {
+        Expression::compile(text, input, what, column)
+    }
+
+    /// The condition of a filter.
+    pub(super) fn condition(
+        text: &str,
+        input: &SchemaRef,
+        what: &str,
+    ) -> Result<Expression, OperatorError> {
+        Expression::compile(text, input, what, condition)
+    }
+
+    fn compile(
+        text: &str,
+        input: &SchemaRef,
+        what: &str,
+        typed: fn(&str, &crate::job::Schema) -> Result<Typed, String>,
+    ) -> Result<Expression, OperatorError> {
+        let columns = record::job_schema(input)?;
+        let compiled = on_deep_stack(|| {
+            let typed = typed(text, &columns)?;
+            physical(&typed, input).map_err(|error| format!("`{text}`: {}", explain(&error)))
+        });
+        let physical = compiled
+            .and_then(|compiled| compiled)
+            .map_err(|problem| OperatorError::specification(format!("{what}: {problem}")))?;
+        Ok(Expression {
+            physical,
+            text: text.to_owned(),
+        })
+    }
+
+    /// Its values for the rows of a batch; an error is a message with the expression.
+    pub(super) fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
+        let evaluated = self.physical.evaluate(batch);
+        evaluated
+            .and_then(|value| value.into_array(batch.num_rows()))
+            .map_err(|error| format!("`{}`: {}", self.text, explain(&error)))
+    }
+
+    /// [`Expression::evaluate`], where null is an error too.
+    pub(super) fn evaluate_non_null(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
+        let values = self.evaluate(batch)?;
+        if values.null_count() > 0 {
+            let text = &self.text;
+            return Err(format!(
+                "`{text}` is null, and no column can be null: write `coalesce(..., instead)`"
+            ));
+        }
+        Ok(values)
+    }
+}
+
+fn physical(typed: &Typed, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+    let physical = create_physical_expr(
+        &typed.expr,
+        &typed.columns,
+        &ExecutionProps::new(),
+        &PhysicalPlanningContext::default(),
+    )?;
+    let checked = physical.transform_up(|expr| checked(expr, input)).data()?;
+    PhysicalExprSimplifier::new(input).simplify(checked)
+}
+
+/// Arithmetic that fails where the result has no place.
+fn checked(
+    expr: Arc<dyn PhysicalExpr>,
+    input: &Schema,
+) -> Result<Transformed<Arc<dyn PhysicalExpr>>, DataFusionError> {
+    if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+        let (left, right) = (Arc::clone(binary.left()), Arc::clone(binary.right()));
+        let binary = BinaryExpr::new(left, *binary.op(), right).with_fail_on_overflow(true);
+        return Ok(Transformed::yes(Arc::new(binary)));
+    }
+    if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+        let argument = Arc::clone(negative.arg());
+        let data_type = argument.data_type(input)?;
+        if data_type.is_signed_integer() {
+            // It has no checked form of its own.
+            let zero = Arc::new(Literal::new(ScalarValue::new_zero(&data_type)?));
+            let difference =
+                BinaryExpr::new(zero, Operator::Minus, argument).with_fail_on_overflow(true);
+            return Ok(Transformed::yes(Arc::new(difference)));
+        }
+    }
+    Ok(Transformed::no(expr))
+}

@@ -1,0 +1,57 @@
+//! A job with SQL expressions, from its file to its output, in one process.
+
+use std::sync::Arc;
+
+use crate::dataflow::sink;
+use crate::dataflow::task::TaskStatus;
+use crate::dataflow::testing::{TaskManager, deploy};
+use crate::job::{CompileOptions, JobFile, compile};
+
+const JOB: &str = include_str!("../../../examples/slow-requests.yaml");
+
+const LOG: &str = "get /Search 1250
+GET /search 2000
+POST /buy 99
+POST /Buy 100
+DELETE /buy 5000
+GET /buy 150
+GET /buy soon
+";
+
+#[tokio::test]
+async fn the_example_keeps_the_slow_requests_and_adds_them_up() {
+    let directory = tempfile::tempdir().expect("directory");
+    std::fs::write(directory.path().join("a.log"), LOG).expect("written");
+    let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    let parameters = [("input", path("*.log")), ("output", path("out"))];
+    let options = CompileOptions {
+        default_parallelism: 2,
+        parameters: parameters
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        ..CompileOptions::default()
+    };
+    let graph = compile(&JobFile::new("slow-requests.yaml", JOB), &options);
+    let graph = Arc::new(graph.expect("a valid job"));
+    let managers = TaskManager::start_many::<2>().await;
+    let tasks = deploy(&graph, &managers, |vertex, subtask| {
+        vertex + subtask as usize
+    });
+    let mut committables = Vec::new();
+    for task in tasks.values() {
+        match task.ended().await {
+            TaskStatus::Finished { committables: of } => committables.extend(of),
+            other => panic!("{other:?}"),
+        }
+    }
+    sink::commit(&committables).expect("committed");
+    let output = directory.path().join("out");
+    sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
+    let mut lines = Vec::new();
+    for entry in std::fs::read_dir(&output).expect("output") {
+        let part = std::fs::read_to_string(entry.expect("entry").path()).expect("part");
+        lines.extend(part.lines().map(str::to_owned));
+    }
+    lines.sort();
+    assert_eq!(lines, ["/buy slow 250", "/search very-slow 3250"]);
+}

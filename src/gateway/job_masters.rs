@@ -1,0 +1,71 @@
+//! All JobMasters of one process as one address: a TaskExecutor that registers at many of them does so in one message.
+//!
+//! Nothing is shared but the message. Each registration in it has its own number, report and answer, and is admitted or
+//! refused by its own JobMaster as if it had come alone. What is not answered here is tried alone by whoever asks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::{Components, GatewayResult, JobMasterGateway};
+
+/// What TaskExecutors ask of several JobMasters of one process at once.
+#[async_trait]
+pub trait JobMastersGateway: Send + Sync + fmt::Debug + 'static {
+    /// Registers a TaskManager at each of these; the outcomes come in the same order. `NotYet`: the process does not lead.
+    async fn register_task_managers(
+        &self,
+        request: pb::RegisterTaskManagersRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagersResponse>;
+}
+
+/// The JobMasters of the term that a process leads.
+#[derive(Debug)]
+pub struct JobMastersOf(pub Arc<dyn Components>);
+
+#[async_trait]
+impl JobMastersGateway for JobMastersOf {
+    async fn register_task_managers(
+        &self,
+        request: pb::RegisterTaskManagersRequest,
+    ) -> GatewayResult<pb::RegisterTaskManagersResponse> {
+        let registrations = request.registrations;
+        let jobs: Vec<Option<JobId>> = registrations
+            .iter()
+            .map(|registration| registration.job_id.parse().ok())
+            .collect();
+        let known = self
+            .0
+            .job_masters(jobs.iter().flatten().copied().collect())
+            .await?;
+        let mut known = known.into_iter();
+        let found = jobs
+            .into_iter()
+            .map(|job| job.and_then(|_| known.next().flatten()));
+        let outcomes = registrations.into_iter().zip(found);
+        let outcomes = outcomes.map(|(registration, found)| register(registration, found));
+        let outcomes = join_all(outcomes).await;
+        Ok(pb::RegisterTaskManagersResponse { outcomes })
+    }
+}
+
+async fn register(
+    registration: pb::RegisterTaskManagerRequest,
+    job_master: Option<Arc<dyn JobMasterGateway>>,
+) -> pb::RegistrationOutcome {
+    use pb::registration_outcome::Outcome;
+    let outcome = match job_master {
+        Some(job_master) => match job_master.register_task_manager(registration).await {
+            Ok(response) => Outcome::Response(response),
+            Err(error) => Outcome::Failed(error.to_string()),
+        },
+        None => Outcome::Failed("the job has no JobMaster at present".to_owned()),
+    };
+    pb::RegistrationOutcome {
+        outcome: Some(outcome),
+    }
+}

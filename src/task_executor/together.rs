@@ -1,0 +1,202 @@
+//! The first attempt to register at many JobMasters of one leader, in few messages: after a change of the leader each of them
+//! is new at the same moment.
+//!
+//! Each registration in such a message is what it would be alone. Whatever does not succeed in it, or is not answered in
+//! time, goes on with attempts of its own, so that nothing else of registering is repeated here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::time::{Instant, timeout};
+
+use super::actor::{Actor, Called};
+use super::core::{Target, TaskKey};
+use super::executions::ExecutionKey;
+use super::launcher::RunningTask;
+use crate::gateway::registration::{Answer, Registered};
+use crate::gateway::{GatewayError, GatewayResult, JobMastersGateway};
+
+/// Registrations in a message, and their bytes, at most: far below what a message may have.
+const MOST: usize = 256;
+const MOST_BYTES: usize = 1 << 20;
+/// A message is given as much time as this many of its registrations would have alone.
+const OWN_TIMEOUT_OF: usize = 8;
+
+/// What came of one of them.
+#[derive(Debug)]
+pub(super) struct Together {
+    job: JobId,
+    run: u64,
+    address: String,
+    /// None: to be tried alone.
+    answer: Option<Answer<(pb::RegistrationSuccess, u64)>>,
+}
+
+#[derive(Default)]
+struct Batch {
+    of: Vec<(JobId, u64)>,
+    registrations: Vec<pb::RegisterTaskManagerRequest>,
+    bytes: usize,
+}
+
+impl Actor {
+    /// Begins these runs of attempts.
+    pub(super) fn register_at_job_masters(&mut self, runs: Vec<(JobId, String, u64)>) {
+        let mut by_address: BTreeMap<String, Vec<(JobId, u64)>> = BTreeMap::new();
+        for (job, address, run) in runs {
+            // One that ended in the same turn, or was begun anew, is over.
+            if self.core.is_registering(job, run) {
+                by_address.entry(address).or_default().push((job, run));
+            }
+        }
+        for (address, runs) in by_address {
+            match self.services.connector.job_masters(&address) {
+                Some(gateway) if runs.len() > 1 => self.register_together(&address, runs, &gateway),
+                Some(_) | None => {
+                    for (job, run) in runs {
+                        self.register(Target::JobMaster(job), address.clone(), run);
+                    }
+                }
+            }
+        }
+    }
+
+    fn register_together(
+        &mut self,
+        address: &str,
+        runs: Vec<(JobId, u64)>,
+        gateway: &Arc<dyn JobMastersGateway>,
+    ) {
+        let mut batch = Batch::default();
+        for (job, run) in runs {
+            self.stop_registering(Target::JobMaster(job));
+            let running = &self.running;
+            let metrics = |execution: &_| metrics_of(running, job, execution);
+            match self.core.prepare_job_master(job, run, &metrics) {
+                Ok(registration) => {
+                    let bytes = registration.encoded_len();
+                    if batch.of.len() >= MOST || batch.bytes + bytes > MOST_BYTES {
+                        self.send(address, std::mem::take(&mut batch), gateway.clone());
+                    }
+                    batch.bytes += bytes;
+                    batch.of.push((job, run));
+                    batch.registrations.push(registration);
+                }
+                // Not known yet what to send.
+                Err(_) => self.register(Target::JobMaster(job), address.to_owned(), run),
+            }
+        }
+        self.send(address, batch, gateway.clone());
+    }
+
+    fn send(&mut self, address: &str, batch: Batch, gateway: Arc<dyn JobMastersGateway>) {
+        let Batch {
+            of, registrations, ..
+        } = batch;
+        if of.is_empty() {
+            return;
+        }
+        let address = address.to_owned();
+        let many = u32::try_from(of.len() / OWN_TIMEOUT_OF).unwrap_or(u32::MAX);
+        let options = &self.options.registration;
+        let patience = options.initial_timeout.saturating_mul(many + 1);
+        let patience = patience.min(options.max_timeout.max(options.initial_timeout));
+        self.calls.spawn(async move {
+            let request = pb::RegisterTaskManagersRequest { registrations };
+            let answers = ask(&*gateway, request, patience, of.len()).await;
+            let outcomes = of.into_iter().zip(answers);
+            let outcome = |((job, run), answer)| Together {
+                job,
+                run,
+                address: address.clone(),
+                answer,
+            };
+            Called::AtJobMasters(outcomes.map(outcome).collect())
+        });
+    }
+
+    /// What came of a message.
+    pub(super) fn registered_together(&mut self, now: Instant, outcomes: Vec<Together>) {
+        for Together {
+            job,
+            run,
+            address,
+            answer,
+        } in outcomes
+        {
+            if !self.core.is_registering(job, run) {
+                continue;
+            }
+            let result = match answer {
+                Some(Answer::Success(success)) => Registered::Success(success),
+                Some(Answer::Rejection(reason)) => Registered::Rejected(reason),
+                other => {
+                    if let Some(Answer::TooLow { highest }) = other {
+                        self.core.raise_registration(highest);
+                    }
+                    self.register(Target::JobMaster(job), address, run);
+                    continue;
+                }
+            };
+            self.core.registered_at_job_master(now, job, run, result);
+        }
+    }
+}
+
+/// The answers in the order of the registrations.
+async fn ask(
+    gateway: &dyn JobMastersGateway,
+    request: pb::RegisterTaskManagersRequest,
+    patience: Duration,
+    count: usize,
+) -> Vec<Option<Answer<(pb::RegistrationSuccess, u64)>>> {
+    let late = |_| GatewayError::NoAnswer {
+        target: "the JobMasters".to_owned(),
+        reason: format!("none within {patience:?}"),
+    };
+    let answered = timeout(patience, gateway.register_task_managers(request)).await;
+    match answered.map_err(late).and_then(|answered| answered) {
+        Ok(response) => {
+            let mut outcomes = response.outcomes.into_iter();
+            let answers = (0..count).map(|_| outcomes.next().and_then(|it| answer_of(it).ok()));
+            answers.collect()
+        }
+        Err(error) => {
+            tracing::debug!(%error, registrations = count, "registrations failed together");
+            (0..count).map(|_| None).collect()
+        }
+    }
+}
+
+fn answer_of(
+    outcome: pb::RegistrationOutcome,
+) -> GatewayResult<Answer<(pb::RegistrationSuccess, u64)>> {
+    use pb::registration_outcome::Outcome;
+    match outcome.outcome {
+        Some(Outcome::Response(response)) => {
+            let incarnation = response.job_incarnation;
+            let answer = Answer::from_message(response.registration.unwrap_or_default())?;
+            Ok(answer.map(|success| (success, incarnation)))
+        }
+        Some(Outcome::Failed(reason)) => Err(GatewayError::NotYet(reason)),
+        None => Err(GatewayError::Invalid("no outcome".to_owned())),
+    }
+}
+
+/// How far a task is, as it goes with a report.
+pub(super) fn metrics_of(
+    running: &BTreeMap<TaskKey, Box<dyn RunningTask>>,
+    job: JobId,
+    execution: &ExecutionKey,
+) -> Option<pb::TaskMetrics> {
+    running
+        .get(&TaskKey {
+            job,
+            execution: *execution,
+        })
+        .map(|task| task.metrics())
+}

@@ -1,0 +1,93 @@
+//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled; and what their job ships
+//! outlives the leader that took it.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{StoreKind, Submission, wait_for};
+
+use crate::support::{cluster_on, example, job_file};
+
+/// How long processes may take to come and to go.
+const BOUND: Duration = Duration::from_secs(30);
+
+on_stores! {
+    embedded(Embedded) {
+        programs_end_with_their_job_and_with_a_killed_taskmanager,
+        what_a_job_ships_survives_the_leader_that_took_it,
+    }
+}
+
+async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(1);
+    let mut cluster = builder.start().await?;
+    let directory = tempfile::tempdir()?;
+    let file = |name: &str| directory.path().join(name);
+
+    let first = Submission::new(job_file("family.yaml")).path("pids", &file("first"));
+    let job = cluster.submit(&first).await?;
+    let pids = family(&file("first")).await?;
+    let leader = cluster.leader().await?.rest;
+    let arguments = ["cancel", &job.to_string(), "--address", &leader];
+    cluster.cli().run(&arguments).await?.success()?;
+    cluster.wait_for_state(job, "CANCELED").await?;
+    let left = alive(&pids);
+    ensure!(left.is_empty(), "CANCELED, but {left:?} are there");
+
+    let second = Submission::new(job_file("family.yaml")).path("pids", &file("second"));
+    let job = cluster.submit(&second).await?;
+    let pids = family(&file("second")).await?;
+    cluster.taskmanager(0).kill();
+    wait_for(
+        "the programs of a killed TaskManager to be gone",
+        BOUND,
+        async || {
+            let left = alive(&pids);
+            ensure!(left.is_empty(), "{left:?} are there");
+            Ok::<_, anyhow::Error>(())
+        },
+    )
+    .await?;
+    cluster.wait_for_state(job, "FAILED").await?;
+    cluster.check_nothing_left(&[]).await
+}
+
+/// The example's count is right whether its programs began before or after the change of the leader.
+async fn what_a_job_ships_survives_the_leader_that_took_it(kind: StoreKind) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
+    let mut cluster = builder.slots(2).start().await?;
+    let output = cluster.directory().join("lengths");
+    let submission = Submission::new(example("exec.yaml")).path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.kill_leader().await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    let mut lines = Vec::new();
+    for part in std::fs::read_dir(&output)? {
+        let text = std::fs::read_to_string(part?.path())?;
+        lines.extend(text.lines().map(str::to_owned));
+    }
+    lines.sort();
+    ensure!(lines == ["1 9", "2 90", "3 900", "4 1"], "{lines:?}");
+    cluster.check_nothing_left(&[output]).await
+}
+
+/// The process ids of all three, once all have said who they are.
+async fn family(file: &std::path::Path) -> anyhow::Result<Vec<i32>> {
+    wait_for("the family to be complete", BOUND, async || {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let pids: Vec<i32> = text.lines().flat_map(str::parse).collect();
+        ensure!(pids.len() == 3 && alive(&pids).len() == 3, "{text:?}");
+        Ok::<_, anyhow::Error>(pids)
+    })
+    .await
+}
+
+/// What is dead and not reaped has no command line.
+fn alive(pids: &[i32]) -> Vec<i32> {
+    let lives = |pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+    };
+    pids.iter().copied().filter(lives).collect()
+}
