@@ -2,9 +2,8 @@
 //!
 //! For people, for the budget of suspicions, and for careful recovery, which finds out of them which job ends its process. The
 //! leader writes its own term's record when it begins, and again when it knows more; how a term ended is told by its
-//! successor's. Fields are only added, each with a default,
-//! so that records of other versions are read. Times are milliseconds; those of phases count from the moment at which the
-//! process was granted leadership.
+//! successor's. Fields are only added, each with a default, so that records of other versions are read. Times are
+//! milliseconds; those of phases count from the moment at which the process was granted leadership.
 
 use std::time::Duration;
 

@@ -74,8 +74,9 @@ impl Launcher {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A JobMaster was started. If it comes late, or another one of the job broke in this term and the TaskExecutors of the job are connected to that
-    /// one, and are told as soon as the record says so: they register anew at once, not when they miss a heartbeat.
+    /// A JobMaster was started. If it comes late, or another one of the job broke in this term and the TaskExecutors of the
+    /// job are connected to that one, they are told as soon as the record says so: they register anew at once, not when they
+    /// miss a heartbeat.
     fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
         let mut launched = self.lock();
         while launched.announcing.try_join_next().is_some() {}

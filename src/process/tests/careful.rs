@@ -103,7 +103,7 @@ async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_i
     let first_alone = records(&cluster).await.iter().position(alone);
     assert_eq!(
         first_alone,
-        Some(1 + 2 + 2),
+        Some(1 + 2 + 1),
         "after the term in which all was well"
     );
     until_leading(&cluster).await;
