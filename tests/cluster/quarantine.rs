@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
+use serde_json::Value;
 use tanist_chaos::StoreKind;
 
 use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
@@ -31,6 +32,11 @@ async fn a_job_that_ends_its_jobmanager_is_quarantined_and_led_again_when_it_is_
     }
     let of_culprit = cluster.attempts(culprit.job()).await?;
     let of_other = cluster.attempts(other.job()).await?;
+    // Until a term has settled, its end counts as one in recovery.
+    let settled = |body: &Value| body["terms"][0]["phase"] == "leading";
+    cluster
+        .wait_for_rest("a settled term", DEATH_BOUND, "/v1/ha/history", settled)
+        .await?;
     cluster.kill_leader().await?;
     // Twice with both jobs, then twice alone: whichever comes first, the other one is well.
     for _ in 0..4 {
