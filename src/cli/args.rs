@@ -83,6 +83,9 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
+    /// Lists, shows and cancels jobs, and says what is to become of quarantined ones
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Shows who leads and how earlier terms went, or hands leadership over
     #[command(subcommand)]
     Ha(HaCommand),
@@ -90,6 +93,43 @@ pub(super) enum Command {
     Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
+}
+
+/// What is asked about jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(super) enum JobCommand {
+    /// Lists all jobs, running and ended
+    List,
+    /// Shows a job with its vertices, and why it does not run
+    Describe {
+        /// The job's id
+        job: JobId,
+    },
+    /// Cancels a job
+    Cancel {
+        /// The job's id
+        job: JobId,
+    },
+    /// Jobs that are set aside because they can't be led
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
+}
+
+/// What is asked about jobs that are set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(super) enum QuarantineCommand {
+    /// Lists them, with reasons and evidence
+    List,
+    /// Reads a job again and, if that succeeds, leads it again
+    Retry {
+        /// The job's id
+        job: JobId,
+    },
+    /// Cancels a job: its tasks end, and what it left is removed
+    Delete {
+        /// The job's id
+        job: JobId,
+    },
 }
 
 /// What is asked about high availability.
@@ -279,6 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn quarantined_jobs_are_listed_retried_and_deleted() -> Result<(), clap::Error> {
+        let read = |arguments: &[&str]| match parse(arguments)?.command {
+            Command::Job(JobCommand::Quarantine(command)) => Ok::<_, clap::Error>(command),
+            other => panic!("{other:?}"),
+        };
+        let id = "0123456789abcdef0123456789abcdef";
+        let job = id.parse().expect("an id");
+        let listed = read(&["job", "quarantine", "list"])?;
+        assert_eq!(listed, QuarantineCommand::List);
+        let retried = read(&["job", "quarantine", "retry", id])?;
+        assert_eq!(retried, QuarantineCommand::Retry { job });
+        let deleted = read(&["job", "quarantine", "delete", id])?;
+        assert_eq!(deleted, QuarantineCommand::Delete { job });
+        Ok(())
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for wrong in [
             &["run"][..],
@@ -289,6 +346,7 @@ mod tests {
             &["list", "--address", "host"],
             &["list", "--address", "host:0"],
             &["ha"],
+            &["job", "quarantine", "retry"],
             &["ha", "transfer", "jm-2"],
             &["fly"],
             &[],

@@ -14,6 +14,7 @@ mod output;
 mod per_job;
 mod processes;
 mod progress;
+mod quarantine;
 mod run;
 mod show_config;
 mod target;
@@ -25,7 +26,7 @@ use crate::client::ClientError;
 use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
-use args::{Cli, Command, GlobalArgs, TaskManagerCommand};
+use args::{Cli, Command, GlobalArgs, JobCommand, TaskManagerCommand};
 use output::say;
 
 #[cfg(any(test, feature = "testing"))]
@@ -128,9 +129,16 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Local(args) => local::local(load, &configuration, &args).await,
         Command::Run(args) => target::run(load, &configuration, &global.address, &args).await,
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
-        Command::List => jobs::list(&configuration, global).await,
-        Command::Info { job } => jobs::info(&configuration, global, job).await,
-        Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+        Command::Job(JobCommand::Quarantine(command)) => {
+            quarantine::quarantine(&configuration, global, &command).await
+        }
+        Command::List | Command::Job(JobCommand::List) => jobs::list(&configuration, global).await,
+        Command::Info { job } | Command::Job(JobCommand::Describe { job }) => {
+            jobs::info(&configuration, global, job).await
+        }
+        Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
+            jobs::cancel(&configuration, global, job).await
+        }
     }
 }
 

@@ -45,5 +45,7 @@ pub use ha::{
 };
 pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
-pub use model::{JobInfo, JobSummary, TaskManagerSummary, VertexInfo};
+pub use model::{
+    Evidence, Hindrance, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, VertexInfo,
+};
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

@@ -101,6 +101,8 @@ impl JobMasterCore {
             quarantine: String::new(),
             cleaning_up: self.result.is_some(),
             as_of: None,
+            quarantined: None,
+            hindrances: self.hindrances(),
         }
     }
 
@@ -121,6 +123,7 @@ impl JobMasterCore {
             started_at_ms: execution.started_at_ms,
             ended_at_ms: execution.ended_at_ms,
             metrics: execution.metrics,
+            timestamps: execution.timestamps(),
         }
     }
 
@@ -134,6 +137,7 @@ impl JobMasterCore {
         let mut details = self.details();
         details.status = status.into();
         details.ended_at_ms = now_ms;
+        details.hindrances.clear();
         details
             .timestamps
             .retain(|entered| entered.status() != status);

@@ -176,6 +176,7 @@ impl Contender {
             blobs: of.blobs.clone(),
             application: of.application.clone(),
             ending: Ending::default(),
+            last_led: Arc::default(),
         };
         let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
         if let Some(peers) = peers {

@@ -3,6 +3,7 @@
 mod adoptions;
 pub mod application;
 mod attending;
+pub mod careful;
 mod contender;
 pub mod demo;
 mod dial;
@@ -14,6 +15,7 @@ mod jobmanager;
 mod launcher;
 mod listen;
 pub mod peers;
+mod recovering;
 mod settings;
 pub mod shutdown;
 #[cfg(feature = "simulation")]

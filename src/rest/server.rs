@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -120,12 +120,22 @@ fn paths() -> Router<Context> {
         .route("/readyz", get(cluster::readyz))
         .route("/jobs", get(jobs::job_ids).post(submit::submit))
         .route("/jobs/overview", get(jobs::overview))
+        .route("/jobs/quarantine", get(jobs::quarantined))
         .route("/jobs/{job}", get(jobs::job).patch(jobs::cancel))
         .route("/jobs/{job}/status", get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route("/jobs/{job}/exceptions", get(jobs::exceptions))
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
+        .route("/jobs/{job}/quarantine", delete(jobs::delete_quarantined))
+        .route(
+            "/jobs/{job}/quarantine/retry",
+            post(jobs::retry_quarantined),
+        )
         .route("/jobs/{job}/vertices/{vertex}", get(jobs::vertex))
+        .route(
+            "/jobs/{job}/vertices/{vertex}/subtasktimes",
+            get(jobs::subtask_times),
+        )
 }
 
 async fn unknown_path(uri: Uri) -> RestError {

@@ -151,6 +151,7 @@ forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
     describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse, components.dispatcher();
     drain_task_manager: DrainTaskManagerRequest => Ack, components.dispatcher();
+    resolve_quarantine: ResolveQuarantineRequest => Ack, components.dispatcher();
 });
 
 forward!(pb::resource_manager_server::ResourceManager, Shared, |components, message| {
