@@ -212,8 +212,8 @@ options! {
             "The largest message between processes.";
         RPC_INLINE_DEPLOYMENT: MemorySize = "rpc.inline-deployment-threshold", Value("256 kb"),
             "The largest graph that goes along with deployments and forwarded submissions. Larger ones are fetched by their hash. At most half of `rpc.max-message-size`.";
-        REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("100 ms"),
-            "How long the first attempt to register waits for its answer; each further one twice as long.";
+        REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("10 s"),
+            "How long the first attempt to register waits for its answer; each further one twice as long. A connection that breaks ends an attempt at once, and news of another leader does: a short time only makes a busy leader busier.";
         REGISTRATION_MAX: Duration = "cluster.registration.max-timeout", Value("30 s"),
             "The longest wait for the answer to a registration.";
         REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", Value("10 s"),

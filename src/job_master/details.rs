@@ -52,7 +52,14 @@ impl JobMasterCore {
         if status == self.status {
             return;
         }
-        tracing::info!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        // A new leader tells of all jobs at once how they were recovered: ten thousand lines would hold up the takeover itself.
+        let is_recovery = status == pb::JobStatus::Reconciling
+            || self.status == pb::JobStatus::Reconciling && status == pb::JobStatus::Running;
+        if is_recovery {
+            tracing::debug!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        } else {
+            tracing::info!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        }
         self.status = status;
         self.statuses.retain(|entered| entered.status() != status);
         self.statuses.push(pb::StatusTimestamp {
