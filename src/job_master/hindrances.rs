@@ -95,7 +95,8 @@ impl JobMasterCore {
         let due: Vec<u64> = regions
             .filter_map(|region| match region.phase {
                 RegionPhase::Stopping { restart_at_ms } => restart_at_ms,
-                RegionPhase::Waiting { .. }
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
                 | RegionPhase::Reconciling
                 | RegionPhase::Placed
                 | RegionPhase::Deployed => None,
@@ -128,7 +129,8 @@ impl JobMasterCore {
         let waiting: Vec<(u64, &[usize])> = regions
             .filter_map(|region| match region.phase {
                 RegionPhase::Waiting { since_ms } => Some((since_ms, region.tasks.as_slice())),
-                RegionPhase::Reconciling
+                RegionPhase::AwaitingInput
+                | RegionPhase::Reconciling
                 | RegionPhase::Placed
                 | RegionPhase::Deployed
                 | RegionPhase::Stopping { .. } => None,
