@@ -1,5 +1,6 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
+pub mod application;
 pub mod cli;
 pub mod client;
 pub mod config;
@@ -14,3 +15,5 @@ pub mod rest;
 pub mod rpc;
 pub mod task_executor;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

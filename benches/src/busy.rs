@@ -1,6 +1,8 @@
 //! A healthy cluster on a machine that has no time for it: nobody may be taken for dead, and no task may start anew.
 //!
 //! The processes that keep the machine busy end with this one, whatever becomes of it.
+//! They stay in its session: Linux shares the cores between sessions first, so that in sessions of their own they would take as
+//! much each as the whole cluster, whatever their niceness.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -215,5 +217,27 @@ async fn follow(address: String, cluster: String, heard: Arc<Mutex<Heard>>) {
             }
         }
         tokio::time::sleep(REOPEN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_the_machine_busy_is_in_the_session_of_this_process() -> anyhow::Result<()> {
+        // The sixth field, and the fourth after the name, which ends with a bracket.
+        let session_of = |pid: u32| -> anyhow::Result<String> {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+            let fields = stat.rsplit_once(')').context("a name")?.1;
+            let session = fields.split_whitespace().nth(3);
+            Ok(session.context("a session")?.to_owned())
+        };
+        let directory = tempfile::tempdir()?;
+        let mut busy = BusyMachine(Vec::new());
+        busy.run(directory.path(), "sleep 0.01")?;
+        let own = session_of(std::process::id())?;
+        assert_eq!(session_of(busy.0[0].id())?, own);
+        Ok(())
     }
 }

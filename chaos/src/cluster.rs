@@ -304,7 +304,7 @@ impl Cluster {
         Ok(self.observer().await?.members().await?)
     }
 
-    /// What `history/` says of a term, once it was written.
+    /// What `history/` says of a term, once it was confirmed.
     pub async fn term_record(&self, epoch: u64) -> anyhow::Result<Value> {
         let key = Key::new(Kind::History, Name::new(format!("{epoch:020}"))?);
         wait_for("the record of the term", LEADER_BOUND, async || {
@@ -315,7 +315,10 @@ impl Cluster {
                 .await?;
             let value = values.into_iter().next().flatten();
             let value = value.with_context(|| format!("no {key}"))?;
-            anyhow::Ok(serde_json::from_slice(&value)?)
+            let record: Value = serde_json::from_slice(&value)?;
+            // Before it says only that it recovers.
+            ensure!(record["recovery"].is_object(), "not confirmed: {record}");
+            anyhow::Ok(record)
         })
         .await
     }

@@ -8,6 +8,8 @@
 //! - `hold-once` does so the first time only;
 //! - `note` goes on: the test only wants to know.
 //!
+//! A place that there is for many, as for each job, is armed for one of them: `job.recover:ID=kill`.
+//!
 //! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line.
 
 /// Acts as `TANIST_FAILPOINTS` says for the place `name`.
@@ -15,6 +17,17 @@
 pub async fn failpoint(name: &'static str) {
     imp::hit(name).await;
 }
+
+/// The same of the place `name` for one of many, by its id: armed as `NAME:OF`.
+#[cfg(feature = "failpoints")]
+pub async fn failpoint_of(name: &'static str, of: &str) {
+    imp::hit(&format!("{name}:{of}")).await;
+}
+
+/// Does nothing: failpoints are not compiled in.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub async fn failpoint_of(_name: &'static str, _of: &str) {}
 
 /// Does nothing: failpoints are not compiled in.
 #[cfg(not(feature = "failpoints"))]
@@ -62,7 +75,7 @@ mod imp {
         (name.to_owned(), action)
     }
 
-    pub(super) async fn hit(name: &'static str) {
+    pub(super) async fn hit(name: &str) {
         let action = {
             let mut armed = armed()
                 .lock()

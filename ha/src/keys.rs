@@ -18,6 +18,7 @@
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
 //! doomed/<object>   persistent   blobs that are about to be deleted
 //! history/<epoch>   persistent   one record a term
+//! applications/<cluster-id>      persistent   how the application stands whose cluster this is; of a session there is none
 //! ```
 
 use std::fmt;
@@ -86,11 +87,13 @@ pub enum Kind {
     Doomed,
     /// One record a term.
     History,
+    /// The application whose cluster this is.
+    Applications,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -98,6 +101,7 @@ impl Kind {
         Kind::Results,
         Kind::Doomed,
         Kind::History,
+        Kind::Applications,
     ];
 
     /// The directory below the namespace, without slashes.
@@ -110,6 +114,7 @@ impl Kind {
             Kind::Results => "results",
             Kind::Doomed => "doomed",
             Kind::History => "history",
+            Kind::Applications => "applications",
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The arguments, as clap reads them.
 
 use std::path::PathBuf;
+use std::str::FromStr as _;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tanist_proto::id::{JobId, ResourceId};
+
+use crate::config::ExecutionTarget;
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -80,6 +83,9 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
+    /// Lists, shows and cancels jobs, and says what is to become of quarantined ones
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Shows who leads and how earlier terms went, or hands leadership over
     #[command(subcommand)]
     Ha(HaCommand),
@@ -87,6 +93,43 @@ pub(super) enum Command {
     Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,
+}
+
+/// What is asked about jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(super) enum JobCommand {
+    /// Lists all jobs, running and ended
+    List,
+    /// Shows a job with its vertices, and why it does not run
+    Describe {
+        /// The job's id
+        job: JobId,
+    },
+    /// Cancels a job
+    Cancel {
+        /// The job's id
+        job: JobId,
+    },
+    /// Jobs that are set aside because they can't be led
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
+}
+
+/// What is asked about jobs that are set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(super) enum QuarantineCommand {
+    /// Lists them, with reasons and evidence
+    List,
+    /// Reads a job again and, if that succeeds, leads it again
+    Retry {
+        /// The job's id
+        job: JobId,
+    },
+    /// Cancels a job: its tasks end, and what it left is removed
+    Delete {
+        /// The job's id
+        job: JobId,
+    },
 }
 
 /// What is asked about high availability.
@@ -148,6 +191,18 @@ pub(super) struct RunArgs {
     /// The job's id: the same job with the same id is submitted once, however often this is run
     #[arg(long, value_name = "HEX")]
     pub(super) job_id: Option<JobId>,
+
+    /// Where the job goes: remote, local, per-job or application; else execution.target, else a cluster that runs
+    #[arg(long, value_name = "TARGET", value_parser = ExecutionTarget::from_str)]
+    pub(super) target: Option<ExecutionTarget>,
+
+    /// With the target per-job: how many TaskManagers are started here. With 0 others have to join
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) taskmanagers: u32,
+
+    /// Says where the job goes, and why
+    #[arg(short, long)]
+    pub(super) verbose: bool,
 }
 
 #[derive(Debug, Args)]
@@ -159,7 +214,7 @@ pub(super) struct LocalArgs {
     pub(super) detached: bool,
 }
 
-fn parameter(text: &str) -> Result<(String, String), String> {
+pub(super) fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.trim().is_empty() => {
             Ok((name.trim().to_owned(), value.to_owned()))
@@ -264,6 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn quarantined_jobs_are_listed_retried_and_deleted() -> Result<(), clap::Error> {
+        let read = |arguments: &[&str]| match parse(arguments)?.command {
+            Command::Job(JobCommand::Quarantine(command)) => Ok::<_, clap::Error>(command),
+            other => panic!("{other:?}"),
+        };
+        let id = "0123456789abcdef0123456789abcdef";
+        let job = id.parse().expect("an id");
+        let listed = read(&["job", "quarantine", "list"])?;
+        assert_eq!(listed, QuarantineCommand::List);
+        let retried = read(&["job", "quarantine", "retry", id])?;
+        assert_eq!(retried, QuarantineCommand::Retry { job });
+        let deleted = read(&["job", "quarantine", "delete", id])?;
+        assert_eq!(deleted, QuarantineCommand::Delete { job });
+        Ok(())
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for wrong in [
             &["run"][..],
@@ -274,6 +346,7 @@ mod tests {
             &["list", "--address", "host"],
             &["list", "--address", "host:0"],
             &["ha"],
+            &["job", "quarantine", "retry"],
             &["ha", "transfer", "jm-2"],
             &["fly"],
             &[],

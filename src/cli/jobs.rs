@@ -7,7 +7,7 @@ use tanist_proto::v1::JobStatus;
 
 use super::args::{GlobalArgs, OutputFormat};
 use super::connect::connect;
-use super::output::{Table, answer, answer_json, duration, say};
+use super::output::{Table, answer, answer_json, duration, say, time_if_known};
 use super::tell;
 use crate::client::{ClientError, JobInfo, JobSummary};
 use crate::config::Configuration;
@@ -83,7 +83,10 @@ fn job_table(jobs: &[JobSummary]) -> String {
             status_name(job.state).to_owned(),
             format!("{}/{}", job.tasks.running, job.tasks.total),
             duration(job.duration),
-            job.quarantine.clone().unwrap_or_default(),
+            job.quarantine
+                .clone()
+                .or(job.not_running.clone())
+                .unwrap_or_default(),
         ]);
     }
     table.to_string()
@@ -99,6 +102,18 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     line("Status", status_name(job.state));
     if let Some(reason) = &job.quarantine {
         line("Quarantine", reason);
+    }
+    for hindrance in &job.not_running {
+        let mut text = hindrance.text.clone();
+        if !hindrance.missing.is_empty() {
+            write!(text, " ({})", hindrance.missing.join(", "))
+                .expect("writing to a string succeeds");
+        }
+        if hindrance.until > 0 {
+            write!(text, "; until {}", time_if_known(hindrance.until))
+                .expect("writing to a string succeeds");
+        }
+        line("Waits", &text);
     }
     line("Duration", &duration(job.duration));
     line("Restarts", &job.restarts.to_string());

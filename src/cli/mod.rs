@@ -3,16 +3,21 @@
 //! Standard output has what was asked for and nothing else: the job id of `run --detached`, a table, JSON. Everything that is said
 //! about the way there, and every error, goes to standard error. The exit status is one of [`ExitCode`].
 
+pub mod application;
 mod args;
+mod cluster;
 mod connect;
 mod ha;
 mod jobs;
 mod local;
 mod output;
+mod per_job;
 mod processes;
 mod progress;
+mod quarantine;
 mod run;
 mod show_config;
+mod target;
 mod task_managers;
 
 use clap::Parser as _;
@@ -21,8 +26,11 @@ use crate::client::ClientError;
 use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
-use args::{Cli, Command, TaskManagerCommand};
+use args::{Cli, Command, GlobalArgs, JobCommand, TaskManagerCommand};
 use output::say;
+
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use processes::run_jobmanager;
 
 /// Runs the program with this process's arguments and environment. To be called first in `main`: it may have been started
 /// to supervise the program of a task.
@@ -46,28 +54,42 @@ pub fn main() -> std::process::ExitCode {
     code.into()
 }
 
-fn load_options(cli: &Cli) -> LoadOptions {
+fn load_options(global: &GlobalArgs) -> LoadOptions {
     let mut load = LoadOptions::from_environment();
-    load.file.clone_from(&cli.global.config);
-    load.overrides.clone_from(&cli.global.overrides);
+    load.file.clone_from(&global.config);
+    load.overrides.clone_from(&global.overrides);
     load
 }
 
 fn execute(cli: Cli) -> ExitCode {
-    let load = load_options(&cli);
-    let configuration = match Configuration::load(load.clone()) {
+    let is_server = matches!(
+        cli.command,
+        Command::Jobmanager | Command::Taskmanager { command: None }
+    );
+    let load = load_options(&cli.global);
+    with_runtime(load.clone(), is_server, async |configuration| {
+        Box::pin(dispatch(cli, load, configuration)).await
+    })
+}
+
+/// Reads the configuration, sets the log up, and runs a command on a runtime.
+fn with_runtime(
+    load: LoadOptions,
+    is_server: bool,
+    command: impl AsyncFnOnce(Configuration) -> ExitCode,
+) -> ExitCode {
+    let configuration = match Configuration::load(load) {
         Ok(configuration) => configuration,
         Err(error) => {
             say(&error);
             return ExitCode::Configuration;
         }
     };
-    let level = match cli.command {
-        Command::Jobmanager | Command::Taskmanager { command: None } => {
-            configuration.log().level.as_str()
-        }
-        // People who ask for something want its answer, not a log.
-        _ => "error",
+    // People who ask for something want its answer, not a log.
+    let level = if is_server {
+        configuration.log().level.as_str()
+    } else {
+        "error"
     };
     let format = match configuration.log().format {
         crate::config::LogFormat::Text => telemetry::Format::Text,
@@ -88,7 +110,7 @@ fn execute(cli: Cli) -> ExitCode {
             return ExitCode::Fatal;
         }
     };
-    let code = runtime.block_on(Box::pin(dispatch(cli, load, configuration)));
+    let code = runtime.block_on(Box::pin(command(configuration)));
     // What still runs belongs to nobody.
     runtime.shutdown_background();
     code
@@ -105,11 +127,18 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Demo(args) => processes::demo(&args).await,
         Command::Config => show_config::show(&configuration, global.output),
         Command::Local(args) => local::local(load, &configuration, &args).await,
-        Command::Run(args) => run::run(&configuration, &global.address, &args).await,
+        Command::Run(args) => target::run(load, &configuration, &global.address, &args).await,
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
-        Command::List => jobs::list(&configuration, global).await,
-        Command::Info { job } => jobs::info(&configuration, global, job).await,
-        Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+        Command::Job(JobCommand::Quarantine(command)) => {
+            quarantine::quarantine(&configuration, global, &command).await
+        }
+        Command::List | Command::Job(JobCommand::List) => jobs::list(&configuration, global).await,
+        Command::Info { job } | Command::Job(JobCommand::Describe { job }) => {
+            jobs::info(&configuration, global, job).await
+        }
+        Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
+            jobs::cancel(&configuration, global, job).await
+        }
     }
 }
 

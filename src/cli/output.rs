@@ -83,6 +83,11 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
+/// The same of a time that may not be known.
+pub(super) fn time_if_known(ms: i64) -> String {
+    u64::try_from(ms).map_or_else(|_| "-".to_owned(), time)
+}
+
 /// Milliseconds since 1970 as date and time.
 pub(super) fn time(ms: u64) -> String {
     let seconds = ms / 1000;

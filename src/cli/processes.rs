@@ -5,14 +5,23 @@ use tokio_util::sync::CancellationToken;
 use super::args::DemoArgs;
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
+use crate::process::application;
 use crate::process::demo::{self, DemoOptions};
 use crate::process::shutdown::watch_signals;
-use crate::process::{JobManager, StartError, TaskManager, WorkingDir};
+use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager, WorkingDir};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
 /// Runs a JobManager with its REST server until it is asked to end.
 pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
+    jobmanager_for(configuration, None).await
+}
+
+/// The same, for a cluster that is an application's: until that ends, too.
+pub(super) async fn jobmanager_for(
+    configuration: Configuration,
+    application: Option<ApplicationSetup>,
+) -> ExitCode {
     let stop = match watch_signals(configuration.process().shutdown_timeout) {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
@@ -21,7 +30,7 @@ pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
         Ok(directory) => directory,
         Err(error) => return last_words(ExitCode::Directory, &error),
     };
-    let manager = match JobManager::bind(&configuration).await {
+    let manager = match JobManager::bind_for(&configuration, application).await {
         Ok(manager) => manager,
         Err(error) => return last_words(ExitCode::Port, &error),
     };
@@ -29,22 +38,23 @@ pub(super) async fn jobmanager(configuration: Configuration) -> ExitCode {
     let resource_id = resource_id.map(ToString::to_string);
     let resource_id = resource_id.unwrap_or_else(|| manager.addresses()["rpc"].clone());
     start_log("jobmanager", resource_id, &configuration);
-    let code = run_jobmanager(manager, &configuration, stop).await;
-    if code == ExitCode::Ended {
+    let code = run_jobmanager(manager, &configuration, stop.clone()).await;
+    if code == ExitCode::Ended && stop.is_cancelled() {
         code.log_last_words("it was asked to end");
     }
     code
 }
 
 /// Runs a bound JobManager with its REST server until `stop`.
-pub(super) async fn run_jobmanager(
+pub(crate) async fn run_jobmanager(
     mut manager: JobManager,
     configuration: &Configuration,
     stop: CancellationToken,
 ) -> ExitCode {
     let serving = CancellationToken::new();
     let rest = manager.take_rest_listener().map(|listener| {
-        let options = rest_options(configuration);
+        let mut options = rest_options(configuration);
+        options.refuses_submissions = manager.application().map(refusal);
         let view = manager.view();
         tokio::spawn(rest::serve(listener, view, options, serving.clone()))
     });
@@ -56,6 +66,14 @@ pub(super) async fn run_jobmanager(
         tracing::warn!(%error, "the REST server ended with an error");
     }
     code
+}
+
+/// Why the cluster of an application takes no other jobs.
+fn refusal(application: &ApplicationSetup) -> String {
+    let name = application.name();
+    format!(
+        "this cluster is that of the application {name:?} and ends with it: it takes no other jobs, submit them to a session"
+    )
 }
 
 fn rest_options(configuration: &Configuration) -> RestServerOptions {
@@ -71,8 +89,22 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
     }
 }
 
+/// Runs a TaskManager of an application until it is asked to end, or the application has.
+pub(super) async fn taskmanager_of_application(configuration: Configuration) -> ExitCode {
+    let ha = configuration.ha().clone();
+    let over = async move { drop(application::over(&ha).await) };
+    Box::pin(taskmanager_until(configuration, over)).await
+}
+
 /// Runs a TaskManager until it is asked to end.
 pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
+    Box::pin(taskmanager_until(configuration, std::future::pending())).await
+}
+
+async fn taskmanager_until(
+    configuration: Configuration,
+    over: impl Future<Output = ()> + Send + 'static,
+) -> ExitCode {
     let stop = match watch_signals(configuration.process().shutdown_timeout) {
         Ok(stop) => stop,
         Err(error) => return last_words(ExitCode::Fatal, &error),
@@ -92,7 +124,13 @@ pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
         resource_id.unwrap_or_default(),
         &configuration,
     );
+    let asked = stop.clone();
+    let watching = tokio::spawn(async move {
+        over.await;
+        asked.cancel();
+    });
     let code = Box::pin(manager.run(stop)).await;
+    watching.abort();
     if code == ExitCode::Ended {
         code.log_last_words("it was asked to end");
     }

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, JobStatus};
 
@@ -34,20 +32,23 @@ pub(super) async fn run(
         Ok(connection) => connection,
         Err(error) => return tell(&error),
     };
-    let token = token_of(&graph, args.job_id.is_some());
-    match connection.jobs.submit_as(&graph, &token).await {
-        Ok(submitted) if args.detached => {
-            answer(format_args!("{}\n", submitted.job));
+    match connection
+        .cluster
+        .submit(&graph, args.job_id.is_some())
+        .await
+    {
+        Ok(execution) if args.detached => {
+            answer(format_args!("{}\n", execution.id()));
             ExitCode::Ended
         }
-        Ok(submitted) => {
-            let accepted = if submitted.repeated {
+        Ok(execution) => {
+            let accepted = if execution.was_accepted_before() {
                 "was accepted before and is followed from here on"
             } else {
                 "is accepted"
             };
-            say(format_args!("job {} {accepted}", submitted.job));
-            attend(&connection.jobs, submitted.job).await
+            say(format_args!("job {} {accepted}", execution.id()));
+            attend(&connection.jobs, execution.id()).await
         }
         Err(error) => {
             if matches!(error, ClientError::Unreachable { .. }) {
@@ -59,16 +60,6 @@ pub(super) async fn run(
             tell(&error)
         }
     }
-}
-
-/// The submission's token. Whoever chose the id means the same submission each time, also after this process was killed.
-fn token_of(graph: &JobGraph, chosen_id: bool) -> String {
-    if !chosen_id {
-        return format!("{:032x}", rand::random::<u128>());
-    }
-    let digest = Sha256::digest(graph.encode_to_vec());
-    let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-    hex.collect()
 }
 
 /// Reads and compiles a job file. The error has everything that is wrong with it.
@@ -168,23 +159,6 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn graph(name: &str) -> JobGraph {
-        JobGraph {
-            job_id: JobId::from_bits(1).to_string(),
-            name: name.to_owned(),
-            ..JobGraph::default()
-        }
-    }
-
-    #[test]
-    fn the_same_job_under_a_chosen_id_is_the_same_submission() {
-        let token = token_of(&graph("a"), true);
-        assert_eq!(token.len(), 32);
-        assert_eq!(token, token_of(&graph("a"), true));
-        assert_ne!(token, token_of(&graph("b"), true));
-        assert_ne!(token_of(&graph("a"), false), token_of(&graph("a"), false));
-    }
 
     #[test]
     fn a_job_file_that_is_not_there_is_named() {

@@ -10,7 +10,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use super::error::ClientError;
-use super::model::{JobInfo, JobSummary, TaskManagerSummary, status_of};
+use super::model::{JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of};
 use super::rest_client::{Answer, Request, RestClient};
 
 /// The first pause between two looks at a job that is waited for; doubles up to [`LONGEST_PAUSE`], so that short jobs are
@@ -42,6 +42,11 @@ struct StatusBody {
 #[derive(Debug, Deserialize)]
 struct JobsBody {
     jobs: Vec<JobSummary>,
+}
+
+#[derive(Debug, Deserialize)]
+struct QuarantineBody {
+    jobs: Vec<QuarantinedJob>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -147,6 +152,30 @@ impl JobClient {
             ..Request::get(format!("/v1/jobs/{job}?mode=cancel"))
         };
         self.rest.send(&request).await.map(drop)
+    }
+
+    /// Has a quarantined job led again.
+    pub async fn retry_quarantined(&self, job: JobId) -> Result<(), ClientError> {
+        let request = Request {
+            method: Method::POST,
+            ..Request::get(format!("/v1/jobs/{job}/quarantine/retry"))
+        };
+        self.rest.send(&request).await.map(drop)
+    }
+
+    /// Has a quarantined job cancelled.
+    pub async fn delete_quarantined(&self, job: JobId) -> Result<(), ClientError> {
+        let request = Request {
+            method: Method::DELETE,
+            ..Request::get(format!("/v1/jobs/{job}/quarantine"))
+        };
+        self.rest.send(&request).await.map(drop)
+    }
+
+    /// The jobs that are quarantined.
+    pub async fn quarantined(&self) -> Result<Vec<QuarantinedJob>, ClientError> {
+        let body: QuarantineBody = self.ask(&Request::get("/v1/jobs/quarantine")).await?;
+        Ok(body.jobs)
     }
 
     /// Has a TaskManager give no slots to jobs any more, and leave when its last one is free.

@@ -3,17 +3,40 @@
 //! A request is tried at one JobManager after the other until one answers or the time is up; any of them will do, since
 //! standbys ask the leader. What takes effect carries what makes a second try harmless: a submission is repeated with the
 //! same job id and token.
+//!
+//! ```no_run
+//! use tanist::client::ClusterClient;
+//! use tanist::config::{Configuration, LoadOptions};
+//! use tanist::job::JobBuilder;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let configuration = Configuration::load(LoadOptions::from_environment())?;
+//! let cluster = ClusterClient::connect(&configuration).await?;
+//! let job = JobBuilder::new("numbers")
+//!     .datagen("numbers", None, Some(100), 0, 10)
+//!     .file_sink("out", "numbers")
+//!     .build();
+//! let execution = cluster.execute_async(job).await?;
+//! println!("job {} is {:?}", execution.id(), execution.status().await?);
+//! let result = execution.finished().await?;
+//! println!("it took {:?}", result.duration);
+//! # Ok(())
+//! # }
+//! ```
 
+mod cluster_client;
 mod error;
 mod finder;
 mod ha;
 mod job_client;
+mod job_execution;
 mod model;
 mod rest_client;
 
 #[cfg(test)]
 mod tests;
 
+pub use cluster_client::{ClusterClient, Job};
 pub use error::ClientError;
 pub use finder::{FollowedLeader, LeaderFinder, StaticAddresses};
 pub use ha::{
@@ -21,5 +44,8 @@ pub use ha::{
     TermInfo,
 };
 pub use job_client::{JobClient, Submitted};
-pub use model::{JobInfo, JobSummary, TaskManagerSummary, VertexInfo};
+pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
+pub use model::{
+    Evidence, Hindrance, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, VertexInfo,
+};
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

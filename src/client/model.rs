@@ -34,9 +34,12 @@ pub struct JobSummary {
     pub duration: i64,
     /// What its tasks do.
     pub tasks: TaskCounts,
-    /// Why it can't be recovered.
+    /// Why it is set aside.
     #[serde(default)]
     pub quarantine: Option<String>,
+    /// Why not all of it runs.
+    #[serde(default)]
+    pub not_running: Option<String>,
 }
 
 /// How many tasks a job has and how many of them do what.
@@ -79,6 +82,52 @@ pub struct JobInfo {
     /// Why it can't be recovered.
     #[serde(default)]
     pub quarantine: Option<String>,
+    /// Why not all of it runs.
+    #[serde(rename = "not-running", default)]
+    pub not_running: Vec<Hindrance>,
+}
+
+/// Something that keeps a job from running.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Hindrance {
+    /// For people.
+    pub text: String,
+    /// When it ends by itself or is given up: milliseconds since 1970, or -1.
+    pub until: i64,
+    /// Which subtasks or TaskManagers are missed.
+    #[serde(default)]
+    pub missing: Vec<String>,
+}
+
+/// A job that is set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct QuarantinedJob {
+    /// Its id.
+    pub jid: JobId,
+    /// Its name, if that can be read.
+    pub name: String,
+    /// In which way.
+    pub kind: String,
+    /// Why.
+    pub reason: String,
+    /// Since when: milliseconds since 1970.
+    pub since: i64,
+    /// What that rests on.
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Evidence {
+    /// In which term.
+    pub epoch: u64,
+    /// Who led.
+    pub process: String,
+    /// When: milliseconds since 1970, or -1.
+    pub at: i64,
+    /// What.
+    pub what: String,
 }
 
 impl JobInfo {

@@ -31,8 +31,8 @@ pub use options::{
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
 pub use value::{
-    Attempts, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel, MemorySize,
-    RestartStrategyType, Secret,
+    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
+    MemorySize, RestartStrategyType, Secret,
 };
 
 use value::nearest;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use tanist_ha::keys::Name;
 
 use super::address::{Host, HostPort, PortRange, StorageLocation};
-use super::value::{Attempts, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret};
+use super::value::{
+    Attempts, ExecutionTarget, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret,
+};
 
 /// Everything.
 #[derive(Debug, Clone)]
@@ -316,6 +318,8 @@ pub struct CleanupOptions {
 /// The client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
+    /// Where jobs go. `None`: nobody said so.
+    pub target: Option<ExecutionTarget>,
     /// The REST server to ask: set when `rest.address` or `rest.port` is. `None`: ask the store who leads.
     pub rest: Option<HostPort>,
     /// How long it goes on trying.

@@ -12,8 +12,8 @@ use tanist_ha::keys::Name;
 
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
 use super::value::{
-    Attempts, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel, MemorySize, OptionValue,
-    RestartStrategyType, Secret,
+    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
+    MemorySize, OptionValue, RestartStrategyType, Secret,
 };
 
 /// One option, as it is documented.
@@ -212,8 +212,8 @@ options! {
             "The largest message between processes.";
         RPC_INLINE_DEPLOYMENT: MemorySize = "rpc.inline-deployment-threshold", Value("256 kb"),
             "The largest graph that goes along with deployments and forwarded submissions. Larger ones are fetched by their hash. At most half of `rpc.max-message-size`.";
-        REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("100 ms"),
-            "How long the first attempt to register waits for its answer; each further one twice as long.";
+        REGISTRATION_INITIAL: Duration = "cluster.registration.initial-timeout", Value("10 s"),
+            "How long the first attempt to register waits for its answer; each further one twice as long. A connection that breaks ends an attempt at once, and news of another leader does: a short time only makes a busy leader busier.";
         REGISTRATION_MAX: Duration = "cluster.registration.max-timeout", Value("30 s"),
             "The longest wait for the answer to a registration.";
         REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", Value("10 s"),
@@ -274,6 +274,8 @@ options! {
             "How often the cleanup is tried again in one term; the next leader resumes it.";
     }
     "Client" {
+        EXECUTION_TARGET: ExecutionTarget = "execution.target", Derived("`remote`: the REST server that is named, else the leader that the store names"),
+            "Where `tanist run` sends a job: to a cluster that runs, or to one of its own that ends with it. `--target` overrides it.";
         CLIENT_TIMEOUT: Duration = "client.timeout", Value("60 s"),
             "How long a client goes on trying, over failovers, before it gives up.";
         CLIENT_RETRY: Duration = "client.retry-period", Value("200 ms"),

@@ -344,6 +344,28 @@ choice! {
 }
 
 choice! {
+    /// Where a job goes.
+    ExecutionTarget, "`remote`, `local`, `per-job` or `application`" {
+        /// A cluster that runs.
+        Remote = "remote",
+        /// A cluster within the command, which ends with it.
+        Local = "local",
+        /// A cluster of its own that ends with the job, and that other processes can join.
+        PerJob = "per-job",
+        /// The cluster of a program that brings its own jobs.
+        Application = "application",
+    }
+}
+
+impl std::str::FromStr for ExecutionTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ExecutionTarget, String> {
+        ExecutionTarget::parse(text)
+    }
+}
+
+choice! {
     /// What happens to a job's tasks after a failure.
     RestartStrategyType, "`none`, `fixed-delay`, `failure-rate` or `exponential-delay`" {
         /// The job fails.

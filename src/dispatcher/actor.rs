@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::stream::{self, StreamExt as _};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
-use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
@@ -16,17 +16,20 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use super::breakage::{self, Breakages};
+use super::breakage::Breakages;
 use super::cleanup::Cleaner;
 use super::core::{self, Known, Submission};
 use super::denials::{self, Denials};
-use super::entry::{Entry, Quarantined, result_key, state_key};
+use super::entry::{Entry, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
-use super::job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
-use crate::dataflow::sink;
+use super::job_store::{JobStore, JobStoreError};
+use super::quarantine::Sound;
+use super::recovery::{RecoveredJob, RecoveredJobs};
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
-use crate::job::unsupported;
+
+/// How many jobs whose turn has come are read at once.
+const READ_AT_ONCE: usize = 16;
 
 /// How a Dispatcher behaves.
 #[derive(Debug, Clone)]
@@ -142,19 +145,51 @@ pub(super) enum Event {
         broken: u32,
         found: Result<RecoveredJob, JobStoreError>,
     },
+    /// Why a job is set aside is written, or can't be.
+    SetAside {
+        job: JobId,
+    },
+    /// Jobs whose turn has come were read.
+    SuspectsRead {
+        found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
+        reply: Reply<()>,
+    },
+    /// A quarantined job was read again.
+    ToRetry {
+        job: JobId,
+        found: Result<RecoveredJob, JobStoreError>,
+        reply: Reply<pb::Ack>,
+    },
+    /// It is written that a job is not set aside any more, or it could not be.
+    Retried {
+        job: JobId,
+        sound: Box<Sound>,
+        cleared: GatewayResult<()>,
+        reply: Reply<pb::Ack>,
+    },
+    /// A result that can't be read was removed, or could not be.
+    Forgotten {
+        job: JobId,
+        gone: Result<(), JobStoreError>,
+        reply: Reply<pb::Ack>,
+    },
+    /// The cleanup of a job took too long for those that wait for it.
+    WaitedForCleanup {
+        job: JobId,
+    },
     /// The store was asked whether this term is the youngest.
     TermConfirmed(Result<(), String>),
     Done,
 }
 
 pub(super) struct DispatcherActor {
-    options: DispatcherOptions,
+    pub(super) options: DispatcherOptions,
     pub(super) context: DispatcherContext,
     pub(super) jobs: BTreeMap<JobId, Entry>,
     pub(super) tasks: JoinSet<Event>,
     denials: Denials,
-    is_expiring: bool,
-    breakages: Breakages,
+    pub(super) is_expiring: bool,
+    pub(super) breakages: Breakages,
 }
 
 /// Whether the store has confirmed the term since a request came, so that it may be told that there is no such job.
@@ -162,15 +197,6 @@ pub(super) struct DispatcherActor {
 enum Term {
     Believed,
     Confirmed,
-}
-
-/// Where the sinks of a graph write, for whoever cleans up after it.
-fn directories_of(graph: &pb::JobGraph) -> Vec<String> {
-    let directories = sink::directories(graph);
-    let texts = directories
-        .iter()
-        .map(|it| it.to_string_lossy().into_owned());
-    texts.collect()
 }
 
 impl DispatcherActor {
@@ -183,6 +209,7 @@ impl DispatcherActor {
                 Entry::Ended {
                     key,
                     result: Box::new(result),
+                    waiting: Vec::new(),
                 },
             );
             if dirty {
@@ -191,12 +218,7 @@ impl DispatcherActor {
             }
         }
         for (job, reason) in recovered.unreadable_results {
-            // It has ended, however: it is never run again.
-            let reason = format!("it has ended, and its result can't be read: {reason}");
-            self.quarantine(job, &pb::JobState::default(), Vec::new(), reason);
-            if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
-                job.has_ended = true;
-            }
+            self.quarantine_ended(job, &reason);
         }
         for (job, recovered) in recovered.jobs {
             if self.jobs.contains_key(&job) {
@@ -207,73 +229,32 @@ impl DispatcherActor {
         }
     }
 
-    /// Goes on with a job as its records have it.
-    fn take_up(&mut self, job: JobId, recovered: RecoveredJob) {
-        match recovered {
-            RecoveredJob::Readable { graph, state } => match unsupported(&graph) {
-                None => self.launch(job, *graph, *state, true),
-                // Another program may lead it: nothing is wrong with its records.
-                Some(reason) => {
-                    let reason = format!("this JobManager can't lead it: {reason}");
-                    self.quarantine(job, &state, directories_of(&graph), reason);
-                }
-            },
-            RecoveredJob::Unreadable { reason, state } => {
-                let reason = format!("its records can't be read: {reason}");
-                self.quarantine(job, &state.unwrap_or_default(), Vec::new(), reason);
-            }
-        }
-    }
-
-    fn quarantine(
-        &mut self,
-        job: JobId,
-        state: &pb::JobState,
-        sink_directories: Vec<String>,
-        reason: String,
-    ) {
-        error!(%job, reason, "a job is quarantined");
-        let quarantined = Box::new(Quarantined {
-            key: state_key(state),
-            name: state.name.clone(),
-            sink_directories,
-            has_ended: false,
-            is_canceling: false,
-            reason,
-        });
-        let entry = Entry::Quarantined { job: quarantined };
-        self.jobs.insert(job, entry);
-    }
-
-    /// Its JobMaster ended without a result. Where the term ends that is why.
-    fn on_job_broken(&mut self, job: JobId) {
-        let Some(Entry::Running { key, control }) = self.jobs.get(&job) else {
-            return;
-        };
-        if self.context.session.is_over() {
-            return;
-        }
-        let broken = self.breakages.note(job);
-        error!(%job, broken, "a JobMaster broke");
-        let (key, control) = (key.clone(), control.clone());
-        self.jobs.insert(job, Entry::Rebuilding { key });
-        let resources = self.context.resources.clone();
+    /// Reads jobs whose turn has come, all of each.
+    fn read_suspects(&mut self, jobs: Vec<JobId>, reply: Reply<()>) {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let found = breakage::clear_away(job, broken, control, resources, store).await;
-            Event::Reread { job, broken, found }
+            let reads = jobs.into_iter().map(|job| {
+                let store = store.clone();
+                async move { (job, store.reread(job).await) }
+            });
+            let found = stream::iter(reads).buffered(READ_AT_ONCE).collect().await;
+            Event::SuspectsRead { found, reply }
         });
     }
 
-    fn on_reread(&mut self, job: JobId, broken: u32, found: Result<RecoveredJob, JobStoreError>) {
-        match found {
-            Err(failure) => warn!(%job, %failure, "the term is ending"),
-            Ok(RecoveredJob::Readable { graph, state }) if broken > breakage::TOLERATED => {
-                let reason = format!("its JobMaster broke {broken} times in this term");
-                self.quarantine(job, &state, directories_of(&graph), reason);
+    fn start_suspects(
+        &mut self,
+        found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
+        reply: Reply<()>,
+    ) {
+        for (job, found) in found {
+            match found {
+                Err(failure) => warn!(%job, %failure, "the term is ending"),
+                Ok(_) if !matches!(self.jobs.get(&job), Some(Entry::Rebuilding { .. })) => {}
+                Ok(found) => self.take_up(job, found),
             }
-            Ok(found) => self.take_up(job, found),
         }
+        let _ = reply.send(Ok(()));
     }
 
     async fn run(mut self, mut mailbox: mpsc::Receiver<Command>) {
@@ -355,6 +336,10 @@ impl DispatcherActor {
                     Ok(pb::Ack {})
                 });
             }
+            Command::ResolveQuarantine { job, action, reply } => {
+                self.resolve_quarantine(job, action, reply);
+            }
+            Command::StartSuspects { jobs, reply } => self.read_suspects(jobs, reply),
             Command::Turn { reply } => {
                 let _ = reply.send(Ok(()));
             }
@@ -370,6 +355,7 @@ impl DispatcherActor {
             Command::Consistent(_) => true,
             Command::Cancel { job, .. }
             | Command::Describe { job, .. }
+            | Command::ResolveQuarantine { job, .. }
             | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
             Command::Submit { submission, .. } => {
                 !self.jobs.contains_key(&submission.job)
@@ -380,6 +366,7 @@ impl DispatcherActor {
             | Command::Overview { .. }
             | Command::TaskManagers { .. }
             | Command::DrainTaskManager { .. }
+            | Command::StartSuspects { .. }
             | Command::Turn { .. }
             | Command::Stop { .. } => false,
         }
@@ -420,19 +407,19 @@ impl DispatcherActor {
             Event::JobEnded { job, result: None } => self.on_job_broken(job),
             Event::Reread { job, broken, found } => self.on_reread(job, broken, found),
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
+            Event::SetAside { job } => self.set_busy(job, false),
+            Event::SuspectsRead { found, reply } => self.start_suspects(found, reply),
+            Event::ToRetry { job, found, reply } => self.on_retry(job, found, reply),
+            Event::Retried {
+                job,
+                sound,
+                cleared,
+                reply,
+            } => self.on_retried(job, *sound, cleared, reply),
+            Event::Forgotten { job, gone, reply } => self.on_forgotten(job, gone, reply),
+            Event::WaitedForCleanup { job } => self.answer_waiting(job),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
-            Event::MarkedClean { job, result } => match (result, self.jobs.get_mut(&job)) {
-                (Ok(()), Some(Entry::Ended { result, .. })) => {
-                    result.dirty = false;
-                    // Blobs are gone for good; see `on_cleaned_up` for what is kept.
-                    if let Some(remove) = &mut result.remove {
-                        remove.blobs.clear();
-                        remove.parts.clear();
-                    }
-                }
-                (Ok(()), _) => {}
-                (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),
-            },
+            Event::MarkedClean { job, result } => self.on_marked_clean(job, result),
             Event::Expired { jobs, result } => match result {
                 Ok(()) => self.forget(&jobs),
                 Err(failure) => {
@@ -452,96 +439,19 @@ impl DispatcherActor {
         state: pb::JobState,
         recovered: bool,
     ) {
-        let key = state_key(&state);
+        let (key, name) = (state_key(&state), state.name.clone());
         let control = self.context.launcher.launch(graph, state, recovered);
         self.jobs.insert(
             job,
             Entry::Running {
                 key,
+                name,
                 control: control.clone(),
             },
         );
         self.tasks.spawn(async move {
             let result = control.ended().await.map(Box::new);
             Event::JobEnded { job, result }
-        });
-    }
-
-    /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
-    fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            let written = store.put_result(*result).await.map(Box::new);
-            if written.is_ok() {
-                failpoint("job.result-written").await;
-            }
-            Event::ResultWritten { job, written }
-        });
-    }
-
-    fn on_result_written(
-        &mut self,
-        job: JobId,
-        written: Result<Box<pb::JobResult>, JobStoreError>,
-    ) {
-        let result = match written {
-            Ok(result) => result,
-            Err(failure) => {
-                error!(%job, %failure, "the result of a job could not be written");
-                if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
-                    job.is_canceling = false;
-                }
-                return;
-            }
-        };
-        info!(%job, status = result.status().as_str_name(), "job ended");
-        let key = result_key(&result);
-        let before = self.jobs.insert(job, Entry::Ended { key, result });
-        if let Some(Entry::Running { control, .. }) = before {
-            self.tasks.spawn(async move {
-                control.result_written().await;
-                Event::Done
-            });
-        }
-        self.start_cleanup(job);
-    }
-
-    fn start_cleanup(&mut self, job: JobId) {
-        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else {
-            return;
-        };
-        let remove = result.remove.clone().unwrap_or_default();
-        let cleaner = self.context.cleaner.clone();
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            if let Err(failure) = store.clean_parts(job, &remove.parts).await {
-                // The term is over: the next one resumes the cleanup.
-                warn!(%job, %failure, "the parts of a graph could not be removed");
-                return Event::Done;
-            }
-            cleaner.run(job, &remove).await;
-            Event::CleanedUp { job }
-        });
-    }
-
-    fn on_cleaned_up(&mut self, job: JobId) {
-        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else {
-            return;
-        };
-        let clean = pb::JobResult {
-            dirty: false,
-            // A TaskExecutor that was cut off may still write there: looked at once more when the result goes.
-            remove: result.remove.as_ref().map(|remove| pb::Cleanup {
-                blobs: Vec::new(),
-                parts: Vec::new(),
-                sink_directories: remove.sink_directories.clone(),
-            }),
-            ..(**result).clone()
-        };
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            let result = store.put_clean_result(&clean).await;
-            Event::MarkedClean { job, result }
         });
     }
 
@@ -553,59 +463,6 @@ impl DispatcherActor {
         self.tasks.spawn(async move {
             let _ = reply.send(answer.await);
             Event::Done
-        });
-    }
-
-    /// The results of these jobs are gone.
-    fn forget(&mut self, expired: &[JobId]) {
-        self.is_expiring = false;
-        for job in expired {
-            self.jobs.remove(job);
-        }
-    }
-
-    /// One removal at a time: a second one could come after another job with the same id.
-    fn expire_results(&mut self) {
-        if self.is_expiring {
-            return;
-        }
-        let retention_ms =
-            u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
-        let now = wall_clock_ms();
-        let is_expired = |entry: &Entry| match entry {
-            Entry::Ended { result, .. } => core::is_expired(result, now, retention_ms),
-            Entry::Persisting { .. }
-            | Entry::Running { .. }
-            | Entry::Rebuilding { .. }
-            | Entry::Quarantined { .. } => false,
-        };
-        let expired = self.jobs.iter().filter(|(_, entry)| is_expired(entry));
-        let jobs: Vec<JobId> = expired.map(|(job, _)| *job).collect();
-        if jobs.is_empty() {
-            return;
-        }
-        self.is_expiring = true;
-        let leftovers: Vec<(JobId, pb::Cleanup)> = jobs
-            .iter()
-            .filter_map(|job| match self.jobs.get(job) {
-                Some(Entry::Ended { result, .. }) => Some((*job, result.remove.clone()?)),
-                Some(
-                    Entry::Persisting { .. }
-                    | Entry::Running { .. }
-                    | Entry::Rebuilding { .. }
-                    | Entry::Quarantined { .. },
-                )
-                | None => None,
-            })
-            .collect();
-        let cleaner = self.context.cleaner.clone();
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            for (job, remove) in &leftovers {
-                cleaner.run_once(*job, remove).await;
-            }
-            let result = store.delete_results(&jobs).await;
-            Event::Expired { jobs, result }
         });
     }
 }

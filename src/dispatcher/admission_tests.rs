@@ -400,6 +400,7 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
         ..pb::JobState::default()
     };
     let unreadable = RecoveredJob::Unreadable {
+        kind: pb::QuarantineKind::Unreadable,
         reason: "bit rot".to_owned(),
         state: Some(Box::new(state)),
     };

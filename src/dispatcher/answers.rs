@@ -45,15 +45,15 @@ impl DispatcherActor {
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
             Some(Entry::Quarantined { job: quarantined }) if quarantined.has_ended => {
-                let text = format!("job {job}: {}", quarantined.reason);
+                let text = format!("job {job}: {}", quarantined.quarantine.reason);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
-            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_canceling => {
-                let text = format!("job {job} is being cancelled");
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.is_busy => {
+                let text = format!("something is being written about job {job}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));
             }
             Some(Entry::Quarantined { job: quarantined }) => {
-                quarantined.is_canceling = true;
+                quarantined.is_busy = true;
                 let result = quarantined.canceled_result(job);
                 self.cancel_quarantined(job, result, reply);
             }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use tanist_proto::id::JobId;
 use tracing::warn;
 
-use super::job_store::{JobStore, JobStoreError, RecoveredJob};
+use super::job_store::{JobStore, JobStoreError};
+use super::recovery::RecoveredJob;
 use crate::gateway::{Departure, JobMasterControl, ResourceRequirementsGateway};
 
 /// So many JobMasters of a job may break in a term.
@@ -20,15 +21,25 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// How often the JobMaster of a job broke in this term.
 #[derive(Debug, Default)]
 pub(super) struct Breakages {
-    count: BTreeMap<JobId, u32>,
+    times: BTreeMap<JobId, Vec<u64>>,
 }
 
 impl Breakages {
     /// Another one broke: how many it are.
-    pub(super) fn note(&mut self, job: JobId) -> u32 {
-        let count = self.count.entry(job).or_default();
-        *count = count.saturating_add(1);
-        *count
+    pub(super) fn note(&mut self, job: JobId, now_ms: u64) -> u32 {
+        let times = self.times.entry(job).or_default();
+        times.push(now_ms);
+        u32::try_from(times.len()).unwrap_or(u32::MAX)
+    }
+
+    /// When they broke: milliseconds since 1970.
+    pub(super) fn times(&self, job: JobId) -> &[u64] {
+        self.times.get(&job).map_or(&[], Vec::as_slice)
+    }
+
+    /// Begins anew with a job.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.times.remove(&job);
     }
 }
 

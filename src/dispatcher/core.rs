@@ -34,8 +34,15 @@ pub enum Known<'a> {
     Nothing,
     /// It is being persisted.
     Persisting(&'a SubmissionKey),
-    /// It is there: running, ended or quarantined.
+    /// It is there: running or quarantined.
     Accepted(&'a SubmissionKey),
+    /// It has ended, and its result is kept.
+    Ended {
+        /// By which submission it ran.
+        key: &'a SubmissionKey,
+        /// Whether what it left is still being removed.
+        dirty: bool,
+    },
 }
 
 /// What becomes of a submission.
@@ -47,6 +54,8 @@ pub enum Admission {
     Join,
     /// It gets the answer of an earlier try: acknowledged.
     Repeated,
+    /// The same, when what the job left is removed.
+    RepeatedWhenClean,
 }
 
 /// Decides about a submission that arrives at `now_ms`.
@@ -55,7 +64,13 @@ pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayR
     match known {
         Known::Persisting(key) if same(key) => Ok(Admission::Join),
         Known::Accepted(key) if same(key) => Ok(Admission::Repeated),
-        Known::Persisting(key) | Known::Accepted(key) => {
+        // Whoever asks for the same graph under the same id asks for its result.
+        Known::Ended { key, dirty } if key.digest == submission.key.digest => Ok(if dirty {
+            Admission::RepeatedWhenClean
+        } else {
+            Admission::Repeated
+        }),
+        Known::Persisting(key) | Known::Accepted(key) | Known::Ended { key, .. } => {
             let what = if key.digest == submission.key.digest {
                 "another submission of the same graph"
             } else {
@@ -121,6 +136,22 @@ mod tests {
             admit(&first, Known::Accepted(&first.key), 50),
             Ok(Admission::Repeated)
         );
+    }
+
+    #[test]
+    fn the_same_graph_under_the_id_of_an_ended_job_gets_its_result_and_another_one_is_refused() {
+        let (first, later, other) = (submission("t", 1), submission("u", 1), submission("u", 2));
+        let ended = |dirty| Known::Ended {
+            key: &first.key,
+            dirty,
+        };
+        for asked in [&first, &later] {
+            assert_eq!(admit(asked, ended(false), 500), Ok(Admission::Repeated));
+            let waits = admit(asked, ended(true), 500);
+            assert_eq!(waits, Ok(Admission::RepeatedWhenClean));
+        }
+        let refusal = admit(&other, ended(true), 50);
+        assert!(matches!(refusal, Err(GatewayError::Conflict(_))));
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::core::SubmissionKey;
 use super::handle::Reply;
+use super::quarantine::Quarantined;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 
 /// A job.
@@ -15,66 +15,29 @@ use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 pub(super) enum Entry {
     Persisting {
         key: SubmissionKey,
+        name: String,
         waiting: Vec<Reply<pb::SubmitJobResponse>>,
     },
     Running {
         key: SubmissionKey,
+        name: String,
         control: Arc<dyn JobMasterControl>,
     },
-    /// Its JobMaster broke; the job is read again for another one.
-    Rebuilding { key: SubmissionKey },
+    /// It has no JobMaster at present: the last one broke, or its turn has not come. The job is read again for another one.
+    Rebuilding {
+        key: SubmissionKey,
+        name: String,
+        why: &'static str,
+    },
     /// Globally terminal; the result is being written, cleaned up after, or clean.
     Ended {
         key: SubmissionKey,
         result: Box<pb::JobResult>,
+        /// Submissions of the same job that came before all of it was cleaned up.
+        waiting: Vec<Reply<pb::SubmitJobResponse>>,
     },
-    /// Its records can't be read.
+    /// Set aside.
     Quarantined { job: Box<Quarantined> },
-}
-
-/// A job whose records can't be read.
-#[derive(Debug, Clone)]
-pub(super) struct Quarantined {
-    pub(super) key: SubmissionKey,
-    pub(super) name: String,
-    pub(super) sink_directories: Vec<String>,
-    /// There is a result, only that it can't be read.
-    pub(super) has_ended: bool,
-    /// The result of its cancellation is being written.
-    pub(super) is_canceling: bool,
-    pub(super) reason: String,
-}
-
-impl Quarantined {
-    pub(super) fn canceled_result(&self, job: JobId) -> pb::JobResult {
-        pb::JobResult {
-            job_id: job.to_string(),
-            name: self.name.clone(),
-            status: pb::JobStatus::Canceled.into(),
-            cause: self.reason.clone(),
-            ended_at_ms: wall_clock_ms(),
-            dirty: true,
-            remove: Some(pb::Cleanup {
-                blobs: Vec::new(),
-                parts: Vec::new(),
-                sink_directories: self.sink_directories.clone(),
-            }),
-            submission_token: self.key.token.clone(),
-            graph_digest: self.key.digest.clone(),
-            details: Some(self.details(job)),
-            ..pb::JobResult::default()
-        }
-    }
-
-    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
-        pb::JobDetails {
-            job_id: job.to_string(),
-            name: self.name.clone(),
-            status: pb::JobStatus::Suspended.into(),
-            quarantine: self.reason.clone(),
-            ..pb::JobDetails::default()
-        }
-    }
 }
 
 /// The description of a job, whatever its entry.
@@ -84,9 +47,19 @@ pub(super) fn describe(
 ) -> impl Future<Output = GatewayResult<pb::JobDetails>> + Send + use<> {
     let (known, control) = match entry {
         Entry::Running { control, .. } => (None, Some(control.clone())),
-        Entry::Persisting { .. } => (Some(bare_details(job, pb::JobStatus::Initializing)), None),
-        Entry::Rebuilding { .. } => (Some(bare_details(job, pb::JobStatus::Reconciling)), None),
-        Entry::Ended { result, .. } => (Some(ended_details(result)), None),
+        Entry::Persisting { name, .. } => {
+            let why = (pb::HindranceKind::Store, "its submission is being written");
+            let details = bare_details(job, name, pb::JobStatus::Initializing, why);
+            (Some(details), None)
+        }
+        Entry::Rebuilding { name, why, .. } => {
+            let why = (pb::HindranceKind::Recovering, *why);
+            let details = bare_details(job, name, pb::JobStatus::Reconciling, why);
+            (Some(details), None)
+        }
+        Entry::Ended {
+            result, waiting, ..
+        } => (Some(ended_details(result, waiting.len())), None),
         Entry::Quarantined { job: quarantined } => (Some(quarantined.details(job)), None),
     };
     async move {
@@ -98,21 +71,50 @@ pub(super) fn describe(
     }
 }
 
-pub(super) fn bare_details(job: JobId, status: pb::JobStatus) -> pb::JobDetails {
+fn bare_details(
+    job: JobId,
+    name: &str,
+    status: pb::JobStatus,
+    (kind, text): (pb::HindranceKind, &str),
+) -> pb::JobDetails {
     pb::JobDetails {
         job_id: job.to_string(),
+        name: name.to_owned(),
         status: status.into(),
+        hindrances: vec![pb::Hindrance {
+            kind: kind.into(),
+            text: text.to_owned(),
+            ..pb::Hindrance::default()
+        }],
         ..pb::JobDetails::default()
     }
 }
 
-pub(super) fn ended_details(result: &pb::JobResult) -> pb::JobDetails {
+fn ended_details(result: &pb::JobResult, waiting: usize) -> pb::JobDetails {
     let mut details = result.details.clone().unwrap_or_default();
     details.job_id = result.job_id.clone();
     details.name = result.name.clone();
     details.status = result.status;
     details.ended_at_ms = result.ended_at_ms;
     details.cleaning_up = result.dirty;
+    details.hindrances.clear();
+    if result.dirty {
+        let text = match waiting {
+            0 => "what it left is being removed".to_owned(),
+            1 => {
+                "what it left is being removed; a submission with its id waits for that".to_owned()
+            }
+            _ => format!(
+                "what it left is being removed; {waiting} submissions with its id wait for that"
+            ),
+        };
+        details.hindrances.push(pb::Hindrance {
+            kind: pb::HindranceKind::CleaningUp.into(),
+            text,
+            since_ms: result.ended_at_ms,
+            ..pb::Hindrance::default()
+        });
+    }
     details
 }
 

@@ -11,6 +11,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::core::{Submission, SubmissionKey};
+use crate::dataflow::operator::custom::unknown_operators;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
 use crate::job::{has_expressions, validate_job_graph};
@@ -60,6 +61,16 @@ pub(super) enum Command {
         resource_id: ResourceId,
         reply: Reply<pb::Ack>,
     },
+    ResolveQuarantine {
+        job: JobId,
+        action: pb::QuarantineAction,
+        reply: Reply<pb::Ack>,
+    },
+    /// These are read and started: their turn has come.
+    StartSuspects {
+        jobs: Vec<JobId>,
+        reply: Reply<()>,
+    },
     Turn {
         reply: Reply<()>,
     },
@@ -92,6 +103,8 @@ impl Command {
             Command::TaskManagers { reply } => drop(reply.send(Err(error))),
             Command::Consistent(command) => command.refuse(error),
             Command::DrainTaskManager { reply, .. } => drop(reply.send(Err(error))),
+            Command::ResolveQuarantine { reply, .. } => drop(reply.send(Err(error))),
+            Command::StartSuspects { reply, .. } => drop(reply.send(Err(error))),
             Command::Turn { reply } => drop(reply.send(Err(error))),
             Command::Stop { reply } => drop(reply.send(())),
         }
@@ -141,6 +154,12 @@ impl DispatcherHandle {
     /// What TaskExecutors of this job talk to. `NotFound` if it has ended or never was.
     pub async fn job_master(&self, job: JobId) -> GatewayResult<Arc<dyn JobMasterGateway>> {
         self.ask(|reply| Command::JobMaster { job, reply }).await
+    }
+
+    /// Starts jobs that were recovered as suspects. Answered when their JobMasters are there, or it is known why not.
+    pub async fn start_suspects(&self, jobs: Vec<JobId>) -> GatewayResult<()> {
+        self.ask(|reply| Command::StartSuspects { jobs, reply })
+            .await
     }
 
     /// The same of several jobs, in their order; none where [`DispatcherHandle::job_master`] has to tell why.
@@ -214,6 +233,9 @@ fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
     let job = job_of(&graph.job_id)?;
     validate_job_graph(&graph).map_err(|error| GatewayError::Invalid(error.to_string()))?;
+    if let Some(unknown) = unknown_operators(&graph) {
+        return Err(GatewayError::Invalid(unknown));
+    }
     let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
     let key = SubmissionKey {
         token: request.submission_token,
@@ -289,6 +311,20 @@ impl DispatcherGateway for DispatcherHandle {
             .parse()
             .map_err(|error| GatewayError::Invalid(format!("{error}")))?;
         self.ask(|reply| Command::DrainTaskManager { resource_id, reply })
+            .await
+    }
+
+    async fn resolve_quarantine(
+        &self,
+        request: pb::ResolveQuarantineRequest,
+    ) -> GatewayResult<pb::Ack> {
+        let job = job_of(&request.job_id)?;
+        let action = request.action();
+        if action == pb::QuarantineAction::Unspecified {
+            let text = "say what is to become of the quarantined job".to_owned();
+            return Err(GatewayError::Invalid(text));
+        }
+        self.write(|reply| Command::ResolveQuarantine { job, action, reply })
             .await
     }
 }

@@ -1,4 +1,4 @@
-//! A term's jobs in the store: what is written in one transaction, and what recovery finds.
+//! A term's jobs in the store: what is written in one transaction. What recovery finds is in `recovery.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,9 @@ use async_trait::async_trait;
 use prost::Message;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
-use tanist_ha::jobs::store::{Prepared, Record, RecordStore, Stored};
+use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
-use tanist_ha::store::cache::Records;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{Change, CoordinationStore, Write};
 use tanist_ha::{Error, Outcome};
@@ -69,36 +68,6 @@ impl From<JobStoreError> for GatewayError {
     }
 }
 
-/// What recovery finds.
-#[derive(Debug, Default)]
-pub struct RecoveredJobs {
-    /// Jobs that are not terminal.
-    pub jobs: Vec<(JobId, RecoveredJob)>,
-    /// Jobs that ended, clean or not.
-    pub results: Vec<(JobId, pb::JobResult)>,
-    /// Jobs that ended, with results that can't be read, and why.
-    pub unreadable_results: Vec<(JobId, String)>,
-}
-
-/// A job that is not terminal.
-#[derive(Debug)]
-pub enum RecoveredJob {
-    /// Both records are there.
-    Readable {
-        /// What is to run.
-        graph: Box<pb::JobGraph>,
-        /// How far it is.
-        state: Box<pb::JobState>,
-    },
-    /// One of them is missing or can't be read.
-    Unreadable {
-        /// Why.
-        reason: String,
-        /// The state, if at least that can be read.
-        state: Option<Box<pb::JobState>>,
-    },
-}
-
 /// Writes and reads the records of one term's jobs.
 #[derive(Debug)]
 pub struct JobStore {
@@ -113,7 +82,13 @@ pub struct JobStore {
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 4] = [Kind::Graphs, Kind::Parts, Kind::States, Kind::Results];
+    pub const KINDS: [Kind; 5] = [
+        Kind::Graphs,
+        Kind::Parts,
+        Kind::States,
+        Kind::Results,
+        Kind::Applications,
+    ];
 
     /// The jobs of the term whose pipeline this is.
     pub fn new(records: RecordStore, pipeline: CommitPipeline, epoch: Epoch) -> JobStore {
@@ -243,111 +218,6 @@ impl JobStore {
         Ok(())
     }
 
-    /// Every job, from the records as they were proven to be at the beginning of the term.
-    pub async fn recover(&self, records: &Records) -> Result<RecoveredJobs, Error> {
-        let (graphs, states, results) = tokio::try_join!(
-            self.records.decode::<GraphRecord>(records),
-            self.records.decode::<StateRecord>(records),
-            self.records.decode::<ResultRecord>(records),
-        )?;
-        let mut recovered = RecoveredJobs::default();
-        for (name, result) in results {
-            match (name.as_str().parse(), result) {
-                (Ok(job), Ok(stored)) => {
-                    self.note_blob(job, Kind::Results, stored.blob);
-                    recovered.results.push((job, stored.record.0));
-                }
-                (Ok(job), Err(error)) => {
-                    let unreadable = (job, error.to_string());
-                    recovered.unreadable_results.push(unreadable);
-                }
-                (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
-            }
-        }
-        let mut states: BTreeMap<Name, _> = states.into_iter().collect();
-        for (name, graph) in graphs {
-            let state = states.remove(&name);
-            let Ok(job) = name.as_str().parse::<JobId>() else {
-                warn!(%name, "a graph that is no job's is ignored");
-                continue;
-            };
-            let readable = self.recovered_job(job, Some(graph), state);
-            recovered.jobs.push((job, readable));
-        }
-        for (name, state) in states {
-            let Ok(job) = name.as_str().parse::<JobId>() else {
-                continue;
-            };
-            let unreadable = self.recovered_job(job, None, Some(state));
-            recovered.jobs.push((job, unreadable));
-        }
-        Ok(recovered)
-    }
-
-    /// Reads a job of this term again, after all that was to be written before. Waits for the store as long as the term
-    /// lasts.
-    pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
-        let name = name_of(job);
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-        loop {
-            // What a JobMaster had under way when it ended is before this, or was never sent.
-            match self.pipeline.commit(Vec::new()).await {
-                // Refused after all that came before it.
-                Ok(_) | Err(CommitError::OutOfSpace(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let graph = self.records.get::<GraphRecord>(&name).await;
-            let state = self.records.get::<StateRecord>(&name).await;
-            let passes = |error: &Error| error.outcome() != Outcome::Fatal;
-            let failure = graph.as_ref().err().or(state.as_ref().err());
-            match failure.filter(|error| passes(error)) {
-                Some(error) => warn!(%job, %error, "a job can't be read again at present"),
-                None => return Ok(self.recovered_job(job, graph.transpose(), state.transpose())),
-            }
-            tokio::time::sleep(backoff.next_delay()).await;
-        }
-    }
-
-    fn recovered_job(
-        &self,
-        job: JobId,
-        graph: Option<Result<Stored<GraphRecord>, Error>>,
-        state: Option<Result<Stored<StateRecord>, Error>>,
-    ) -> RecoveredJob {
-        let missing = |kind: &str| format!("{kind}/{job} is missing");
-        let state = match state {
-            Some(Ok(stored)) => {
-                self.note_blob(job, Kind::States, stored.blob);
-                Ok(Box::new(stored.record.0))
-            }
-            Some(Err(error)) => Err(error.to_string()),
-            None => Err(missing("states")),
-        };
-        let graph = match graph {
-            Some(Ok(stored)) => {
-                self.note_blob(job, Kind::Graphs, stored.blob);
-                self.lock_parts().note(job, stored.parts);
-                Ok(Box::new(stored.record.0))
-            }
-            Some(Err(error)) => {
-                self.lock_parts().note_unreadable(job);
-                Err(error.to_string())
-            }
-            None => Err(missing("graphs")),
-        };
-        match (graph, state) {
-            (Ok(graph), Ok(state)) => RecoveredJob::Readable { graph, state },
-            (Err(reason), state) => {
-                let state = state.ok();
-                RecoveredJob::Unreadable { reason, state }
-            }
-            (Ok(_), Err(reason)) => {
-                let state = None;
-                RecoveredJob::Unreadable { reason, state }
-            }
-        }
-    }
-
     async fn prepare<T: Record>(&self, job: JobId, record: T) -> Result<Prepared, JobStoreError> {
         let prepared = self
             .records
@@ -377,7 +247,7 @@ impl JobStore {
         }
     }
 
-    fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
+    pub(super) fn note_blob(&self, job: JobId, kind: Kind, blob: Option<Name>) {
         if let Some(blob) = blob {
             self.lock_blobs().insert((job, kind), blob);
         }
@@ -425,7 +295,7 @@ fn shortened(cause: &str) -> String {
     cause.chars().take(4096).collect()
 }
 
-fn name_of(job: JobId) -> Name {
+pub(super) fn name_of(job: JobId) -> Name {
     Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
 }
 

@@ -8,7 +8,7 @@
 //!                 '- refused    |                   |  written | finished
 //!   recovery -------------------+-------------------|----------'
 //!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
-//!                 '---> Quarantined (its records can't be read; touches no other job)
+//!                 '---> Quarantined (can't be read or led; touches no other job) -- retry --> Running, delete --> Ending
 //! ```
 //!
 //! What a crash leaves behind, step by step:
@@ -31,10 +31,13 @@ mod cleanup;
 mod commits;
 pub mod core;
 mod denials;
+mod ending;
 mod entry;
 mod handle;
 pub mod job_store;
 mod parts;
+mod quarantine;
+mod recovery;
 #[cfg(test)]
 mod store_trouble_tests;
 mod submissions;
@@ -46,4 +49,5 @@ mod tests;
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
 pub use cleanup::{Cleaner, SinkCleaner};
 pub use handle::DispatcherHandle;
-pub use job_store::{JobStore, JobStoreError, RecoveredJob, RecoveredJobs};
+pub use job_store::{JobStore, JobStoreError};
+pub use recovery::{Caution, RecoveredJob, RecoveredJobs};

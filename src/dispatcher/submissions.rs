@@ -28,9 +28,13 @@ impl DispatcherActor {
         let known = match self.jobs.get(&submission.job) {
             None => Known::Nothing,
             Some(Entry::Persisting { key, .. }) => Known::Persisting(key),
-            Some(
-                Entry::Running { key, .. } | Entry::Rebuilding { key } | Entry::Ended { key, .. },
-            ) => Known::Accepted(key),
+            Some(Entry::Running { key, .. } | Entry::Rebuilding { key, .. }) => {
+                Known::Accepted(key)
+            }
+            Some(Entry::Ended { key, result, .. }) => Known::Ended {
+                key,
+                dirty: result.dirty,
+            },
             Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
         };
         let job = submission.job;
@@ -41,6 +45,7 @@ impl DispatcherActor {
             Ok(Admission::Repeated) => {
                 let _ = reply.send(Ok(accepted(job, true)));
             }
+            Ok(Admission::RepeatedWhenClean) => self.wait_for_cleanup(job, reply),
             Ok(Admission::Join) => {
                 if let Some(Entry::Persisting { waiting, .. }) = self.jobs.get_mut(&job) {
                     waiting.push(reply);
@@ -56,6 +61,7 @@ impl DispatcherActor {
                     job,
                     Entry::Persisting {
                         key,
+                        name: submission.graph.name.clone(),
                         waiting: vec![reply],
                     },
                 );

@@ -5,7 +5,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
-use super::{JobStore, RecoveredJobs};
+use super::{Caution, JobStore, RecoveredJobs};
 use crate::job::{CompileOptions, JobBuilder};
 
 /// The job of most tests.
@@ -69,7 +69,10 @@ pub(super) async fn recovered(store: &JobStore) -> RecoveredJobs {
         let mut cache = WarmCache::new(coordination.clone(), options, watch::Sender::default());
         // What is written meanwhile refutes the proof.
         if let Ok(proven) = cache.prove(&incarnation, guard.change).await {
-            return store.recover(&proven.records).await.expect("readable");
+            return store
+                .recover(&proven.records, &Caution::default())
+                .await
+                .expect("readable");
         }
         tokio::task::yield_now().await;
     }

@@ -545,3 +545,40 @@ async fn a_job_whose_result_cannot_be_read_is_not_run_again() {
     assert!(matches!(refused, GatewayError::Conflict(_)), "{refused:?}");
     assert!(lock(&b.world.job_masters).is_empty());
 }
+
+/// A job that has ended, with a store that takes so long for each write.
+async fn just_ended(delay: Duration) -> Leader {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    a.records.faults().delay(delay);
+    a.end_last(End::Result(Box::new(result_of(JOB))));
+    a.wait_for(JOB, pb::JobStatus::Finished).await;
+    assert!(a.describe(JOB).await.expect("known").cleaning_up);
+    a
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_submission_of_a_job_that_just_ended_is_answered_when_nothing_of_that_is_left() {
+    let a = just_ended(Duration::from_secs(1)).await;
+    let answer = a.submit(JOB).await.expect("the result is its answer");
+    assert!(answer.repeated);
+    let details = a.describe(JOB).await.expect("known");
+    assert!(!details.cleaning_up && details.hindrances.is_empty());
+    assert_eq!(lock(&a.world.job_masters).len(), 1, "it did not run again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_submission_does_not_wait_for_a_cleanup_that_takes_too_long() {
+    let a = just_ended(Duration::from_secs(60)).await;
+    let asked = tokio::time::Instant::now();
+    let (answer, waiting) = tokio::join!(a.submit(JOB), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        a.describe(JOB).await.expect("known")
+    });
+    assert!(answer.expect("the result is its answer").repeated);
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    let text = &waiting.hindrances[0].text;
+    assert!(text.contains("a submission with its id waits"), "{text}");
+    assert!(a.describe(JOB).await.expect("known").cleaning_up);
+}

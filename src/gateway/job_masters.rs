@@ -5,13 +5,18 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::time::timeout;
 
 use super::{Components, GatewayResult, JobMasterGateway};
+
+/// A JobMaster that takes longer, because it is still being built, does not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What TaskExecutors ask of several JobMasters of one process at once.
 #[async_trait]
@@ -59,10 +64,13 @@ async fn register(
 ) -> pb::RegistrationOutcome {
     use pb::registration_outcome::Outcome;
     let outcome = match job_master {
-        Some(job_master) => match job_master.register_task_manager(registration).await {
-            Ok(response) => Outcome::Response(response),
-            Err(error) => Outcome::Failed(error.to_string()),
-        },
+        Some(job_master) => {
+            match timeout(PATIENCE, job_master.register_task_manager(registration)).await {
+                Ok(Ok(response)) => Outcome::Response(response),
+                Ok(Err(error)) => Outcome::Failed(error.to_string()),
+                Err(_elapsed) => Outcome::Failed("the JobMaster is not ready yet".to_owned()),
+            }
+        }
         None => Outcome::Failed("the job has no JobMaster at present".to_owned()),
     };
     pb::RegistrationOutcome {

@@ -403,6 +403,7 @@ forward_all! { DispatcherGateway, "Dispatcher",
     describe_cluster(DescribeClusterRequest) -> ClusterOverview;
     list_task_managers(ListTaskManagersRequest) -> ListTaskManagersResponse;
     drain_task_manager(DrainTaskManagerRequest) -> Ack;
+    resolve_quarantine(ResolveQuarantineRequest) -> Ack;
 }
 
 forward_all! { ResourceManagerGateway, "ResourceManager",

@@ -134,6 +134,11 @@ pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::DrainTaskManagerRequest,
     ) -> GatewayResult<pb::Ack>;
+    /// Leads a quarantined job again, or ends it. `Conflict`: it is not quarantined, or not to be helped.
+    async fn resolve_quarantine(
+        &self,
+        request: pb::ResolveQuarantineRequest,
+    ) -> GatewayResult<pb::Ack>;
 }
 
 /// What TaskExecutors ask of the leading ResourceManager.

@@ -5,6 +5,9 @@
 //! caller's wake-up ends a delay at once, and an attempt that takes longer than the first timeout: its message may have been
 //! lost long ago. It is cancelled by dropping it, with which a late answer is dropped as well.
 //!
+//! The first timeout is long. A message does not get lost on a connection that stands, it waits, and the next one would wait
+//! behind it. What is given up while the other side gets to it is a registration there which nobody here holds to.
+//!
 //! Registrations are numbered, and the other side takes none at or below the highest that it has seen. It says which one
 //! that is; the caller's next attempt, which follows at once, is to have a higher one.
 
@@ -22,7 +25,7 @@ use super::{GatewayError, GatewayResult};
 /// How long attempts and the delays between them take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistrationOptions {
-    /// `cluster.registration.initial-timeout`: of the first attempt, and the first delay after an error.
+    /// `cluster.registration.initial-timeout`: of the first attempt.
     pub initial_timeout: Duration,
     /// `cluster.registration.max-timeout`.
     pub max_timeout: Duration,
@@ -35,13 +38,16 @@ pub struct RegistrationOptions {
 impl Default for RegistrationOptions {
     fn default() -> RegistrationOptions {
         RegistrationOptions {
-            initial_timeout: Duration::from_millis(100),
+            initial_timeout: Duration::from_secs(10),
             max_timeout: Duration::from_secs(30),
             error_delay: Duration::from_secs(10),
             refused_delay: Duration::from_secs(30),
         }
     }
 }
+
+/// The first delay after an error.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
 
 /// The longest delay after "not yet".
 const NOT_YET_DELAY: Duration = Duration::from_secs(1);
@@ -158,7 +164,7 @@ where
     F: Future<Output = GatewayResult<Answer<S>>>,
 {
     let mut timeout = options.initial_timeout;
-    let mut error_delay = options.initial_timeout.min(options.error_delay);
+    let mut error_delay = FIRST_DELAY.min(options.error_delay);
     let mut was_too_low = false;
     loop {
         let mut is_woken = false;
@@ -174,7 +180,7 @@ where
                     () = wake.notified() => {
                         is_woken = true;
                         timeout = options.initial_timeout;
-                        error_delay = options.initial_timeout.min(options.error_delay);
+                        error_delay = FIRST_DELAY.min(options.error_delay);
                         until = until.min(begun + timeout);
                     }
                 }
@@ -238,7 +244,7 @@ where
             () = tokio::time::sleep(jittered(delay)) => {}
             () = wake.notified() => {
                 timeout = options.initial_timeout;
-                error_delay = options.initial_timeout.min(options.error_delay);
+                error_delay = FIRST_DELAY.min(options.error_delay);
             }
         }
     }
@@ -257,6 +263,13 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+
+    fn impatient() -> RegistrationOptions {
+        RegistrationOptions {
+            initial_timeout: Duration::from_millis(100),
+            ..RegistrationOptions::default()
+        }
+    }
 
     /// Registers against scripted answers (`None`: never answered); gives the result and when each attempt began.
     async fn run(
@@ -279,7 +292,7 @@ mod tests {
                 }
             }
         };
-        let result = register(&RegistrationOptions::default(), "rm", wake, attempt).await;
+        let result = register(&impatient(), "rm", wake, attempt).await;
         let begun = begun.borrow().clone();
         (result, begun)
     }
@@ -419,6 +432,29 @@ mod tests {
         let ring = async {
             for _ in 0..8 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
+                wake.notify_one();
+            }
+        };
+        let options = impatient();
+        let (result, ()) = tokio::join!(register(&options, "rm", &wake, attempt), ring);
+        assert_eq!(result, Registered::Success(1));
+        assert_eq!(*asked.borrow(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_takes_seconds_is_waited_for_whoever_wakes_it() {
+        let wake = Notify::new();
+        let asked = RefCell::new(0);
+        let attempt = || {
+            *asked.borrow_mut() += 1;
+            async {
+                tokio::time::sleep(Duration::from_secs(8)).await;
+                Ok(Answer::Success(1))
+            }
+        };
+        let ring = async {
+            for _ in 0..70 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 wake.notify_one();
             }
         };

@@ -20,6 +20,7 @@ use serde_json::Value;
 use tanist_proto::v1;
 
 use super::artifact::ArtifactSpec;
+use super::custom::CustomSpec;
 use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit};
@@ -100,6 +101,11 @@ impl JobBuilder {
         keys: u64,
     ) -> Steps {
         self.begin().datagen(name, rate, count, seed, keys)
+    }
+
+    /// See [`Steps::custom`].
+    pub fn custom(self, name: impl Into<String>, operator: CustomSpec) -> Steps {
+        self.begin().custom(name, operator)
     }
 
     /// See [`Steps::exec_source`].
@@ -297,6 +303,12 @@ impl Steps {
     #[must_use]
     pub fn discard(self, name: impl Into<String>) -> Steps {
         self.step(name, Transformation::Discard)
+    }
+
+    /// An operator that the binary of the application brings.
+    #[must_use]
+    pub fn custom(self, name: impl Into<String>, operator: CustomSpec) -> Steps {
+        self.step(name, Transformation::Custom(operator))
     }
 
     /// The last step reads these steps, whose records are alike, instead of the step before it.

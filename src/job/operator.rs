@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::custom::{CustomRole, CustomSpec};
 use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::spec::{
@@ -113,6 +114,8 @@ pub enum OperatorSpec {
     Aggregate(Aggregate),
     /// Writes records as lines to a TCP server.
     SocketSink(SocketSink),
+    /// An operator that the binary of an application brings.
+    Custom(CustomSpec),
     /// Runs a program that gets records and gives records.
     Exec(Box<ExecSpec>),
     /// Runs a program that gives records.
@@ -207,15 +210,18 @@ impl OperatorSpec {
 
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::FileSource { .. }
-                | OperatorSpec::Datagen { .. }
-                | OperatorSpec::FollowFiles(_)
-                | OperatorSpec::StdinSource {}
-                | OperatorSpec::SocketSource(_)
-                | OperatorSpec::ExecSource(_)
-        )
+        match self {
+            OperatorSpec::Custom(custom) => custom.role == CustomRole::Source,
+            _ => matches!(
+                self,
+                OperatorSpec::FileSource { .. }
+                    | OperatorSpec::Datagen { .. }
+                    | OperatorSpec::FollowFiles(_)
+                    | OperatorSpec::StdinSource {}
+                    | OperatorSpec::SocketSource(_)
+                    | OperatorSpec::ExecSource(_)
+            ),
+        }
     }
 
     /// Whether it can only run once: there is one standard input, and one connection to a server that serves lines.
@@ -228,13 +234,16 @@ impl OperatorSpec {
 
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
-        matches!(
-            self,
-            OperatorSpec::Print { .. }
-                | OperatorSpec::FileSink { .. }
-                | OperatorSpec::Discard {}
-                | OperatorSpec::SocketSink(_)
-                | OperatorSpec::ExecSink(_)
-        )
+        match self {
+            OperatorSpec::Custom(custom) => custom.role == CustomRole::Sink,
+            _ => matches!(
+                self,
+                OperatorSpec::Print { .. }
+                    | OperatorSpec::FileSink { .. }
+                    | OperatorSpec::Discard {}
+                    | OperatorSpec::SocketSink(_)
+                    | OperatorSpec::ExecSink(_)
+            ),
+        }
     }
 }

@@ -9,6 +9,7 @@ use tanist_proto::v1;
 use super::artifact::{self, ArtifactSpec};
 use super::chaining::ChainingOptions;
 use super::compile::CompileOptions;
+use super::custom::{CustomRole, CustomSpec};
 use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit, OperatorSpec};
@@ -110,6 +111,8 @@ pub enum Transformation {
         /// None: over the whole input.
         windows: Option<Windows>,
     },
+    /// See [`super::OperatorSpec::Custom`].
+    Custom(CustomSpec),
     /// See [`super::OperatorSpec::Exec`].
     Exec(Box<ExecSpec>),
     /// See [`super::OperatorSpec::ExecSource`].
@@ -169,6 +172,7 @@ impl Transformation {
             Transformation::Discard => "discard",
             Transformation::Operator(spec) => spec.kind(),
             Transformation::Aggregate { aggregations, .. } => Aggregate::kind(aggregations),
+            Transformation::Custom(_) => "custom",
             Transformation::Exec(_) => "exec",
             Transformation::ExecSource(_) => "exec-source",
             Transformation::ExecSink(_) => "exec-sink",
@@ -178,6 +182,7 @@ impl Transformation {
     /// Whether it has no input.
     pub fn is_source(&self) -> bool {
         match self {
+            Transformation::Custom(custom) => custom.role == CustomRole::Source,
             Transformation::FileSource { .. }
             | Transformation::Datagen { .. }
             | Transformation::ExecSource(_) => true,
@@ -189,6 +194,7 @@ impl Transformation {
     /// Whether it has no output.
     pub fn is_sink(&self) -> bool {
         match self {
+            Transformation::Custom(custom) => custom.role == CustomRole::Sink,
             Transformation::Print { .. }
             | Transformation::FileSink { .. }
             | Transformation::Discard

@@ -43,6 +43,7 @@ impl OperatorSpec {
             OperatorSpec::Watermarks(_) => "watermarks",
             OperatorSpec::Aggregate(spec) => Aggregate::kind(&spec.aggregations),
             OperatorSpec::SocketSink(_) => "socket-sink",
+            OperatorSpec::Custom(_) => "custom",
             OperatorSpec::Exec(_) => "exec",
             OperatorSpec::ExecSource(_) => "exec-source",
             OperatorSpec::ExecSink(_) => "exec-sink",
@@ -74,6 +75,7 @@ impl OperatorSpec {
             | OperatorSpec::FlatMapRegex(_)
             | OperatorSpec::Watermarks(_)
             | OperatorSpec::SocketSink(_)
+            | OperatorSpec::Custom(_)
             | OperatorSpec::Exec(_)
             | OperatorSpec::ExecSource(_)
             | OperatorSpec::ExecSink(_) => None,
@@ -86,6 +88,7 @@ impl OperatorSpec {
             OperatorSpec::FileSource { .. } | OperatorSpec::StdinSource {} => true,
             OperatorSpec::SocketSource(spec) => !spec.reconnect,
             OperatorSpec::Datagen { count, .. } => count.is_some(),
+            OperatorSpec::Custom(custom) => !custom.unbounded,
             OperatorSpec::ExecSource(exec) => !exec.unbounded,
             OperatorSpec::SplitWords { .. }
             | OperatorSpec::Filter { .. }
@@ -158,6 +161,7 @@ impl OperatorSpec {
             OperatorSpec::Watermarks(spec) => problems.extend(spec.problems()),
             OperatorSpec::Aggregate(spec) => problems.extend(spec.problems()),
             OperatorSpec::SocketSink(spec) => problems.extend(spec.problems()),
+            OperatorSpec::Custom(custom) => problems.extend(custom.problems()),
             OperatorSpec::Map { columns } | OperatorSpec::Project { columns } => {
                 problems.extend(self.missing_feature().map(String::from));
                 problems.extend(column_problems(columns));
@@ -242,6 +246,7 @@ impl OperatorSpec {
             OperatorSpec::FlatMapRegex(spec) => spec.output(input),
             OperatorSpec::Watermarks(spec) => spec.output(input),
             OperatorSpec::Aggregate(spec) => spec.output(input),
+            OperatorSpec::Custom(custom) => custom.schema(),
             OperatorSpec::Datagen { .. } => Ok(Schema::of([
                 ("seq", ColumnType::Int64),
                 ("key", ColumnType::Int64),

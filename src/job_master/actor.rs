@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rand::Rng as _;
 use tanist_ha::election::Epoch;
+use tanist_ha::failpoint::failpoint_of;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
@@ -72,6 +73,9 @@ async fn run(
     seen: Seen,
     stop: CancellationToken,
 ) {
+    if context.is_recovered {
+        failpoint_of("job.recover", &context.graph.job_id).await;
+    }
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
     let state = std::mem::take(&mut context.state);

@@ -12,7 +12,7 @@ use super::recovered::{
     RECONCILE_MS, Recovered, both, end, id, location, one_region, placed, report, slot, two_regions,
 };
 use super::restart::RestartStrategy;
-use super::scripted::{Fixture, lock, options, wait_until};
+use super::scripted::{Fixture, Mood, lock, options, wait_until};
 use super::testing::submitted;
 use crate::gateway::persistence::MemoryJobStateStore;
 
@@ -578,4 +578,25 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
     assert_eq!(job.deployed().len(), 0, "one slot is gone");
     job.register("tm0", "1", vec![]);
     assert_eq!(job.deployed().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answers_meanwhile() {
+    let fixture = Fixture::start(options(RestartStrategy::None));
+    let task_executor = fixture.task_executor("tm1");
+    fixture.register("tm1", 1).await.expect("admitted");
+    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    *lock(&task_executor.mood) = Mood::RegistersAnew;
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    *lock(&task_executor.mood) = Mood::Well;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let details = fixture.job_master.describe().await.expect("alive");
+    assert_eq!(
+        (details.status(), details.restarts),
+        (JobStatus::Running, 0)
+    );
+    // One that never does is lost by its silence: it can't say how its tasks end.
+    *lock(&task_executor.mood) = Mood::RegistersAnew;
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
 }

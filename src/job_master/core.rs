@@ -454,7 +454,9 @@ impl JobMasterCore {
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
         for task in &self.execution.regions[region].tasks {
-            self.execution.tasks[*task].execution = Execution::created(generation);
+            let mut execution = Execution::created(generation);
+            execution.note_entered(ExecutionState::Created, self.settled_at_ms);
+            self.execution.tasks[*task].execution = execution;
         }
     }
 

@@ -52,7 +52,14 @@ impl JobMasterCore {
         if status == self.status {
             return;
         }
-        tracing::info!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        // A new leader tells of all jobs at once how they were recovered: ten thousand lines would hold up the takeover itself.
+        let is_recovery = status == pb::JobStatus::Reconciling
+            || self.status == pb::JobStatus::Reconciling && status == pb::JobStatus::Running;
+        if is_recovery {
+            tracing::debug!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        } else {
+            tracing::info!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
+        }
         self.status = status;
         self.statuses.retain(|entered| entered.status() != status);
         self.statuses.push(pb::StatusTimestamp {
@@ -101,6 +108,8 @@ impl JobMasterCore {
             quarantine: String::new(),
             cleaning_up: self.result.is_some(),
             as_of: None,
+            quarantined: None,
+            hindrances: self.hindrances(),
         }
     }
 
@@ -121,6 +130,7 @@ impl JobMasterCore {
             started_at_ms: execution.started_at_ms,
             ended_at_ms: execution.ended_at_ms,
             metrics: execution.metrics,
+            timestamps: execution.timestamps(),
         }
     }
 
@@ -134,6 +144,7 @@ impl JobMasterCore {
         let mut details = self.details();
         details.status = status.into();
         details.ended_at_ms = now_ms;
+        details.hindrances.clear();
         details
             .timestamps
             .retain(|entered| entered.status() != status);

@@ -62,7 +62,12 @@ pub struct Execution {
     pub is_recorded: bool,
     /// What it made for regions that start when it has finished.
     pub output: Output,
+    /// When it entered each state, by number, milliseconds since 1970; 0: it did not, or nobody knows when.
+    entered_ms: [u64; STATES],
 }
+
+/// The number of states.
+const STATES: usize = 10;
 
 impl Execution {
     /// A new attempt.
@@ -81,7 +86,27 @@ impl Execution {
             metrics: None,
             is_recorded: false,
             output: Output::default(),
+            entered_ms: [0; STATES],
         }
+    }
+
+    /// Notes when it entered a state.
+    pub fn note_entered(&mut self, state: ExecutionState, at_ms: u64) {
+        if let Some(entered) = usize::try_from(i32::from(state))
+            .ok()
+            .and_then(|state| self.entered_ms.get_mut(state))
+        {
+            *entered = at_ms;
+        }
+    }
+
+    /// When it entered each state that it is known to have entered, in the order of the states' numbers.
+    pub fn timestamps(&self) -> Vec<pb::ExecutionTimestamp> {
+        let entered = (0_i32..).zip(self.entered_ms);
+        let known = entered.filter(|(_, at_ms)| *at_ms > 0);
+        known
+            .map(|(state, at_ms)| pb::ExecutionTimestamp { state, at_ms })
+            .collect()
     }
 
     /// Whether it ended.

@@ -274,6 +274,7 @@ impl ExecutionGraph {
             return false;
         };
         execution.state = state;
+        execution.note_entered(state, now_ms);
         if state == ExecutionState::Canceling {
             execution.canceling_since_ms = now_ms;
         }

@@ -43,6 +43,7 @@ pub mod execution;
 pub mod execution_graph;
 mod failed_job;
 mod handle;
+mod hindrances;
 mod options;
 mod outputs;
 mod reconciling;

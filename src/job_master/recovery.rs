@@ -12,6 +12,7 @@ impl JobMasterCore {
     /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
     /// and a region that was given up without being placed again gets a new generation.
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
+        self.settled_at_ms = now_ms;
         for region in 0..self.execution.regions.len() {
             let generation = self.record.regions[region].generation;
             self.restore_executions(region)?;
@@ -74,6 +75,8 @@ impl JobMasterCore {
             let execution = &mut self.execution.tasks[task].execution;
             execution.state = ExecutionState::Reconciling;
             execution.started_at_ms = state.placed_at_ms;
+            execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);
+            execution.note_entered(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }
         for end in &self.record.terminal {
@@ -86,6 +89,7 @@ impl JobMasterCore {
             let execution = &mut self.execution.tasks[task].execution;
             execution.state = end.state();
             execution.ended_at_ms = end.ended_at_ms;
+            execution.note_entered(execution.state, end.ended_at_ms);
             execution.cause.clone_from(&end.cause);
             execution.committables.clone_from(&end.committables);
             execution.is_recorded = true;

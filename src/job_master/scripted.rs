@@ -31,6 +31,7 @@ pub(super) enum Mood {
     Silent,
     Unreachable,
     StartedAnew,
+    RegistersAnew,
 }
 
 /// A TaskExecutor that runs what it is given until the test says otherwise.
@@ -60,6 +61,7 @@ impl TaskExecutor {
                 let reason = "no such registration".to_owned();
                 Err(GatewayError::Outdated { epoch: 3, reason })
             }
+            Mood::RegistersAnew => Err(GatewayError::NotYet("registering anew".to_owned())),
         }
     }
 

@@ -96,6 +96,13 @@ impl JobMasterCore {
         let verdict = self.backoff.judge(counters, now_ms, random);
         self.revision += 1;
         for failure in &failures {
+            tracing::warn!(
+                job = self.record.job_id,
+                task = failure.task,
+                task_manager = failure.resource_id,
+                cause = failure.cause,
+                "region failed"
+            );
             self.note_failure(failure.clone(), now_ms);
         }
         match verdict {

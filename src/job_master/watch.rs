@@ -59,6 +59,11 @@ impl JobMasterActor {
             GatewayError::Outdated { epoch, .. } if is_heartbeat && *epoch <= own_epoch => {
                 peer.refused.failed(threshold).then(|| error.to_string())
             }
+            // It lives, has something of the job and is about to register anew: only its silence counts.
+            GatewayError::NotYet(_) if is_heartbeat => {
+                peer.refused.reached();
+                None
+            }
             _ => None,
         }
     }

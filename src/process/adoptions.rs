@@ -14,18 +14,28 @@ use crate::job_master::JobMasterHandle;
 /// The JobMasters of a term's recovered jobs. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Adoptions {
-    job_masters: Arc<Mutex<Vec<JobMasterHandle>>>,
+    lists: Arc<Mutex<Lists>>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Those whose adoptions are not told yet.
+    reconciling: Vec<JobMasterHandle>,
+    /// Those of which nobody has waited for the beginning yet.
+    beginning: Vec<JobMasterHandle>,
 }
 
 impl Adoptions {
     /// This JobMaster was started for a recovered job.
     pub(super) fn started(&self, job_master: &JobMasterHandle) {
-        self.lock().push(job_master.clone());
+        let mut lists = self.lock();
+        lists.reconciling.push(job_master.clone());
+        lists.beginning.push(job_master.clone());
     }
 
     /// Waits until those that were started so far await nothing any more, and lets them go; their adoption together.
     pub(super) async fn reconciled(&self) -> Adoption {
-        let started = std::mem::take(&mut *self.lock());
+        let started = std::mem::take(&mut self.lock().reconciling);
         let waits = started.into_iter();
         let waits = waits.map(|job_master| async move { job_master.reconciled().await });
         let mut waits: FuturesUnordered<_> = waits.collect();
@@ -36,9 +46,16 @@ impl Adoptions {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<JobMasterHandle>> {
-        self.job_masters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Waits until those that were started so far stand, and lets them go: the record names each of them, or it has ended, and not
+    /// its process with it.
+    pub(super) async fn stand(&self) {
+        let started = std::mem::take(&mut self.lock().beginning);
+        for job_master in started {
+            job_master.begun().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

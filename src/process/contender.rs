@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::application::{ApplicationSetup, Ending};
 use super::ha::HaServices;
 use super::peers::{self, PeersHandle, PeersSetup};
 use super::settings;
@@ -52,6 +53,8 @@ pub(super) struct ContenderOptions {
     pub peers: Option<PeersSetup>,
     /// What its blob server serves.
     pub blobs: ServedBlobs,
+    /// Whose cluster this is; none: a session's.
+    pub application: Option<ApplicationSetup>,
 }
 
 /// See the module.
@@ -82,6 +85,10 @@ impl Contender {
     /// The components of the term that it leads, at each moment.
     pub(super) fn components(&self) -> Arc<CurrentTerm> {
         self.current.clone()
+    }
+
+    pub(super) fn application(&self) -> Option<&ApplicationSetup> {
+        self.options.application.as_ref()
     }
 
     pub(super) fn addresses(&self) -> &BTreeMap<String, String> {
@@ -167,6 +174,9 @@ impl Contender {
             sinks: of.sinks.clone(),
             peers: peers.clone(),
             blobs: of.blobs.clone(),
+            application: of.application.clone(),
+            ending: Ending::default(),
+            last_led: Arc::default(),
         };
         let code = lead_term_after_term(&terms, &opened, &mut cache, stop).await;
         if let Some(peers) = peers {
@@ -218,6 +228,11 @@ async fn lead_term_after_term(
                 return ExitCode::Ended;
             }
         };
+        if let Some(end) = services.ending.decided() {
+            give_back(services, opened, std::future::ready(())).await;
+            end.code.log_last_words(&end.cause);
+            return end.code;
+        }
         match ended {
             Ok(()) => rest.reset(),
             Err(error) => {

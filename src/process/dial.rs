@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 
-use crate::dispatcher::{RecoveredJob, RecoveredJobs};
+use crate::dispatcher::RecoveredJobs;
 use crate::gateway::{Connector, GatewayError};
 use crate::job_master::JobMasterHandle;
 
@@ -46,10 +46,7 @@ pub(super) struct Placements {
 impl Placements {
     /// All that recovered jobs were placed on.
     pub(super) fn of(recovered: &RecoveredJobs) -> Placements {
-        Placements::of_states(recovered.jobs.iter().filter_map(|(_, job)| match job {
-            RecoveredJob::Readable { state, .. } => Some(&**state),
-            RecoveredJob::Unreadable { state, .. } => state.as_deref(),
-        }))
+        Placements::of_states(recovered.jobs.iter().filter_map(|(_, job)| job.state()))
     }
 
     /// All that these jobs were placed on.

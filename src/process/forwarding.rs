@@ -73,4 +73,11 @@ impl DispatcherGateway for ForwardingDispatcher {
     ) -> GatewayResult<pb::Ack> {
         self.leader.drain_task_manager(request).await
     }
+
+    async fn resolve_quarantine(
+        &self,
+        request: pb::ResolveQuarantineRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.leader.resolve_quarantine(request).await
+    }
 }

@@ -1,26 +1,33 @@
 //! What is kept of each term under `history/<epoch>`: who led, how the takeover went, how it ended.
 //!
-//! For people, and for the budget of suspicions: nothing of a job rests on it. The leader writes its own term's record,
-//! and again when it knows more; how a term ended is told by its successor's. Fields are only added, each with a default,
-//! so that records of other versions are read. Times are milliseconds; those of phases count from the moment at which the
-//! process was granted leadership.
+//! For people, for the budget of suspicions, and for careful recovery, which finds out of them which job ends its process. The
+//! leader writes its own term's record when it begins, and again when it knows more; how a term ended is told by its
+//! successor's. Fields are only added, each with a default, so that records of other versions are read. Times are
+//! milliseconds; those of phases count from the moment at which the process was granted leadership.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::Result;
 use tanist_ha::election::Epoch;
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::retry::Backoff;
 use tanist_ha::store::cache::{Proof, Proven};
-use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tanist_ha::store::{CoordinationStore, Write};
 use tokio::sync::Mutex;
 use tracing::warn;
 
+use super::careful::LOOKED_AT;
+pub use super::careful::{Suspicion, TermPhase};
 pub use super::peers::takeover::TakeoverRecord;
 
 /// How many terms are remembered.
 const REMEMBERED_TERMS: u64 = 100;
 /// How many records are read at once.
 const PAGE: usize = 500;
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const SLOWEST_RETRY: Duration = Duration::from_secs(5);
 
 /// The value of `history/<epoch>`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -30,7 +37,7 @@ pub struct HistoryRecord {
     pub epoch: u64,
     /// Who led.
     pub process: String,
-    /// When the term was confirmed, by the leader's wall clock since 1970.
+    /// When the term was confirmed, by the leader's wall clock since 1970; before that: when it began.
     pub since_ms: u64,
     /// Jobs that were recovered, not counting those that had ended.
     pub jobs: usize,
@@ -48,6 +55,16 @@ pub struct HistoryRecord {
     /// Tasks that this term had to start anew when it took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_restarted: Option<usize>,
+    /// How far it is; nothing in records of versions that did not write that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<TermPhase>,
+    /// While it recovers: what is known of terms before it that died in recovery.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub suspicion: Suspicion,
+}
+
+fn is_nothing(suspicion: &Suspicion) -> bool {
+    *suspicion == Suspicion::default()
 }
 
 /// What the steps of a takeover took: from the grant to the end of each.
@@ -115,12 +132,10 @@ pub(super) struct TermRecord {
 }
 
 impl TermRecord {
-    /// Begins with what is known when the term is confirmed, and writes that.
-    pub(super) async fn begin(record: HistoryRecord, pipeline: CommitPipeline) -> TermRecord {
+    /// Of what is known when the term begins; not written yet.
+    pub(super) fn new(record: HistoryRecord, pipeline: CommitPipeline) -> TermRecord {
         let record = Mutex::new(record);
-        let begun = TermRecord { record, pipeline };
-        begun.note(|_| {}).await;
-        begun
+        TermRecord { record, pipeline }
     }
 
     /// Changes the record and writes it under the term's fence, one change after the other. A record that can't be written
@@ -132,6 +147,42 @@ impl TermRecord {
             warn!(%error, "the term's history record was not written");
         }
     }
+
+    /// The same for what has to be durable before anything is done: waits for space in the store. An error: the term is over.
+    pub(super) async fn note_surely(
+        &self,
+        change: impl FnOnce(&mut HistoryRecord),
+    ) -> std::result::Result<(), CommitError> {
+        let mut record = self.record.lock().await;
+        change(&mut record);
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            match self.pipeline.commit(record.writes()).await {
+                Err(CommitError::OutOfSpace(error)) => {
+                    warn!(%error, "a careful recovery waits for space in the store");
+                }
+                definite => return definite.map(drop),
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+}
+
+/// The records of the last terms before `epoch`, as many as there are among the epochs that are looked at.
+pub(super) async fn read_before(
+    store: &dyn CoordinationStore,
+    epoch: Epoch,
+) -> Result<Vec<HistoryRecord>> {
+    let epochs = epoch.get().saturating_sub(LOOKED_AT)..epoch.get();
+    let keys: Vec<Key> = epochs.filter(|it| *it > 0).map(key).collect();
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let values = store.get(&keys).await?;
+    let found = keys.iter().zip(values);
+    Ok(found
+        .filter_map(|(key, value)| decode(&key.name, &value?))
+        .collect())
 }
 
 /// One term's record; `None`: there is none, or none that can be read.

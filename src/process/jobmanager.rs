@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::application::ApplicationSetup;
 use super::contender::{Contender, ContenderOptions};
 use super::ha::{self, Backend};
 use super::listen::{self, BindError};
@@ -35,6 +36,14 @@ pub struct JobManager {
 impl JobManager {
     /// Binds the servers; the ports that were really taken are what is published.
     pub async fn bind(configuration: &Configuration) -> Result<JobManager, BindError> {
+        JobManager::bind_for(configuration, None).await
+    }
+
+    /// The same, for a cluster that is an application's and ends with it.
+    pub async fn bind_for(
+        configuration: &Configuration,
+        application: Option<ApplicationSetup>,
+    ) -> Result<JobManager, BindError> {
         let options = Arc::new(configuration.options().clone());
         let manager = &options.jobmanager;
         let key = "jobmanager.rpc.port";
@@ -73,6 +82,7 @@ impl JobManager {
             sinks: Sinks::files(),
             peers: Some(settings::peers(&options, listen::detach(peer)?)),
             blobs: blobs.clone(),
+            application,
         });
         Ok(JobManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
@@ -90,6 +100,11 @@ impl JobManager {
         self.rest.take()
     }
 
+    /// Whose cluster it leads; none: a session's.
+    pub fn application(&self) -> Option<&ApplicationSetup> {
+        self.contender.application()
+    }
+
     /// Where this process is reached: `rpc`, `rest`, `blob`.
     pub fn addresses(&self) -> &BTreeMap<String, String> {
         self.contender.addresses()
@@ -100,7 +115,8 @@ impl JobManager {
         self.contender.view()
     }
 
-    /// Contends, leads and stands by until `stop`; then resigns, so that another process leads at once.
+    /// Contends, leads and stands by until `stop`, or until its application has ended; then resigns, so that another process
+    /// leads at once.
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
         let serving = CancellationToken::new();
         let services = Services::JobManager(self.contender.components());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use tanist_ha::election::Epoch;
@@ -53,6 +53,8 @@ pub(super) struct Launcher {
 #[derive(Default)]
 struct Launched {
     jobs: BTreeSet<String>,
+    /// The term is under way: TaskExecutors that hold tasks of a job may have given up looking for its JobMaster for a while.
+    is_late: bool,
     /// Ends with the term.
     announcing: JoinSet<()>,
 }
@@ -63,12 +65,23 @@ impl Launcher {
         Launcher { services, launched }
     }
 
-    /// A JobMaster was started. If another one of the job broke in this term, the TaskExecutors of the job are connected to that
-    /// one, and are told as soon as the record says so: they register anew at once, not when they miss a heartbeat.
+    /// All that is recovered at the beginning of the term was started.
+    pub(super) fn all_recovered(&self) {
+        self.lock().is_late = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Launched> {
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A JobMaster was started. If it comes late, or another one of the job broke in this term and the TaskExecutors of the
+    /// job are connected to that one, they are told as soon as the record says so: they register anew at once, not when they
+    /// miss a heartbeat.
     fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
-        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut launched = self.lock();
         while launched.announcing.try_join_next().is_some() {}
-        if launched.jobs.insert(job_id.to_owned()) {
+        let is_first = launched.jobs.insert(job_id.to_owned());
+        if is_first && !launched.is_late {
             return;
         }
         let awaiting = Awaiting::default();

@@ -1,6 +1,9 @@
 //! The composition root: the only place that constructs components and wires them.
 
 mod adoptions;
+pub mod application;
+mod attending;
+pub mod careful;
 mod contender;
 pub mod demo;
 mod dial;
@@ -12,6 +15,7 @@ mod jobmanager;
 mod launcher;
 mod listen;
 pub mod peers;
+mod recovering;
 mod settings;
 pub mod shutdown;
 #[cfg(feature = "simulation")]
@@ -27,6 +31,7 @@ mod tests;
 pub mod view;
 mod working_dir;
 
+pub use application::ApplicationSetup;
 pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tanist_ha::clock::wall_clock_ms;
@@ -25,30 +26,32 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::adoptions::Adoptions;
+use super::application::{ApplicationSetup, Ending, Standing};
+use super::attending::{application_standing, attend_application};
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
-use super::peers::takeover::TakeoverRecord;
 use super::peers::{
     HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
     look_for_the_deposed, refusals,
 };
+use super::recovering;
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
 use crate::dispatcher::{
-    Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
+    Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
 };
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(20);
+pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(2);
 
 /// What every term of a process uses.
 #[derive(Debug, Clone)]
@@ -65,6 +68,11 @@ pub(super) struct TermServices {
     /// The other JobManagers; nothing where processes do not watch each other.
     pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
+    pub application: Option<ApplicationSetup>,
+    /// Whether the process is to end.
+    pub ending: Ending,
+    /// The last epoch that this process led.
+    pub last_led: Arc<AtomicU64>,
 }
 
 /// Leads until the term is over. An error: this process can't lead at present, and its term, which still goes on, should
@@ -79,6 +87,8 @@ pub(super) async fn lead(
         reports.recovering(0, 0);
     }
     let ended = lead_on(services, session, cache).await;
+    let epoch = session.epoch().get();
+    services.last_led.fetch_max(epoch, Ordering::Relaxed);
     if let Some(reports) = reports {
         reports.standby();
     }
@@ -97,9 +107,11 @@ struct Begun {
     recovered: RecoveredJobs,
     recovery: Recovery,
     phases: Phases,
+    standing: Standing,
+    record: Arc<TermRecord>,
 }
 
-/// Proves and decodes the records. May be dropped at any point: nothing has been written.
+/// Proves and decodes the records, and says in the term's own that it recovers. May be dropped at any point.
 async fn begin(
     services: &TermServices,
     session: &LeaderSession,
@@ -114,8 +126,12 @@ async fn begin(
         reports.moved();
     }
     // Nothing has been committed since: what is proven here is what the term begins with.
-    let proven = standby::prove(cache, &pipeline, session).await?;
+    let (proven, plan) = tokio::try_join!(
+        standby::prove(cache, &pipeline, session),
+        recovering::look_back(services, session),
+    )?;
     phases.cache_proven_ms = Some(millis(started));
+    let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
     let records = RecordStore::new(
         services.ha.store.clone(),
@@ -125,7 +141,8 @@ async fn begin(
     .with_max_split(settings::max_graph_size(&services.options));
     let decoded = records.decoded();
     let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
-    let recovered = recover(&store, &proven.records, session, decoded, reports).await?;
+    let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
+    let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
     Ok(Begun {
         pipeline,
@@ -133,6 +150,8 @@ async fn begin(
         recovered,
         recovery,
         phases,
+        standing,
+        record,
     })
 }
 
@@ -152,7 +171,10 @@ async fn lead_on(
         recovered,
         recovery,
         mut phases,
+        standing,
+        record,
     } = begun;
+    let suspects = recovering::suspects(&recovered);
     let jobs = recovered.jobs.len();
     failpoint("term.recovered").await;
 
@@ -195,32 +217,33 @@ async fn lead_on(
             if let Some(peers) = &services.peers {
                 peers.reports.leading();
             }
-            let record = TermRecord::begin(
-                HistoryRecord {
-                    epoch: session.epoch().get(),
-                    process: session.process().to_string(),
-                    since_ms: wall_clock_ms(),
-                    jobs,
-                    phases,
-                    recovery: Some(recovery),
-                    takeover: TakeoverRecord::of(session),
-                    ..HistoryRecord::default()
-                },
-                pipeline.clone(),
-            )
-            .await;
+            let confirmed = |record: &mut HistoryRecord| {
+                record.since_ms = wall_clock_ms();
+                record.jobs = jobs;
+                record.phases = phases;
+                record.recovery = Some(recovery);
+            };
+            record.note(confirmed).await;
             let looking = look_for_the_deposed(services.peers.as_ref(), session, &record);
             let resources = term.resource_manager.handle();
             let hand_over = HandOverOptions {
                 interval: services.options.heartbeat.interval,
                 timeout: services.options.heartbeat.timeout,
             };
+            let attending = attend_application(services, &term.components, &store, standing);
             // Nobody waits for this, and nobody is held up by it.
-            let sweep = tokio::spawn(remove_orphaned_parts(store, session.clone()));
+            let sweep = tokio::spawn(remove_orphaned_parts(store.clone(), session.clone()));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
+                () = attending => Ok(()),
+                never = recovering::finish_recovery(
+                    suspects,
+                    &term.components.dispatcher,
+                    &term.adoptions,
+                    &record,
+                ) => match never {},
                 never = keep_pulse(
                     reports,
                     &term.components.dispatcher,
@@ -319,7 +342,7 @@ fn start_components(
     );
     let resources = Arc::new(resource_manager.handle());
     let adoptions = Adoptions::default();
-    let launcher = Launcher::new(LauncherServices {
+    let launcher = Arc::new(Launcher::new(LauncherServices {
         options: settings::job_master(options),
         sender: sender(session),
         rpc_address: services.rpc_address.clone(),
@@ -333,12 +356,12 @@ fn start_components(
         blobs: services.blobs.clone(),
         adoptions: adoptions.clone(),
         reports: services.peers.as_ref().map(|peers| peers.reports.clone()),
-    });
+    }));
     let pipeline = store.pipeline().clone();
     let context = DispatcherContext {
         session: session.clone(),
         store,
-        launcher: Arc::new(launcher),
+        launcher: launcher.clone(),
         resources: resources.clone(),
         cleaner: Cleaner {
             sinks: services.sinks.cleaner.clone(),
@@ -348,7 +371,13 @@ fn start_components(
         },
         blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
-    let dispatcher = Dispatcher::start(settings::dispatcher(options), context, recovered);
+    let mut dispatcher_options = settings::dispatcher(options);
+    if services.application.is_some() {
+        // A result that is gone would let the program's next run submit its job once more.
+        dispatcher_options.result_retention = Duration::MAX;
+    }
+    let dispatcher = Dispatcher::start(dispatcher_options, context, recovered);
+    launcher.all_recovered();
     let components = TermComponents {
         dispatcher,
         resource_manager: resources,
@@ -393,6 +422,7 @@ fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> 
 async fn recover(
     store: &JobStore,
     records: &Records,
+    caution: &Caution,
     session: &LeaderSession,
     decoded: watch::Receiver<u64>,
     reports: Option<&Reports>,
@@ -402,7 +432,7 @@ async fn recover(
     loop {
         let following = follow_decoding(decoded.clone(), records.len() as u64, &mut best, reports);
         let tried = tokio::select! {
-            tried = store.recover(records) => tried,
+            tried = store.recover(records, caution) => tried,
             never = following => match never {},
         };
         match tried {

@@ -1,4 +1,4 @@
-//! Handlers about jobs: reading and cancelling.
+//! Handlers about jobs: reading, cancelling, and what becomes of quarantined ones.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,10 +12,11 @@ use super::error::RestError;
 use super::extract::{Parameters, PathParts, id, position_headers};
 use super::json::Nothing;
 use super::json::exceptions::Exceptions;
+use super::json::hindrance::QuarantineListing;
 use super::json::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
 use super::json::plan::{Plan, PlanBody};
 use super::json::result::ExecutionResult;
-use super::json::vertex::VertexBody;
+use super::json::vertex::{SubtaskTimesBody, VertexBody};
 
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
@@ -101,13 +102,72 @@ pub(super) async fn vertex(
     PathParts((job, vertex)): PathParts<(String, String)>,
     parameters: Parameters,
 ) -> Answer<VertexBody> {
-    let wanted: JobVertexId = id(&vertex)?;
     let details = describe(&context, &job, &parameters).await?;
-    let is_wanted = |vertex: &&pb::VertexDetails| vertex.id.parse() == Ok(wanted);
-    let missing = || RestError::not_found(format!("job {job} has no vertex {wanted}"));
-    let vertex = details.vertices.iter().find(is_wanted);
-    let body = VertexBody::new(vertex.ok_or_else(missing)?, wall_clock_ms());
+    let body = VertexBody::new(vertex_of(&details, &vertex)?, wall_clock_ms());
     Ok(of_job(&details, body))
+}
+
+pub(super) async fn subtask_times(
+    State(context): State<Context>,
+    PathParts((job, vertex)): PathParts<(String, String)>,
+    parameters: Parameters,
+) -> Answer<SubtaskTimesBody> {
+    let details = describe(&context, &job, &parameters).await?;
+    let body = SubtaskTimesBody::new(vertex_of(&details, &vertex)?, wall_clock_ms());
+    Ok(of_job(&details, body))
+}
+
+fn vertex_of<'a>(
+    details: &'a pb::JobDetails,
+    text: &str,
+) -> Result<&'a pb::VertexDetails, RestError> {
+    let wanted: JobVertexId = id(text)?;
+    let is_wanted = |vertex: &&pb::VertexDetails| vertex.id.parse() == Ok(wanted);
+    let missing = || RestError::not_found(format!("job {} has no vertex {wanted}", details.job_id));
+    details.vertices.iter().find(is_wanted).ok_or_else(missing)
+}
+
+pub(super) async fn quarantined(
+    State(context): State<Context>,
+    parameters: Parameters,
+) -> Answer<QuarantineListing> {
+    let answer = list(&context, &parameters).await?;
+    let headers = position_headers(answer.as_of);
+    Ok((headers, Json(QuarantineListing::new(&answer.jobs))))
+}
+
+/// Accepted means that the store does not say any more that it is set aside.
+pub(super) async fn retry_quarantined(
+    State(context): State<Context>,
+    PathParts(job): PathParts<String>,
+) -> Result<(StatusCode, Json<Nothing>), RestError> {
+    resolve(&context, &job, pb::QuarantineAction::Retry).await
+}
+
+/// Accepted means that the store says that it was cancelled.
+pub(super) async fn delete_quarantined(
+    State(context): State<Context>,
+    PathParts(job): PathParts<String>,
+) -> Result<(StatusCode, Json<Nothing>), RestError> {
+    resolve(&context, &job, pb::QuarantineAction::Delete).await
+}
+
+async fn resolve(
+    context: &Context,
+    job: &str,
+    action: pb::QuarantineAction,
+) -> Result<(StatusCode, Json<Nothing>), RestError> {
+    let job: JobId = id(job)?;
+    context
+        .ask(async |dispatcher| {
+            let request = pb::ResolveQuarantineRequest {
+                job_id: job.to_string(),
+                action: action.into(),
+            };
+            dispatcher.resolve_quarantine(request).await
+        })
+        .await?;
+    Ok((StatusCode::ACCEPTED, Json(Nothing {})))
 }
 
 pub(super) async fn exceptions(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,8 @@ pub struct RestServerOptions {
     pub max_parallelism: u32,
     /// Whether operators of job files are chained.
     pub operator_chaining: bool,
+    /// Why no jobs are taken here; none: they are.
+    pub refuses_submissions: Option<String>,
 }
 
 impl Default for RestServerOptions {
@@ -49,6 +51,7 @@ impl Default for RestServerOptions {
             default_parallelism: 1,
             max_parallelism: 128,
             operator_chaining: true,
+            refuses_submissions: None,
         }
     }
 }
@@ -117,12 +120,22 @@ fn paths() -> Router<Context> {
         .route("/readyz", get(cluster::readyz))
         .route("/jobs", get(jobs::job_ids).post(submit::submit))
         .route("/jobs/overview", get(jobs::overview))
+        .route("/jobs/quarantine", get(jobs::quarantined))
         .route("/jobs/{job}", get(jobs::job).patch(jobs::cancel))
         .route("/jobs/{job}/status", get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route("/jobs/{job}/exceptions", get(jobs::exceptions))
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
+        .route("/jobs/{job}/quarantine", delete(jobs::delete_quarantined))
+        .route(
+            "/jobs/{job}/quarantine/retry",
+            post(jobs::retry_quarantined),
+        )
         .route("/jobs/{job}/vertices/{vertex}", get(jobs::vertex))
+        .route(
+            "/jobs/{job}/vertices/{vertex}/subtasktimes",
+            get(jobs::subtask_times),
+        )
 }
 
 async fn unknown_path(uri: Uri) -> RestError {

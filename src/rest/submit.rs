@@ -37,6 +37,9 @@ pub(super) async fn submit(
     parameters: Parameters,
     body: Body,
 ) -> Result<(StatusCode, Json<Submitted>), RestError> {
+    if let Some(reason) = &context.options.refuses_submissions {
+        return Err(RestError::new(StatusCode::FORBIDDEN, reason.as_str()));
+    }
     let request = pb::SubmitJobRequest {
         submission_token: token(&headers)?,
         deadline_ms: deadline(&headers, &context.options)?,

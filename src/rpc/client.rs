@@ -193,6 +193,7 @@ gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::Disp
     describe_cluster: DescribeClusterRequest => ClusterOverview,
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse,
     drain_task_manager: DrainTaskManagerRequest => Ack,
+    resolve_quarantine: ResolveQuarantineRequest => Ack,
 });
 
 gateway_client!(ResourceManagerClient, ResourceManagerGateway, pb::resource_manager_client::ResourceManagerClient, {

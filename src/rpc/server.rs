@@ -29,6 +29,11 @@ pub enum Services {
     TaskManager(Arc<dyn TaskExecutorGateway>),
 }
 
+/// Calls on one connection at a time. A TaskManager may be registering at thousands of JobMasters when a leader is new and busy,
+/// and a call that its caller gives up before it was looked at must not end the connection of all others: both are members of
+/// the same cluster, and the defaults (200, and 20 of the latter) are meant for strangers.
+const CONCURRENT_CALLS: u32 = 1 << 16;
+
 /// A bound RPC server.
 #[derive(Debug)]
 pub struct RpcServer {
@@ -58,6 +63,9 @@ impl RpcServer {
         // side's delayed acknowledgement: 40 ms.
         let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let serving = Server::builder()
+            .max_concurrent_streams(CONCURRENT_CALLS)
+            .http2_max_pending_accept_reset_streams(Some(CONCURRENT_CALLS as usize))
+            .http2_max_local_error_reset_streams(Some(CONCURRENT_CALLS as usize))
             .add_routes(services.routes(limit))
             .serve_with_incoming(incoming);
         tokio::select! {
@@ -151,6 +159,7 @@ forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
     describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();
     list_task_managers: ListTaskManagersRequest => ListTaskManagersResponse, components.dispatcher();
     drain_task_manager: DrainTaskManagerRequest => Ack, components.dispatcher();
+    resolve_quarantine: ResolveQuarantineRequest => Ack, components.dispatcher();
 });
 
 forward!(pb::resource_manager_server::ResourceManager, Shared, |components, message| {

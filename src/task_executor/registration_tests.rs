@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
@@ -9,6 +10,7 @@ use super::scripted_leader::*;
 use super::testing::*;
 use super::*;
 use crate::gateway::GatewayError;
+use crate::gateway::local::Fault;
 
 #[tokio::test(start_paused = true)]
 async fn slots_are_asked_for_only_by_the_resource_manager_of_the_present_registration() {
@@ -140,4 +142,40 @@ async fn another_job_master_of_the_same_term_is_registered_at_once_and_only_once
     }
     let again = tokio::time::timeout(Duration::from_secs(5), leader.registered_job()).await;
     assert!(again.is_err(), "it registers again: {again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_master_that_asks_before_it_has_taken_the_next_registration_is_to_wait_for_that() {
+    let (world, leader, task) = running(false).await;
+    let earlier = leader.job_master_sender();
+    // It is to register anew, and is busy when it does.
+    world.connector.set_fault("jm1:1", Fault::Silent);
+    let goodbye = pb::DisconnectJobMasterRequest {
+        sender: earlier.clone(),
+        job: scope(),
+        cause: "lost".to_owned(),
+        job_ended: false,
+    };
+    let executor = leader.task_executor();
+    let told = executor.disconnect_job_master(goodbye).await;
+    told.expect("is registered");
+    pass(Duration::from_secs(1)).await;
+    let asked = |job_id: String| pb::HeartbeatFromJobMasterRequest {
+        sender: earlier.clone(),
+        job: Some(pb::JobScope {
+            job_id,
+            job_incarnation: 1,
+        }),
+        allocation_ids: Vec::new(),
+        full_report: true,
+    };
+    let answer = executor.heartbeat_from_job_master(asked(JOB.to_string()));
+    let answer = answer.await.expect_err("is of the earlier one");
+    assert!(matches!(answer, GatewayError::NotYet(_)), "{answer}");
+    // Of a job that is not here it is not known yet, but gone.
+    let other = asked(JobId::from_bits(0xB).to_string());
+    let answer = executor.heartbeat_from_job_master(other).await;
+    let is_refused = matches!(answer, Err(GatewayError::Outdated { .. }));
+    assert!(is_refused, "{answer:?}");
+    assert_eq!(*task.status.borrow(), TaskStatus::Running);
 }

@@ -224,7 +224,8 @@ impl Core {
         request: &pb::HeartbeatFromJobMasterRequest,
         metrics: Metrics<'_>,
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
-        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
+        let admitted = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref());
+        let job = admitted.map_err(|error| self.unless_registering(request.job.as_ref(), error))?;
         let held: Vec<(AllocationId, bool)> = self
             .slots
             .held_by(job)
@@ -418,6 +419,27 @@ impl Core {
         };
         self.heard(now, target);
         Ok(target)
+    }
+
+    /// Whoever asks under a registration that another one is about to replace is to wait for that, not to count a refusal: all
+    /// that it knows to run here runs.
+    fn unless_registering(
+        &self,
+        scope: Option<&pb::JobScope>,
+        error: GatewayError,
+    ) -> GatewayError {
+        let named = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
+        let known = named.and_then(|job| self.jobs.get(&job));
+        let own_epoch = self.highest.heard().epoch.get();
+        match error {
+            GatewayError::Outdated { epoch, reason }
+                if epoch == own_epoch
+                    && known.is_some_and(|it| !it.is_ending && it.connection.is_registering()) =>
+            {
+                GatewayError::NotYet(format!("registering anew: {reason}"))
+            }
+            error => error,
+        }
     }
 
     fn outdated(&self, reason: &str) -> GatewayError {

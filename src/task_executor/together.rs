@@ -23,8 +23,6 @@ use crate::gateway::{GatewayError, GatewayResult, JobMastersGateway};
 /// Registrations in a message, and their bytes, at most: far below what a message may have.
 const MOST: usize = 256;
 const MOST_BYTES: usize = 1 << 20;
-/// A message is given as much time as this many of its registrations would have alone.
-const OWN_TIMEOUT_OF: usize = 8;
 
 /// What came of one of them.
 #[derive(Debug)]
@@ -101,10 +99,7 @@ impl Actor {
             return;
         }
         let address = address.to_owned();
-        let many = u32::try_from(of.len() / OWN_TIMEOUT_OF).unwrap_or(u32::MAX);
-        let options = &self.options.registration;
-        let patience = options.initial_timeout.saturating_mul(many + 1);
-        let patience = patience.min(options.max_timeout.max(options.initial_timeout));
+        let patience = self.options.registration.initial_timeout;
         self.calls.spawn(async move {
             let request = pb::RegisterTaskManagersRequest { registrations };
             let answers = ask(&*gateway, request, patience, of.len()).await;

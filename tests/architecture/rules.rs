@@ -3,7 +3,7 @@
 use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only layers before its own, and not its neighbours in the same one.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 10] = [
     &["job", "config", "telemetry"],
     &["dataflow"],
     &["gateway"],
@@ -17,6 +17,8 @@ const LAYERS: [&[&str]; 8] = [
     &["process"],
     &["rest", "client"],
     &["cli"],
+    &["application"],
+    &["testing"],
 ];
 
 /// The layer of the components, of which only `service.rs` speaks gRPC.

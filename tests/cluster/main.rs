@@ -39,6 +39,7 @@ macro_rules! on_networks {
     };
 }
 
+mod application;
 mod bad_days;
 mod client;
 mod demo;
@@ -54,6 +55,7 @@ mod network_store;
 mod network_taskmanagers;
 mod old_term;
 mod programs;
+mod quarantine;
 mod seen_by_people;
 mod store_ensembles;
 mod store_full;

@@ -55,9 +55,16 @@ struct TakingJobMaster {
 impl JobMasterGateway for TakingJobMaster {
     async fn register_task_manager(
         &self,
-        _: pb::RegisterTaskManagerRequest,
+        request: pb::RegisterTaskManagerRequest,
     ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
         use pb::registration_response::Answer;
+        let location = request.location.unwrap_or_default();
+        let held = request.slots.into_iter();
+        let held = held.map(|slot| {
+            let at = (location.resource_id.clone(), slot.slot);
+            (slot.allocation_id, at)
+        });
+        self.slots.lock().expect("not poisoned").extend(held);
         let success = pb::RegistrationSuccess {
             epoch: self.epoch,
             // As if its heartbeats came: this one sends none.

@@ -443,6 +443,7 @@ impl Builder<'_> {
             port,
         };
         ClientOptions {
+            target: self.values.find(&EXECUTION_TARGET),
             rest: pointed.then(rest),
             timeout,
             retry_period,

@@ -8,6 +8,7 @@ mod accumulator;
 mod aggregate;
 mod aggregate_all;
 mod csv;
+pub mod custom;
 mod datagen;
 mod exec;
 #[cfg(feature = "sql")]
@@ -94,6 +95,9 @@ pub enum OperatorError {
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
+    /// What an operator of an application says.
+    #[error(transparent)]
+    Custom(Box<dyn std::error::Error + Send + Sync>),
     /// A program did not do what it was to do.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -328,6 +332,9 @@ pub enum Built {
 
 /// Builds what a specification describes. Touches no file: that is `open`'s.
 pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
+    if let OperatorSpec::Custom(spec) = spec {
+        return custom::build(spec, context);
+    }
     if let Some(source) = build_source(spec, context)? {
         return Ok(Built::Source(source));
     }

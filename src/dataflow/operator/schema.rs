@@ -16,6 +16,14 @@ pub fn output_schema(
 ) -> Result<Option<SchemaRef>, OperatorError> {
     let input_of = || input.ok_or_else(|| OperatorError::specification("it has no input"));
     Ok(match spec {
+        OperatorSpec::Custom(custom) => {
+            let columns = custom.schema();
+            let columns = columns.map_err(|it| OperatorError::specification(it.join(", ")))?;
+            let emits = !columns.columns().is_empty();
+            let columns = record::schema_of(&columns.to_proto());
+            let columns = columns.map_err(|it| OperatorError::specification(it.to_string()))?;
+            emits.then_some(columns)
+        }
         OperatorSpec::FileSource { .. } => Some(schema([("line", DataType::Utf8)])),
         OperatorSpec::Datagen { .. } => Some(schema(
             ["seq", "key", "value"].map(|name| (name, DataType::Int64)),

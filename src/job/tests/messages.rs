@@ -1,6 +1,6 @@
 //! What people are told about wrong job files: the exact words.
 
-use super::{message_of, options, with_steps};
+use super::{graph_of, message_of, options, with_steps};
 
 const END: &str = "  - name: out\n    discard: {}\n";
 const LINES: &str = "  - name: lines\n    file-source: {paths: a.txt}\n";
@@ -67,11 +67,11 @@ fn operators_and_fields_that_are_not_there() {
     );
     says(
         &[LINES, "  - name: w\n    join: {}\n", END],
-        "job.yaml: line 7, column 5: step `w`: there is no operator `join`; there is: file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink",
+        "job.yaml: line 7, column 5: step `w`: there is no operator `join`; there is: file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink, custom",
     );
     says(
         &[LINES, "  - name: w\n", END],
-        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink",
+        "job.yaml: line 6, column 5: step `w`: it has no operator: write one of file-source, datagen, split-words, filter, map, project, key-by, count, sum, print, file-sink, discard, stdin-source, socket-source, parse-json, parse-csv, format-json, format-csv, flat-map-regex, watermarks, min, max, average, aggregate, socket-sink, exec, exec-source, exec-sink, custom",
     );
     says(
         &[LINES, "  - hello\n", END],
@@ -451,5 +451,28 @@ fn exchanges_that_can_not_be_waited_for() {
     file_says(
         "version: 1\nname: a\nexchange: blocking\nsteps:\n  - name: endless\n    datagen: {}\n  - name: out\n    chaining: false\n    discard: {}\n",
         "job.yaml: `out` waits for the end of `endless` (blocking exchange), which never ends",
+    );
+}
+
+#[test]
+fn an_operator_of_an_application_says_what_it_emits() {
+    says(
+        &[LINES, "  - name: own\n    custom: {name: x}\n", END],
+        "job.yaml: line 6, column 5: step `own`: `output` is missing: write the columns that it emits",
+    );
+    says(
+        &[
+            LINES,
+            "  - name: own\n    custom: {name: x, output: {n: int}}\n",
+            END,
+        ],
+        "job.yaml: line 6, column 5: step `own`: column `n` can't be int: use one of string, int64, float64, bool",
+    );
+    let own = "  - name: own\n    custom: {name: x, output: {n: int64}, config: {limit: 3, by: [a, true]}}\n";
+    let graph = graph_of(&with_steps(&[LINES, own, END].concat()), &options());
+    let spec = &graph.vertices[0].operators[1].spec;
+    assert_eq!(
+        spec,
+        r#"{"type":"custom","name":"x","role":"operator","output":[["n","int64"]],"unbounded":false,"config":{"by":["a",true],"limit":3}}"#
     );
 }

@@ -203,6 +203,8 @@ impl<'a> Check<'a> {
             self.report_job("it has a step that could not be read");
         }
         self.problems.sort_by_key(|problem| problem.position);
+        // A field that is wrong may be found by who checks fields and by who asks for the types.
+        self.problems.dedup();
         if self.problems.len() > MAX_PROBLEMS {
             self.problems.truncate(MAX_PROBLEMS);
             self.report_job("there are more problems: mend these first");

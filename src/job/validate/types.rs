@@ -226,6 +226,7 @@ fn spec_of(
                 (None, Emit::Updates) => Trigger::Updates,
             },
         }),
+        Transformation::Custom(custom) => OperatorSpec::Custom(custom),
         Transformation::Exec(exec) => OperatorSpec::Exec(exec),
         Transformation::ExecSource(exec) => OperatorSpec::ExecSource(exec),
         Transformation::ExecSink(exec) => OperatorSpec::ExecSink(exec),

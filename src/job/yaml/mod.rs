@@ -4,6 +4,7 @@
 //! same validator that checks jobs built in Rust.
 
 mod artifacts;
+mod custom;
 mod exec;
 mod expressions;
 mod node;

@@ -13,7 +13,7 @@ use crate::job::spec::AggregateFunction;
 use crate::job::stream_graph::{Partition, StreamNode, Transformation};
 
 /// What a step can be.
-const OPERATORS: [&str; 28] = [
+const OPERATORS: [&str; 29] = [
     "file-source",
     "datagen",
     "split-words",
@@ -42,6 +42,7 @@ const OPERATORS: [&str; 28] = [
     "exec",
     "exec-source",
     "exec-sink",
+    "custom",
 ];
 
 /// What every step can have beside its operator.
@@ -221,6 +222,7 @@ fn transformation(kind: &str, node: &Node, reader: &mut Reader) -> Option<Transf
             .required("path", "out", reader, Reader::text)
             .map(|path| Transformation::FileSink { path }),
         "discard" => Some(Transformation::Discard),
+        "custom" => super::custom::read(f, reader).map(Transformation::Custom),
         "exec" => exec::read(exec::Role::Between, f, reader).map(Transformation::Exec),
         "exec-source" => exec::read(exec::Role::Source, f, reader).map(Transformation::ExecSource),
         "exec-sink" => exec::read(exec::Role::Sink, f, reader).map(Transformation::ExecSink),

@@ -62,6 +62,7 @@ async fn start_with(memory: &MemoryCluster, name: &str, options: ClusterOptions)
         connector: Arc::new(LocalConnector::default()),
         sinks: Sinks::files(),
         blobs: ServedBlobs::new(format!("{name}:2")),
+        application: None,
         peers: Some(settings::peers(&options, listener)),
         options,
     });

@@ -73,6 +73,23 @@ impl Client {
         Ok(())
     }
 
+    /// Says what is to become of a quarantined job, until that is acknowledged or refused.
+    pub async fn resolve(&self, job: JobId, action: pb::QuarantineAction) -> GatewayResult<()> {
+        let request = pb::ResolveQuarantineRequest {
+            job_id: job.to_string(),
+            action: action.into(),
+        };
+        self.repeat("resolve", |dispatcher| {
+            let request = request.clone();
+            async move { dispatcher.resolve_quarantine(request).await }
+        })
+        .await?;
+        if action == pb::QuarantineAction::Delete {
+            self.world.note(Event::CancelAcknowledged(job));
+        }
+        Ok(())
+    }
+
     pub async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),

@@ -158,6 +158,7 @@ impl TestCluster {
             sinks: sinks_of(&self.sinks, &self.world, &life),
             peers: None,
             blobs: blobs.clone(),
+            application: None,
         });
         self.connector.put_blobs(&blob_address, Arc::new(blobs));
         self.connector

@@ -88,7 +88,9 @@ impl Record {
                 let result = pb::JobResult::decode(bytes).expect("a result");
                 Record::Result(job, Box::new(result))
             }
-            Kind::Parts | Kind::Checkpoints | Kind::Doomed | Kind::History => Record::Other,
+            Kind::Parts | Kind::Checkpoints | Kind::Doomed | Kind::History | Kind::Applications => {
+                Record::Other
+            }
         }
     }
 }
@@ -116,7 +118,11 @@ impl Stored {
                 Record::Deleted(Kind::States, job) => drop(self.states.remove(job)),
                 Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),
                 Record::Deleted(
-                    Kind::Parts | Kind::Checkpoints | Kind::Doomed | Kind::History,
+                    Kind::Parts
+                    | Kind::Checkpoints
+                    | Kind::Doomed
+                    | Kind::History
+                    | Kind::Applications,
                     _,
                 )
                 | Record::Other => {}

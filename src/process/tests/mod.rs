@@ -1,6 +1,7 @@
 //! Whole clusters in this process: what jobs go through, and what they survive.
 
 mod adoption;
+mod careful;
 mod crashes;
 mod draining;
 mod job_records;

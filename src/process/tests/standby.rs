@@ -53,7 +53,8 @@ async fn record_of(cluster: &TestCluster, epoch: u64) -> HistoryRecord {
     let store = cluster.memory.store();
     for _ in 0..10_000 {
         let found = history::read(&store, Epoch::new(epoch)).await;
-        if let Some(record) = found.expect("read") {
+        // Before it is confirmed it says only that it recovers.
+        if let Some(record) = found.expect("read").filter(|it| it.recovery.is_some()) {
             return record;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -7,6 +7,7 @@ use tanist_ha::election::Detection;
 
 use super::time;
 use crate::process::HistoryRecord;
+use crate::process::careful::TermPhase;
 
 /// `/ha/history`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,6 +34,9 @@ pub struct TermHistoryBody {
     pub ended_how: Option<String>,
     /// By what the end of the term before was detected, as `process-gone`.
     pub detected_by: Option<String>,
+    /// Whether every recovered job's JobMaster stands: `leading`, else `recovering`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<TermPhase>,
     /// Jobs that it recovered.
     pub jobs: usize,
     /// Milliseconds of the takeover by name. `noticed`: from the former leader's last sign of life until it was clear that it is
@@ -63,6 +67,8 @@ pub struct RecoveryBody {
 /// The steps of a takeover that were taken, by name.
 pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
     let (phases, takeover) = (&record.phases, record.takeover.as_ref());
+    // A term that is not confirmed yet has not taken the step.
+    let phase = |ms: f64| Some(ms).filter(|ms| *ms > 0.0);
     let deposed = takeover.map(|takeover| takeover.deposed_after_ms);
     let known = [
         (
@@ -70,10 +76,10 @@ pub fn phases(record: &HistoryRecord) -> BTreeMap<&'static str, f64> {
             takeover.and_then(|takeover| takeover.noticed_after_ms),
         ),
         ("deposed", deposed),
-        ("pipeline", Some(phases.pipeline_ms)),
+        ("pipeline", phase(phases.pipeline_ms)),
         ("cache-proven", phases.cache_proven_ms),
-        ("recovered", Some(phases.recovered_ms)),
-        ("confirmed", Some(phases.confirmed_ms)),
+        ("recovered", phase(phases.recovered_ms)),
+        ("confirmed", phase(phases.confirmed_ms)),
         ("first-adopted", phases.first_adopted_ms),
         ("last-adopted", phases.last_adopted_ms),
     ];
@@ -121,6 +127,7 @@ fn term(record: &HistoryRecord, successor: Option<&HistoryRecord>, now_ms: u64) 
         duration: i64::try_from(lasted).unwrap_or(i64::MAX),
         ended_how: successor.and_then(ended_by),
         detected_by: detection(record),
+        phase: record.phase,
         jobs: record.jobs,
         phases: phases(record),
         recovery: record.recovery.as_ref().map(|recovery| RecoveryBody {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 use tanist_proto::v1::{ExecutionState, JobDetails, JobStatus, StatusTimestamp};
 
+use super::hindrance::{HindranceBody, QuarantineBody};
 use super::plan::Plan;
 use super::states::{Counts, JOB_STATUSES, LowerCaseCounts, job_status, vertex_state};
 use super::vertex::VertexSummary;
@@ -101,9 +102,12 @@ pub struct JobOverview {
     pub pending_operators: u32,
     /// All jobs stream.
     pub job_type: &'static str,
-    /// Why it can't be recovered.
+    /// Why it is set aside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<String>,
+    /// Why not all of it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_running: Option<String>,
 }
 
 impl JobsOverview {
@@ -131,6 +135,7 @@ impl JobOverview {
             pending_operators: 0,
             job_type: JOB_TYPE,
             quarantine: quarantine_of(job),
+            not_running: job.hindrances.first().map(|first| first.text.clone()),
         }
     }
 }
@@ -185,9 +190,15 @@ pub struct JobBody {
     /// Whether it has ended and what it left is still being removed.
     #[serde(rename = "cleaning-up")]
     pub cleaning_up: bool,
-    /// Why it can't be recovered.
+    /// Why it is set aside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<String>,
+    /// The same with what that rests on. It stays with a job that was deleted from quarantine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantined: Option<QuarantineBody>,
+    /// Why not all of it runs; empty if it does.
+    #[serde(rename = "not-running")]
+    pub not_running: Vec<HindranceBody>,
 }
 
 impl JobBody {
@@ -216,6 +227,8 @@ impl JobBody {
             restarts: job.restarts,
             cleaning_up: job.cleaning_up,
             quarantine: quarantine_of(job),
+            quarantined: job.quarantined.as_ref().map(QuarantineBody::new),
+            not_running: job.hindrances.iter().map(HindranceBody::new).collect(),
         }
     }
 }

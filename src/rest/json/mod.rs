@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod exceptions;
 pub mod ha;
+pub mod hindrance;
 pub mod history;
 pub mod job;
 pub mod plan;

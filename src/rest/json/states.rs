@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use tanist_proto::v1::{ExecutionState, JobStatus, VertexDetails};
 
 /// Every state of an execution, in the order in which Flink lists them.
-const EXECUTION_STATES: [ExecutionState; 10] = [
+pub const EXECUTION_STATES: [ExecutionState; 10] = [
     ExecutionState::Created,
     ExecutionState::Scheduled,
     ExecutionState::Deploying,

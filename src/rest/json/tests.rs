@@ -27,6 +27,7 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             late_records_dropped: 2,
             records_skipped: 3,
         }),
+        timestamps: Vec::new(),
     }
 }
 
@@ -75,6 +76,8 @@ fn job() -> pb::JobDetails {
         quarantine: String::new(),
         cleaning_up: false,
         as_of: None,
+        quarantined: None,
+        hindrances: Vec::new(),
     }
 }
 
@@ -154,7 +157,8 @@ fn a_job_has_flinks_fields() {
         },
         "pending-operators": 0,
         "restarts": 2,
-        "cleaning-up": false
+        "cleaning-up": false,
+        "not-running": []
     });
     assert_eq!(to_json(JobBody::new(&job(), 2_000)), expected);
 }
@@ -183,20 +187,24 @@ fn the_lists_of_jobs_have_flinks_fields() {
 
 #[test]
 fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
+    let never = json!({
+        "CREATED": 0, "SCHEDULED": 0, "DEPLOYING": 0, "INITIALIZING": 0, "RUNNING": 0, "FINISHED": 0,
+        "CANCELING": 0, "CANCELED": 0, "FAILED": 0, "RECONCILING": 0
+    });
     let expected = json!({
         "id": "c", "name": "sums", "parallelism": 2, "maxParallelism": 128, "now": 2000,
         "subtasks": [
             {
                 "subtask": 0, "status": "RUNNING", "attempt": 2, "host": "worker:5001",
                 "endpoint": "worker:5001", "start-time": 1500, "end-time": -1, "duration": 500,
-                "metrics": metrics(1, true), "taskmanager-id": "tm-1", "status-duration": {},
+                "metrics": metrics(1, true), "taskmanager-id": "tm-1", "timestamps": never, "status-duration": {},
                 "other-concurrent-attempts": []
             },
             {
                 "subtask": 1, "status": "CREATED", "attempt": 0, "host": "(unassigned)",
                 "endpoint": "(unassigned)", "start-time": -1, "end-time": -1, "duration": -1,
                 "metrics": metrics(0, false), "taskmanager-id": "(unassigned)",
-                "status-duration": {}, "other-concurrent-attempts": []
+                "timestamps": never, "status-duration": {}, "other-concurrent-attempts": []
             }
         ]
     });
@@ -353,4 +361,77 @@ fn the_cluster_has_flinks_fields() {
         }
     });
     assert_eq!(to_json(UiConfig::default()), expected);
+}
+
+#[test]
+fn a_job_says_what_it_waits_for() {
+    let job = pb::JobDetails {
+        hindrances: vec![pb::Hindrance {
+            kind: pb::HindranceKind::NoSlots.into(),
+            text: "1 of 2 slots are missing".to_owned(),
+            since_ms: 1_200,
+            slots_needed: 2,
+            slots_missing: 1,
+            missing: vec!["sums (2/2)".to_owned()],
+            ..pb::Hindrance::default()
+        }],
+        ..job()
+    };
+    let body = body_of(&JobBody::new(&job, 2_000));
+    let expected = serde_json::json!([{
+        "kind": "no-slots", "text": "1 of 2 slots are missing", "since": 1_200, "until": -1,
+        "slots-needed": 2, "slots-missing": 1, "missing": ["sums (2/2)"]
+    }]);
+    assert_eq!(body["not-running"], expected);
+    let listed = body_of(&JobsOverview::new(&[job], 2_000));
+    assert_eq!(listed["jobs"][0]["not-running"], "1 of 2 slots are missing");
+}
+
+#[test]
+fn a_subtask_says_when_it_entered_each_state() {
+    let mut job = job();
+    job.vertices[0].subtasks[0].timestamps = vec![pb::ExecutionTimestamp {
+        state: pb::ExecutionState::Deploying.into(),
+        at_ms: 1_500,
+    }];
+    let body = body_of(&VertexBody::new(&job.vertices[0], 2_000));
+    let timestamps = &body["subtasks"][0]["timestamps"];
+    assert_eq!(
+        (&timestamps["DEPLOYING"], &timestamps["RUNNING"]),
+        (&1_500.into(), &0.into())
+    );
+    let times = body_of(&super::vertex::SubtaskTimesBody::new(
+        &job.vertices[0],
+        2_000,
+    ));
+    assert_eq!(times["subtasks"][0]["timestamps"], *timestamps);
+}
+
+#[test]
+fn quarantined_jobs_are_listed_with_what_that_rests_on() {
+    let quarantined = pb::JobDetails {
+        quarantine: "it ended processes".to_owned(),
+        quarantined: Some(pb::Quarantine {
+            kind: pb::QuarantineKind::EndedProcess.into(),
+            reason: "it ended processes".to_owned(),
+            since_ms: 5,
+            evidence: vec![pb::QuarantineEvidence {
+                epoch: 7,
+                process: "jm-1".to_owned(),
+                at_ms: 0,
+                what: "ended".to_owned(),
+            }],
+        }),
+        ..job()
+    };
+    let listing = super::hindrance::QuarantineListing::new(&[job(), quarantined]);
+    let expected = serde_json::json!({"jobs": [{
+        "jid": "a".repeat(32), "name": "count", "kind": "ended-process", "reason": "it ended processes",
+        "since": 5, "evidence": [{"epoch": 7, "process": "jm-1", "at": -1, "what": "ended"}]
+    }]});
+    assert_eq!(body_of(&listing), expected);
+}
+
+fn body_of(body: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(body).expect("JSON")
 }

@@ -1,9 +1,11 @@
 //! Bodies about the vertices of a job: part of `/jobs/:id`, and `/jobs/:id/vertices/:vid` with every subtask.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tanist_proto::v1::{ExecutionState, SubtaskDetails, TaskMetrics, VertexDetails};
 
-use super::states::{Counts, execution_state, vertex_state};
+use super::states::{Counts, EXECUTION_STATES, execution_state, vertex_state};
 use super::{Nothing, duration, time};
 
 /// A vertex in `/jobs/:id`.
@@ -162,6 +164,60 @@ impl VertexBody {
     }
 }
 
+/// When a subtask's present attempt entered each state.
+fn timestamps(subtask: &SubtaskDetails) -> BTreeMap<&'static str, u64> {
+    let none = EXECUTION_STATES.into_iter();
+    let mut all: BTreeMap<&str, u64> = none.map(|state| (execution_state(state), 0)).collect();
+    for entered in &subtask.timestamps {
+        all.insert(execution_state(entered.state()), entered.at_ms);
+    }
+    all
+}
+
+/// `/jobs/:id/vertices/:vid/subtasktimes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SubtaskTimesBody {
+    /// The vertex's id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// When this was written.
+    pub now: u64,
+    /// Its subtasks.
+    pub subtasks: Vec<SubtaskTimes>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SubtaskTimes {
+    /// Its index.
+    pub subtask: u32,
+    /// Where it runs.
+    pub host: String,
+    /// How long it took so far.
+    pub duration: i64,
+    /// When its present attempt entered each state.
+    pub timestamps: BTreeMap<&'static str, u64>,
+}
+
+impl SubtaskTimesBody {
+    /// A vertex at `now`.
+    pub fn new(vertex: &VertexDetails, now: u64) -> SubtaskTimesBody {
+        let subtasks = vertex.subtasks.iter().map(|subtask| SubtaskTimes {
+            subtask: subtask.subtask,
+            host: subtask.host.clone(),
+            duration: duration(subtask.started_at_ms, subtask.ended_at_ms, now),
+            timestamps: timestamps(subtask),
+        });
+        SubtaskTimesBody {
+            id: vertex.id.clone(),
+            name: vertex.name.clone(),
+            now,
+            subtasks: subtasks.collect(),
+        }
+    }
+}
+
 /// One subtask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -186,6 +242,8 @@ pub struct SubtaskBody {
     pub metrics: IoMetrics,
     /// On which TaskManager.
     pub taskmanager_id: String,
+    /// When the present attempt entered each state, 0 where it did not or nobody knows when.
+    pub timestamps: BTreeMap<&'static str, u64>,
     /// Not measured.
     pub status_duration: Nothing,
     /// A subtask runs once at a time.
@@ -213,6 +271,7 @@ impl SubtaskBody {
             duration: duration(start, end, now),
             metrics: IoMetrics::sum(std::iter::once(subtask)),
             taskmanager_id: placed(&subtask.resource_id),
+            timestamps: timestamps(subtask),
             status_duration: Nothing {},
             other_concurrent_attempts: Vec::new(),
         }

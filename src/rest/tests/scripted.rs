@@ -149,6 +149,31 @@ impl DispatcherGateway for ScriptedDispatcher {
         }
         Err(GatewayError::NotFound("no TaskManager".to_owned()))
     }
+
+    async fn resolve_quarantine(
+        &self,
+        request: pb::ResolveQuarantineRequest,
+    ) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        let mut jobs = self.jobs.lock().expect("nothing panics holding it");
+        let found = jobs.iter_mut().find(|job| job.job_id == request.job_id);
+        match found {
+            None => Err(GatewayError::NotFound("no such job".to_owned())),
+            Some(job) if job.quarantine.is_empty() => {
+                Err(GatewayError::Conflict("not quarantined".to_owned()))
+            }
+            Some(job) => {
+                job.quarantine.clear();
+                job.set_status(match request.action() {
+                    pb::QuarantineAction::Delete => pb::JobStatus::Canceled,
+                    pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
+                        pb::JobStatus::Running
+                    }
+                });
+                Ok(pb::Ack {})
+            }
+        }
+    }
 }
 
 type Leader = Option<Arc<ScriptedDispatcher>>;

@@ -43,13 +43,15 @@ pub fn ask(
             client.cancel(job).await.expect("canceled");
         }
         tokio::time::sleep(third).await;
-        // Whatever became of it: the same submission gets the same answer, and another one is refused.
+        // Whatever became of it: the same submission gets the same answer, and another graph is refused.
         let again = client
             .submit(&graph, "token")
             .await
             .expect("the same answer");
         assert_eq!(again.job_id, job.to_string());
-        let other = client.submit(&graph, "other").await;
+        let mut other = graph;
+        other.name.push_str(" of somebody else");
+        let other = client.submit(&other, "other").await;
         assert!(
             matches!(other, Err(GatewayError::Conflict(_))),
             "another submission of job {job}: {other:?}"

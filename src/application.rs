@@ -1,0 +1,138 @@
+//! Applications: programs that bring their own jobs, and have a cluster of their own that ends with them.
+//!
+//! A binary that ends in [`Application::main`] is the JobManager, the TaskManager and the client of its cluster, by
+//! subcommand. The program itself runs in the JobManager that leads, once a term: it builds its jobs and waits for them. After a
+//! failover it is run again, and the jobs that it submits are those that are there: none is submitted twice.
+//!
+//! ```no_run
+//! use tanist::application::Application;
+//! use tanist::job::JobBuilder;
+//!
+//! fn main() -> std::process::ExitCode {
+//!     Application::new("numbers")
+//!         .job(|context| {
+//!             let output = context.parameter("output").ok_or("give --param output=DIRECTORY")?;
+//!             Ok(JobBuilder::new("numbers")
+//!                 .datagen("numbers", None, Some(1000), 0, 10)
+//!                 .file_sink("out", output)
+//!                 .build())
+//!         })
+//!         .main()
+//! }
+//! ```
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::cli;
+use crate::dataflow::operator::custom::{CustomOperator, register};
+use crate::job::StreamGraph;
+use crate::process::ApplicationSetup;
+use crate::telemetry::ExitCode;
+
+pub use crate::dataflow::operator::{
+    EndOfInput, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
+};
+pub use crate::process::application::{
+    ApplicationContext, ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus,
+    JobOutcome, ProgramError, job_id_of,
+};
+
+/// The name of an application; what it does is said next.
+#[derive(Debug, Clone)]
+pub struct Application {
+    name: String,
+    operators: Vec<(String, CustomOperator)>,
+}
+
+impl Application {
+    /// An application of this name: the same in every process of its cluster.
+    pub fn new(name: impl Into<String>) -> Application {
+        Application {
+            name: name.into(),
+            operators: Vec::new(),
+        }
+    }
+
+    /// An operator or sink that its graphs name: [`CustomSpec::operator`](crate::job::CustomSpec::operator) or
+    /// [`CustomSpec::sink`](crate::job::CustomSpec::sink). `make` makes one for each subtask, from its config.
+    #[must_use]
+    pub fn operator<M>(mut self, name: impl Into<String>, make: M) -> Application
+    where
+        M: Fn(&Value, &OperatorContext) -> Result<Box<dyn Operator>, OperatorError>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let operator = CustomOperator::Operator(Arc::new(make));
+        self.operators.push((name.into(), operator));
+        self
+    }
+
+    /// The same for a source: [`CustomSpec::source`](crate::job::CustomSpec::source).
+    #[must_use]
+    pub fn source<M>(mut self, name: impl Into<String>, make: M) -> Application
+    where
+        M: Fn(&Value, &OperatorContext) -> Result<Box<dyn Source>, OperatorError>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let operator = CustomOperator::Source(Arc::new(make));
+        self.operators.push((name.into(), operator));
+        self
+    }
+
+    /// The application is this program. It may run more than once: in each JobManager that comes to lead. It must build the same
+    /// jobs in the same order each time; what it does besides has to bear being repeated.
+    pub fn program<P, F>(self, program: P) -> ApplicationMain
+    where
+        P: Fn(ApplicationContext) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), ProgramError>> + Send + 'static,
+    {
+        for (name, operator) in self.operators {
+            register(name, operator);
+        }
+        ApplicationMain {
+            setup: ApplicationSetup::new(self.name, program),
+        }
+    }
+
+    /// The application is this one job.
+    pub fn job<B>(self, build: B) -> ApplicationMain
+    where
+        B: Fn(&ApplicationContext) -> Result<StreamGraph, ProgramError> + Send + Sync + 'static,
+    {
+        self.program(move |context| {
+            let graph = build(&context);
+            async move {
+                context.execute(graph?).await?;
+                Ok(())
+            }
+        })
+    }
+}
+
+/// An application that is complete.
+#[derive(Debug, Clone)]
+pub struct ApplicationMain {
+    setup: ApplicationSetup,
+}
+
+impl ApplicationMain {
+    /// Runs what this process's arguments ask for. What `main` returns.
+    pub fn main(self) -> std::process::ExitCode {
+        self.run(std::env::args_os()).into()
+    }
+
+    /// The same with these arguments, the program's name first.
+    pub fn run(self, arguments: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+        cli::application::run(self.setup, arguments)
+    }
+
+    /// What JobManagers are started with, for whoever starts them without a command line.
+    pub fn setup(&self) -> &ApplicationSetup {
+        &self.setup
+    }
+}

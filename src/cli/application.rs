@@ -1,0 +1,244 @@
+//! The command line of an application: its binary is JobManager, TaskManager and client by subcommand.
+
+use std::ffi::OsString;
+
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use tanist_proto::id::JobId;
+
+use super::args::{GlobalArgs, HaCommand, parameter};
+use super::cluster::{FREE_PORTS, HostedCluster};
+use super::output::say;
+use super::processes::{jobmanager_for, taskmanager_of_application};
+use super::{ha, jobs, load_options, show_config, with_runtime};
+use crate::config::{Configuration, LoadOptions};
+use crate::dataflow::exec::become_child_if_asked;
+use crate::job::{ChainingOptions, CompileOptions};
+use crate::process::shutdown::watch_signals;
+use crate::process::{ApplicationSetup, WorkingDir};
+use crate::telemetry::{self, ExitCode};
+
+const EXIT_STATUS: &str = "\
+Exit status of jobmanager and local: 0 the application SUCCEEDED, or a signal asked the process to end; 4 it FAILED; \
+5 it was CANCELED; 10 to 13 not started: configuration, port, operators, directory; 20 fatal error, or nobody knows how the \
+application ended; 21 refused for good, also because the program is not the one that the application was started with.";
+
+/// An application: JobManager, TaskManager and client by subcommand
+#[derive(Debug, Parser)]
+#[command(after_help = EXIT_STATUS)]
+struct ApplicationCli {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: ApplicationCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ApplicationCommand {
+    /// Starts a JobManager: it leads the application or stands by, and ends with it
+    Jobmanager(ParameterArgs),
+    /// Starts a TaskManager: it runs the application's tasks in its slots
+    Taskmanager,
+    /// Runs the whole application in this process
+    Local(ApplicationLocalArgs),
+    /// Lists the application's jobs
+    List,
+    /// Shows a job with its vertices
+    Info {
+        /// The job's id
+        job: JobId,
+    },
+    /// Cancels a job, and with it the application
+    Cancel {
+        /// The job's id
+        job: JobId,
+    },
+    /// Shows who leads and how earlier terms went, or hands leadership over
+    #[command(subcommand)]
+    Ha(HaCommand),
+    /// Shows the configuration in effect and where each value comes from
+    Config,
+}
+
+#[derive(Debug, Args)]
+struct ParameterArgs {
+    /// A parameter of the program. The same for every JobManager
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = parameter)]
+    parameters: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+struct ApplicationLocalArgs {
+    #[command(flatten)]
+    parameters: ParameterArgs,
+
+    /// How many TaskManagers are started; the slots of each are taskmanager.numberOfTaskSlots
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    taskmanagers: u32,
+}
+
+/// Runs an application's binary with these arguments, the program's name first. To be called first in `main`: it may have been
+/// started to supervise the program of a task.
+pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    become_child_if_asked();
+    let name = setup.name().to_owned();
+    let parsed = ApplicationCli::command()
+        .bin_name(name.clone())
+        .display_name(name)
+        .try_get_matches_from(arguments)
+        .and_then(|matches| ApplicationCli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => {
+            // As in `tanist` itself: help is an error to clap, too, and there may be nobody to tell.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::Usage
+            } else {
+                ExitCode::Ended
+            };
+        }
+    };
+    let load = load_options(&cli.global);
+    let is_server = matches!(
+        cli.command,
+        ApplicationCommand::Jobmanager(_) | ApplicationCommand::Taskmanager
+    );
+    let code = with_runtime(load.clone(), is_server, async |configuration| {
+        Box::pin(dispatch(setup, cli, load, configuration)).await
+    });
+    telemetry::flush();
+    code
+}
+
+async fn dispatch(
+    setup: ApplicationSetup,
+    cli: ApplicationCli,
+    load: LoadOptions,
+    configuration: Configuration,
+) -> ExitCode {
+    let global = &cli.global;
+    match cli.command {
+        ApplicationCommand::Jobmanager(args) => {
+            let setup = complete(setup, args, &configuration);
+            jobmanager_for(configuration, Some(setup)).await
+        }
+        ApplicationCommand::Taskmanager => {
+            Box::pin(taskmanager_of_application(configuration)).await
+        }
+        ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
+        ApplicationCommand::List => jobs::list(&configuration, global).await,
+        ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
+        ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+        ApplicationCommand::Ha(command) => ha::ha(&configuration, global, &command).await,
+        ApplicationCommand::Config => show_config::show(&configuration, global.output),
+    }
+}
+
+/// The application with what arguments and configuration say.
+fn complete(
+    setup: ApplicationSetup,
+    args: ParameterArgs,
+    configuration: &Configuration,
+) -> ApplicationSetup {
+    let jobs = configuration.jobs();
+    setup
+        .with_parameters(args.parameters.into_iter().collect())
+        .compiled_with(CompileOptions {
+            default_parallelism: jobs.default_parallelism.get(),
+            max_parallelism: jobs.max_parallelism.get(),
+            chaining: ChainingOptions {
+                enabled: jobs.operator_chaining,
+            },
+            ..CompileOptions::default()
+        })
+}
+
+/// Everything in this process, on a store that ends with it unless one is configured.
+async fn local(
+    setup: ApplicationSetup,
+    mut load: LoadOptions,
+    configuration: &Configuration,
+    args: ApplicationLocalArgs,
+) -> ExitCode {
+    let stop = match watch_signals(configuration.process().shutdown_timeout) {
+        Ok(stop) => stop,
+        Err(error) => {
+            say(error);
+            return ExitCode::Fatal;
+        }
+    };
+    let directory = match WorkingDir::create(configuration.process(), "local") {
+        Ok(directory) => directory,
+        Err(error) => {
+            say(error);
+            return ExitCode::Directory;
+        }
+    };
+    let explicit = configuration.explicit_settings();
+    let is_set = |key: &str| explicit.iter().any(|setting| setting.key == key);
+    for (key, any) in FREE_PORTS {
+        if !is_set(key) {
+            load = load.with(key, any);
+        }
+    }
+    if !is_set("high-availability.type") && !is_set("high-availability.embedded.dir") {
+        let store = directory.path().join("store");
+        load = load.with("high-availability.embedded.dir", &store.to_string_lossy());
+    }
+    let configuration = match Configuration::load(load) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            say(error);
+            return ExitCode::Configuration;
+        }
+    };
+    let setup = complete(setup, args.parameters, &configuration);
+    match HostedCluster::bind(configuration, setup, args.taskmanagers).await {
+        Ok(cluster) => {
+            say(format_args!(
+                "the application runs at {}",
+                cluster.rest_address()
+            ));
+            let code = Box::pin(cluster.run(stop.clone())).await;
+            if stop.is_cancelled() {
+                ExitCode::Interrupted
+            } else {
+                code
+            }
+        }
+        Err((code, error)) => {
+            say(error);
+            code
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_is_sound() {
+        ApplicationCli::command().debug_assert();
+    }
+
+    #[test]
+    fn parameters_reach_the_program_and_strangers_are_refused() {
+        let parse = |arguments: &[&str]| {
+            let all = std::iter::once("app").chain(arguments.iter().copied());
+            ApplicationCli::try_parse_from(all)
+        };
+        let cli =
+            parse(&["jobmanager", "--param", "input=a=b", "-D", "rest.port=1"]).expect("read");
+        assert_eq!(cli.global.overrides, ["rest.port=1"]);
+        let ApplicationCommand::Jobmanager(args) = cli.command else {
+            panic!("{:?}", cli.command);
+        };
+        let setup = ApplicationSetup::new("app", |_| async { Ok(()) });
+        let setup = complete(setup, args, &Configuration::defaults());
+        assert_eq!(setup.name(), "app");
+        for wrong in [&["run", "job.yaml"][..], &["local", "--param", "x"], &[]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

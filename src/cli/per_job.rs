@@ -1,0 +1,186 @@
+//! `tanist run --target per-job`: a cluster for one job that ends with it.
+//!
+//! The cluster is an application whose program submits the one graph, so whoever runs this again with the same
+//! `high-availability.cluster-id` joins it: as a standby while it goes on, and to be told how it ended afterwards.
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1::JobGraph;
+
+use super::args::RunArgs;
+use super::cluster::{FREE_PORTS, HostedCluster};
+use super::output::say;
+use super::progress::Progress;
+use super::run::compile_job;
+use crate::client::ClusterClient;
+use crate::config::{BackendOptions, Configuration, LoadOptions};
+use crate::job::slots_needed;
+use crate::process::application::job_id_of;
+use crate::process::shutdown::watch_signals;
+use crate::process::{ApplicationSetup, WorkingDir};
+use crate::telemetry::ExitCode;
+
+pub(super) async fn per_job(
+    load: LoadOptions,
+    configuration: &Configuration,
+    args: &RunArgs,
+) -> ExitCode {
+    if args.detached || args.job_id.is_some() {
+        say(
+            "a job with a cluster of its own is neither detached nor given an id: its cluster runs in this command, and its \
+             id follows from high-availability.cluster-id",
+        );
+        return ExitCode::Usage;
+    }
+    let graph = match compile_job(configuration, &args.job, None) {
+        Ok(graph) => graph,
+        Err(error) => {
+            say(error);
+            return ExitCode::InvalidJob;
+        }
+    };
+    let (load, is_own) = of_its_own(load, configuration, &graph, args.taskmanagers);
+    let configuration = match Configuration::load(load) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            say(error);
+            return ExitCode::Configuration;
+        }
+    };
+    let code = Box::pin(host(configuration.clone(), graph, args.taskmanagers)).await;
+    let is_known = matches!(
+        code,
+        ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
+    );
+    if is_own && is_known {
+        remove_store(&configuration);
+    }
+    code
+}
+
+async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) -> ExitCode {
+    let stop = match watch_signals(configuration.process().shutdown_timeout) {
+        Ok(stop) => stop,
+        Err(error) => {
+            say(error);
+            return ExitCode::Fatal;
+        }
+    };
+    let _directory = match WorkingDir::create(configuration.process(), "per-job") {
+        Ok(directory) => directory,
+        Err(error) => {
+            say(error);
+            return ExitCode::Directory;
+        }
+    };
+    let cluster_id = configuration.ha().cluster_id.clone();
+    let job = job_id_of(&cluster_id, 0);
+    let setup = program_of(graph);
+    let cluster = match HostedCluster::bind(configuration.clone(), setup, taskmanagers).await {
+        Ok(cluster) => cluster,
+        Err((code, error)) => {
+            say(error);
+            return code;
+        }
+    };
+    let rest = cluster.rest_address();
+    say(format_args!(
+        "job {job} has the cluster {cluster_id} of its own, at {rest}"
+    ));
+    let code = tokio::select! {
+        code = cluster.run(stop.clone()) => code,
+        never = show_progress(&configuration, &rest, job) => match never {},
+    };
+    if stop.is_cancelled() {
+        say(format_args!(
+            "job {job} has not ended: run this again with -D high-availability.cluster-id={cluster_id} to go on with it"
+        ));
+        return ExitCode::Interrupted;
+    }
+    let how = match code {
+        ExitCode::Ended => "FINISHED",
+        ExitCode::JobFailed => "FAILED",
+        ExitCode::JobCanceled => "CANCELED",
+        _ => return code,
+    };
+    say(format_args!("job {job} {how}"));
+    code
+}
+
+/// The program that submits one job and waits for it.
+fn program_of(graph: JobGraph) -> ApplicationSetup {
+    let name = format!("job {}", graph.name);
+    ApplicationSetup::new(name, move |context| {
+        let graph = graph.clone();
+        async move {
+            let job = context.execute_graph(graph).await?;
+            // However it ended, its end is the application's.
+            job.ended().await?;
+            Ok(())
+        }
+    })
+}
+
+/// Shows how the job gets on, as far as that can be known; never ends.
+async fn show_progress(
+    configuration: &Configuration,
+    rest: &str,
+    job: JobId,
+) -> std::convert::Infallible {
+    let mut progress = Progress::new();
+    let addresses = [rest.to_owned()];
+    if let Ok(client) = ClusterClient::connect_to(configuration, &addresses).await {
+        while client
+            .job(job)
+            .result_with(|info| progress.update(info))
+            .await
+            .is_err_and(|error| error.is_not_found())
+        {
+            // It is not submitted yet.
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+    progress.end();
+    std::future::pending().await
+}
+
+/// The configuration with a cluster id of its own, unless one is chosen, and with free ports where none are. Whether the id is
+/// one that nobody chose.
+fn of_its_own(
+    mut load: LoadOptions,
+    configuration: &Configuration,
+    graph: &JobGraph,
+    taskmanagers: u32,
+) -> (LoadOptions, bool) {
+    let explicit = configuration.explicit_settings();
+    let is_set = |key: &str| explicit.iter().any(|setting| setting.key == key);
+    for (key, any) in FREE_PORTS {
+        if !is_set(key) {
+            load = load.with(key, any);
+        }
+    }
+    if !is_set("taskmanager.numberOfTaskSlots") {
+        let slots = slots_needed(graph).div_ceil(taskmanagers.max(1)).max(1);
+        load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
+    }
+    let is_own = !is_set("high-availability.cluster-id");
+    if is_own {
+        let id = format!("job-{:016x}", rand::random::<u64>());
+        load = load.with("high-availability.cluster-id", &id);
+    }
+    (load, is_own)
+}
+
+/// Nobody can ask for a cluster again whose id nobody chose.
+fn remove_store(configuration: &Configuration) {
+    if let BackendOptions::Embedded(embedded) = &configuration.ha().backend {
+        let directory = embedded
+            .directory
+            .join(configuration.ha().cluster_id.as_str());
+        if let Err(error) = std::fs::remove_dir_all(&directory) {
+            say(format_args!(
+                "{} could not be removed: {error}",
+                directory.display()
+            ));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `tanist job quarantine list | retry | delete`.
+
+use super::args::{GlobalArgs, OutputFormat, QuarantineCommand};
+use super::connect::connect;
+use super::jobs::finish;
+use super::output::{Table, answer, answer_json, say, time_if_known};
+use crate::client::{Evidence, QuarantinedJob};
+use crate::config::Configuration;
+use crate::telemetry::ExitCode;
+
+pub(super) async fn quarantine(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    command: &QuarantineCommand,
+) -> ExitCode {
+    let asking = async {
+        let connection = connect(configuration, &global.address).await?;
+        let jobs = &connection.jobs;
+        match command {
+            QuarantineCommand::List if global.output == OutputFormat::Json => {
+                answer_json(&jobs.raw("/v1/jobs/quarantine").await?);
+            }
+            QuarantineCommand::List => answer(listing(&jobs.quarantined().await?)),
+            QuarantineCommand::Retry { job } => {
+                jobs.retry_quarantined(*job).await?;
+                say(format_args!("job {job} is led again"));
+            }
+            QuarantineCommand::Delete { job } => {
+                jobs.delete_quarantined(*job).await?;
+                say(format_args!(
+                    "job {job} is cancelled; its tasks end as soon as their TaskManagers learn of it"
+                ));
+            }
+        }
+        Ok(())
+    };
+    finish(asking.await)
+}
+
+fn listing(jobs: &[QuarantinedJob]) -> String {
+    let mut table = Table::new(["JOB", "NAME", "SINCE", "WHY", ""]);
+    for job in jobs {
+        table.row([
+            job.jid.to_string(),
+            job.name.clone(),
+            time_if_known(job.since),
+            job.kind.clone(),
+            job.reason.clone(),
+        ]);
+        for one in &job.evidence {
+            let nothing = String::new;
+            table.row([
+                nothing(),
+                nothing(),
+                time_if_known(one.at),
+                format!("epoch {}", one.epoch),
+                said(one),
+            ]);
+        }
+    }
+    table.to_string()
+}
+
+fn said(one: &Evidence) -> String {
+    if one.process.is_empty() {
+        one.what.clone()
+    } else {
+        format!("{}: {}", one.process, one.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_job_is_listed_with_what_its_quarantine_rests_on() -> Result<(), serde_json::Error> {
+        let jobs: Vec<QuarantinedJob> = serde_json::from_value(json!([
+            {"jid": "0".repeat(31) + "1", "name": "count", "kind": "ended-process",
+             "reason": "it ended the processes that led it", "since": 1_700_000_000_000_i64,
+             "evidence": [{"epoch": 7, "process": "jm-1", "at": 1_699_999_999_000_i64,
+                           "what": "ended while it started this job alone"}]}
+        ]))?;
+        let text = listing(&jobs);
+        let expected = "\
+JOB                               NAME   SINCE                    WHY
+00000000000000000000000000000001  count  2023-11-14 22:13:20 UTC  ended-process  it ended the processes that led it
+                                         2023-11-14 22:13:19 UTC  epoch 7        jm-1: ended while it started this job alone
+";
+        assert_eq!(text, expected);
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Operators that the binary of an application brings: registered by name before anything of the process runs.
+//!
+//! The registry is the process's: a binary has its operators whatever cluster it takes part in. JobManagers use it to refuse
+//! graphs that name others, TaskManagers to run them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::Value;
+use tanist_proto::v1::JobGraph;
+
+use super::{Built, Operator, OperatorContext, OperatorError, Source};
+use crate::job::OperatorSpec;
+use crate::job::custom::{CustomRole, CustomSpec};
+
+/// Makes something from its config and where it runs. It touches no file: that is `open`'s.
+type Make<T> = dyn Fn(&Value, &OperatorContext) -> Result<Box<T>, OperatorError> + Send + Sync;
+
+/// What makes the operators of one name, one for each subtask.
+#[derive(Clone)]
+pub enum CustomOperator {
+    /// Makes sources.
+    Source(Arc<Make<dyn Source>>),
+    /// Makes operators and sinks.
+    Operator(Arc<Make<dyn Operator>>),
+}
+
+impl fmt::Debug for CustomOperator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CustomOperator::Source(_) => "Source",
+            CustomOperator::Operator(_) => "Operator",
+        })
+    }
+}
+
+static REGISTRY: RwLock<BTreeMap<String, CustomOperator>> = RwLock::new(BTreeMap::new());
+
+/// Registers an operator of this process, or replaces the one of that name.
+pub fn register(name: impl Into<String>, operator: CustomOperator) {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    registry.insert(name.into(), operator);
+}
+
+fn find(name: &str) -> Option<CustomOperator> {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    registry.get(name).cloned()
+}
+
+/// Why a graph can't be run with the operators of this process; none if it can.
+pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
+    let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    for operator in operators {
+        // Most graphs name none: they need not be read for that.
+        if !operator.spec.contains("\"custom\"") {
+            continue;
+        }
+        if let Ok(OperatorSpec::Custom(spec)) = OperatorSpec::from_json(&operator.spec)
+            && let Err(error) = registered(&spec)
+        {
+            return Some(format!("step `{}`: {error}", operator.name));
+        }
+    }
+    None
+}
+
+fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
+    let name = &spec.name;
+    let wrong = |what: &str| {
+        OperatorError::Specification(format!(
+            "the operator `{name}` of this binary is {what}, and the graph has it otherwise"
+        ))
+    };
+    match (find(name), spec.role) {
+        (None, _) => Err(OperatorError::Specification(format!(
+            "this binary has no operator `{name}`: the job needs the binary of its application"
+        ))),
+        (Some(CustomOperator::Source(_)), CustomRole::Operator | CustomRole::Sink) => {
+            Err(wrong("a source"))
+        }
+        (Some(CustomOperator::Operator(_)), CustomRole::Source) => Err(wrong("no source")),
+        (Some(found), _) => Ok(found),
+    }
+}
+
+pub(super) fn build(spec: &CustomSpec, context: &OperatorContext) -> Result<Built, OperatorError> {
+    Ok(match registered(spec)? {
+        CustomOperator::Source(make) => Built::Source(make(&spec.config, context)?),
+        CustomOperator::Operator(make) => Built::Operator(make(&spec.config, context)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tanist_proto::v1;
+
+    use super::super::print::Discard;
+    use super::*;
+
+    fn graph(spec: &CustomSpec) -> JobGraph {
+        let operator = v1::Operator {
+            name: "step".to_owned(),
+            spec: OperatorSpec::Custom(spec.clone()).to_json(),
+            ..v1::Operator::default()
+        };
+        JobGraph {
+            vertices: vec![v1::JobVertex {
+                operators: vec![operator],
+                ..v1::JobVertex::default()
+            }],
+            ..JobGraph::default()
+        }
+    }
+
+    #[test]
+    fn a_graph_that_names_an_operator_of_another_binary_is_told_which() {
+        let spec = CustomSpec::sink("custom-tests-sink").with_config(7);
+        let unknown = unknown_operators(&graph(&spec)).expect("it is unknown");
+        assert!(unknown.contains("`custom-tests-sink`"), "{unknown}");
+        let make = |_: &Value, _: &OperatorContext| -> Result<Box<dyn Operator>, OperatorError> {
+            Ok(Box::new(Discard::default()))
+        };
+        register(
+            "custom-tests-sink",
+            CustomOperator::Operator(Arc::new(make)),
+        );
+        assert_eq!(unknown_operators(&graph(&spec)), None);
+        let source = CustomSpec {
+            role: CustomRole::Source,
+            ..spec
+        };
+        let wrong = unknown_operators(&graph(&source)).expect("it is none");
+        assert!(wrong.contains("no source"), "{wrong}");
+    }
+}

@@ -1,0 +1,187 @@
+//! How the Dispatcher's loop ends jobs: result, cleanup, clean, and forgotten after the retention time.
+
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::failpoint::failpoint;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::{error, info, warn};
+
+use super::actor::{DispatcherActor, Event};
+use super::core;
+use super::entry::{Entry, accepted, result_key};
+use super::handle::Reply;
+use super::job_store::JobStoreError;
+
+impl DispatcherActor {
+    /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
+    pub(super) fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let written = store.put_result(*result).await.map(Box::new);
+            if written.is_ok() {
+                failpoint("job.result-written").await;
+            }
+            Event::ResultWritten { job, written }
+        });
+    }
+
+    pub(super) fn on_result_written(
+        &mut self,
+        job: JobId,
+        written: Result<Box<pb::JobResult>, JobStoreError>,
+    ) {
+        let result = match written {
+            Ok(result) => result,
+            Err(failure) => {
+                error!(%job, %failure, "the result of a job could not be written");
+                self.set_busy(job, false);
+                return;
+            }
+        };
+        info!(%job, status = result.status().as_str_name(), "job ended");
+        let key = result_key(&result);
+        let waiting = Vec::new();
+        let ended = Entry::Ended {
+            key,
+            result,
+            waiting,
+        };
+        let before = self.jobs.insert(job, ended);
+        if let Some(Entry::Running { control, .. }) = before {
+            self.tasks.spawn(async move {
+                control.result_written().await;
+                Event::Done
+            });
+        }
+        self.start_cleanup(job);
+    }
+
+    pub(super) fn start_cleanup(&mut self, job: JobId) {
+        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else {
+            return;
+        };
+        let remove = result.remove.clone().unwrap_or_default();
+        let cleaner = self.context.cleaner.clone();
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            if let Err(failure) = store.clean_parts(job, &remove.parts).await {
+                // The term is over: the next one resumes the cleanup.
+                warn!(%job, %failure, "the parts of a graph could not be removed");
+                return Event::Done;
+            }
+            cleaner.run(job, &remove).await;
+            Event::CleanedUp { job }
+        });
+    }
+
+    pub(super) fn on_cleaned_up(&mut self, job: JobId) {
+        let Some(Entry::Ended { result, .. }) = self.jobs.get(&job) else {
+            return;
+        };
+        let clean = pb::JobResult {
+            dirty: false,
+            // A TaskExecutor that was cut off may still write there: looked at once more when the result goes.
+            remove: result.remove.as_ref().map(|remove| pb::Cleanup {
+                blobs: Vec::new(),
+                parts: Vec::new(),
+                sink_directories: remove.sink_directories.clone(),
+            }),
+            ..(**result).clone()
+        };
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let result = store.put_clean_result(&clean).await;
+            Event::MarkedClean { job, result }
+        });
+    }
+
+    /// The results of these jobs are gone.
+    pub(super) fn forget(&mut self, expired: &[JobId]) {
+        self.is_expiring = false;
+        for job in expired {
+            self.jobs.remove(job);
+        }
+    }
+
+    /// One removal at a time: a second one could come after another job with the same id.
+    pub(super) fn expire_results(&mut self) {
+        if self.is_expiring {
+            return;
+        }
+        let retention_ms =
+            u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
+        let now = wall_clock_ms();
+        let is_expired = |entry: &Entry| match entry {
+            Entry::Ended { result, .. } => core::is_expired(result, now, retention_ms),
+            Entry::Persisting { .. }
+            | Entry::Running { .. }
+            | Entry::Rebuilding { .. }
+            | Entry::Quarantined { .. } => false,
+        };
+        let expired = self.jobs.iter().filter(|(_, entry)| is_expired(entry));
+        let jobs: Vec<JobId> = expired.map(|(job, _)| *job).collect();
+        if jobs.is_empty() {
+            return;
+        }
+        self.is_expiring = true;
+        let leftovers: Vec<(JobId, pb::Cleanup)> = jobs
+            .iter()
+            .filter_map(|job| match self.jobs.get(job) {
+                Some(Entry::Ended { result, .. }) => Some((*job, result.remove.clone()?)),
+                Some(
+                    Entry::Persisting { .. }
+                    | Entry::Running { .. }
+                    | Entry::Rebuilding { .. }
+                    | Entry::Quarantined { .. },
+                )
+                | None => None,
+            })
+            .collect();
+        let cleaner = self.context.cleaner.clone();
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            for (job, remove) in &leftovers {
+                cleaner.run_once(*job, remove).await;
+            }
+            let result = store.delete_results(&jobs).await;
+            Event::Expired { jobs, result }
+        });
+    }
+
+    pub(super) fn on_marked_clean(&mut self, job: JobId, marked: Result<(), JobStoreError>) {
+        match (marked, self.jobs.get_mut(&job)) {
+            (Ok(()), Some(Entry::Ended { result, .. })) => {
+                result.dirty = false;
+                // Blobs are gone for good; see `on_cleaned_up` for what is kept.
+                if let Some(remove) = &mut result.remove {
+                    remove.blobs.clear();
+                    remove.parts.clear();
+                }
+                self.answer_waiting(job);
+            }
+            (Ok(()), _) => {}
+            (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),
+        }
+    }
+
+    /// A submission of a job that has ended is answered when nothing of that is left, or after a while: it is that job's.
+    pub(super) fn wait_for_cleanup(&mut self, job: JobId, reply: Reply<pb::SubmitJobResponse>) {
+        if let Some(Entry::Ended { waiting, .. }) = self.jobs.get_mut(&job) {
+            waiting.push(reply);
+            // Below what the caller waits for an answer.
+            let patience = self.options.store_patience / 2;
+            self.tasks.spawn(async move {
+                tokio::time::sleep(patience).await;
+                Event::WaitedForCleanup { job }
+            });
+        }
+    }
+
+    pub(super) fn answer_waiting(&mut self, job: JobId) {
+        if let Some(Entry::Ended { waiting, .. }) = self.jobs.get_mut(&job) {
+            for reply in waiting.drain(..) {
+                let _ = reply.send(Ok(accepted(job, true)));
+            }
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Jobs that are set aside: which, with what evidence, and how one gets out of it.
+//!
+//! A job is set aside when its records can't be read, when this build has not all of its operators, when its JobMasters broke
+//! one after the other, or when it ended the processes that led it. No JobMaster is started for it; nothing of it is removed,
+//! and its tasks run on. What is wrong with its records or this build is found anew by each term, so that one that can
+//! lead it does; the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it.
+//!
+//! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
+//! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
+//! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended.
+
+use tanist_ha::clock::wall_clock_ms;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::{error, info, warn};
+
+use super::actor::{DispatcherActor, Event};
+use super::breakage;
+use super::core::SubmissionKey;
+use super::entry::{Entry, no_such_job, state_key};
+use super::handle::Reply;
+use super::job_store::{JobStore, JobStoreError};
+use super::recovery::RecoveredJob;
+use super::submissions::suspended;
+use crate::dataflow::operator::custom::unknown_operators;
+use crate::dataflow::sink;
+use crate::gateway::persistence::{JobStateStore as _, PersistError};
+use crate::gateway::{GatewayError, GatewayResult};
+use crate::job::unsupported;
+
+/// A job that is set aside.
+#[derive(Debug, Clone)]
+pub(super) struct Quarantined {
+    pub(super) key: SubmissionKey,
+    pub(super) name: String,
+    pub(super) submitted_at_ms: u64,
+    pub(super) sink_directories: Vec<String>,
+    /// There is a result, only that it can't be read.
+    pub(super) has_ended: bool,
+    /// Something is being written about it.
+    pub(super) is_busy: bool,
+    pub(super) quarantine: pb::Quarantine,
+}
+
+impl Quarantined {
+    pub(super) fn canceled_result(&self, job: JobId) -> pb::JobResult {
+        pb::JobResult {
+            job_id: job.to_string(),
+            name: self.name.clone(),
+            status: pb::JobStatus::Canceled.into(),
+            cause: self.quarantine.reason.clone(),
+            submitted_at_ms: self.submitted_at_ms,
+            ended_at_ms: wall_clock_ms(),
+            dirty: true,
+            remove: Some(pb::Cleanup {
+                blobs: Vec::new(),
+                parts: Vec::new(),
+                sink_directories: self.sink_directories.clone(),
+            }),
+            submission_token: self.key.token.clone(),
+            graph_digest: self.key.digest.clone(),
+            details: Some(pb::JobDetails {
+                quarantine: String::new(),
+                hindrances: Vec::new(),
+                ..self.details(job)
+            }),
+        }
+    }
+
+    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
+        pb::JobDetails {
+            job_id: job.to_string(),
+            name: self.name.clone(),
+            status: pb::JobStatus::Suspended.into(),
+            started_at_ms: self.submitted_at_ms,
+            quarantine: self.quarantine.reason.clone(),
+            quarantined: Some(self.quarantine.clone()),
+            hindrances: vec![pb::Hindrance {
+                kind: pb::HindranceKind::Quarantined.into(),
+                text: format!("quarantined: {}", self.quarantine.reason),
+                since_ms: self.quarantine.since_ms,
+                ..pb::Hindrance::default()
+            }],
+            ..pb::JobDetails::default()
+        }
+    }
+}
+
+/// What is wrong with a job that was read.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) quarantine: pb::Quarantine,
+    pub(super) state: pb::JobState,
+    pub(super) sink_directories: Vec<String>,
+}
+
+/// A job that can be led.
+#[derive(Debug)]
+pub(super) struct Sound {
+    pub(super) graph: pb::JobGraph,
+    pub(super) state: pb::JobState,
+}
+
+/// Where the sinks of a graph write, for whoever cleans up after it.
+pub(super) fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
+    let directories = sink::directories(graph).into_iter();
+    directories
+        .map(|it| it.to_string_lossy().into_owned())
+        .collect()
+}
+
+impl DispatcherActor {
+    /// What this term itself has found.
+    pub(super) fn found(&self, kind: pb::QuarantineKind, reason: String) -> pb::Quarantine {
+        let now_ms = wall_clock_ms();
+        let session = &self.context.session;
+        pb::Quarantine {
+            kind: kind.into(),
+            since_ms: now_ms,
+            evidence: vec![pb::QuarantineEvidence {
+                epoch: session.epoch().get(),
+                process: session.process().to_string(),
+                at_ms: now_ms,
+                what: reason.clone(),
+            }],
+            reason,
+        }
+    }
+
+    /// Whether a job as it was read can be led; `retried`: what it was set aside for does not count.
+    pub(super) fn judge(
+        &self,
+        found: RecoveredJob,
+        retried: bool,
+    ) -> Result<Box<Sound>, Box<Fault>> {
+        let (graph, mut state) = match found {
+            RecoveredJob::Unreadable {
+                kind,
+                reason,
+                state,
+            } => {
+                let reason = match kind {
+                    pb::QuarantineKind::TooNew => {
+                        format!("a newer version is needed, nothing is wrong with it: {reason}")
+                    }
+                    _ => format!("its records can't be read: {reason}"),
+                };
+                return Err(Box::new(Fault {
+                    quarantine: self.found(kind, reason),
+                    state: state.map(|state| *state).unwrap_or_default(),
+                    sink_directories: Vec::new(),
+                }));
+            }
+            RecoveredJob::Suspect { state } => {
+                let reason = "its turn to be recovered has not come".to_owned();
+                return Err(Box::new(Fault {
+                    quarantine: self.found(pb::QuarantineKind::Unspecified, reason),
+                    state: *state,
+                    sink_directories: Vec::new(),
+                }));
+            }
+            RecoveredJob::SetAside {
+                state,
+                graph: Some(graph),
+            } if retried => (graph, state),
+            RecoveredJob::SetAside { state, graph } => {
+                return Err(Box::new(Fault {
+                    quarantine: state.quarantine.clone().unwrap_or_default(),
+                    state: *state,
+                    sink_directories: graph.as_deref().map(sink_directories).unwrap_or_default(),
+                }));
+            }
+            RecoveredJob::Readable { graph, state } => (graph, state),
+        };
+        if let Some(reason) = unsupported(&graph).or_else(|| unknown_operators(&graph)) {
+            // Another program may lead it: nothing is wrong with its records.
+            let reason = format!("this JobManager can't lead it: {reason}");
+            return Err(Box::new(Fault {
+                quarantine: self.found(pb::QuarantineKind::UnknownOperator, reason),
+                sink_directories: sink_directories(&graph),
+                state: *state,
+            }));
+        }
+        state.quarantine = None;
+        Ok(Box::new(Sound {
+            graph: *graph,
+            state: *state,
+        }))
+    }
+
+    /// Goes on with a job as its records have it.
+    pub(super) fn take_up(&mut self, job: JobId, found: RecoveredJob) {
+        if let RecoveredJob::Suspect { state } = &found {
+            let entry = Entry::Rebuilding {
+                key: state_key(state),
+                name: state.name.clone(),
+                why: "a term before died in recovery: this job is started when its turn comes",
+            };
+            self.jobs.insert(job, entry);
+            return;
+        }
+        match self.judge(found, false) {
+            Ok(sound) => self.launch(job, sound.graph, sound.state, true),
+            Err(fault) => self.quarantine(job, *fault),
+        }
+    }
+
+    pub(super) fn quarantine(&mut self, job: JobId, fault: Fault) {
+        let reason = &fault.quarantine.reason;
+        error!(%job, reason, "a job is quarantined");
+        let quarantined = Box::new(Quarantined {
+            key: state_key(&fault.state),
+            name: fault.state.name,
+            submitted_at_ms: fault.state.submitted_at_ms,
+            sink_directories: fault.sink_directories,
+            has_ended: false,
+            is_busy: false,
+            quarantine: fault.quarantine,
+        });
+        let entry = Entry::Quarantined { job: quarantined };
+        self.jobs.insert(job, entry);
+    }
+
+    /// Its result can't be read: it is never run again.
+    pub(super) fn quarantine_ended(&mut self, job: JobId, reason: &str) {
+        let reason = format!("it has ended, and its result can't be read: {reason}");
+        let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
+        let fault = Fault {
+            quarantine,
+            state: pb::JobState::default(),
+            sink_directories: Vec::new(),
+        };
+        self.quarantine(job, fault);
+        if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
+            job.has_ended = true;
+        }
+    }
+
+    /// Its JobMaster ended without a result. Where the term ends that is why.
+    pub(super) fn on_job_broken(&mut self, job: JobId) {
+        let Some(Entry::Running { key, name, control }) = self.jobs.get(&job) else {
+            return;
+        };
+        if self.context.session.is_over() {
+            return;
+        }
+        let broken = self.breakages.note(job, wall_clock_ms());
+        error!(%job, broken, "a JobMaster broke");
+        let (key, name, control) = (key.clone(), name.clone(), control.clone());
+        let why = "its JobMaster broke, and another one is started";
+        self.jobs.insert(job, Entry::Rebuilding { key, name, why });
+        let resources = self.context.resources.clone();
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let found = breakage::clear_away(job, broken, control, resources, store).await;
+            Event::Reread { job, broken, found }
+        });
+    }
+
+    pub(super) fn on_reread(
+        &mut self,
+        job: JobId,
+        broken: u32,
+        found: Result<RecoveredJob, JobStoreError>,
+    ) {
+        match found {
+            Err(failure) => warn!(%job, %failure, "the term is ending"),
+            Ok(RecoveredJob::Readable { graph, mut state }) if broken > breakage::TOLERATED => {
+                let reason = format!("its JobMaster broke {broken} times in this term");
+                let mut quarantine = self.found(pb::QuarantineKind::Broke, reason);
+                let one = quarantine.evidence.pop().unwrap_or_default();
+                let times = self.breakages.times(job).iter();
+                quarantine.evidence = times
+                    .map(|at_ms| pb::QuarantineEvidence {
+                        at_ms: *at_ms,
+                        what: "its JobMaster broke".to_owned(),
+                        ..one.clone()
+                    })
+                    .collect();
+                state.quarantine = Some(quarantine.clone());
+                self.keep_set_aside(job, (*state).clone());
+                self.quarantine(
+                    job,
+                    Fault {
+                        quarantine,
+                        state: *state,
+                        sink_directories: sink_directories(&graph),
+                    },
+                );
+                self.set_busy(job, true);
+            }
+            Ok(found) => self.take_up(job, found),
+        }
+    }
+
+    /// Writes why a job is set aside, for the terms to come.
+    fn keep_set_aside(&mut self, job: JobId, state: pb::JobState) {
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            if let Err(failure) = store.put_state(&state).await {
+                warn!(%job, %failure, "the next term will not know that this job is set aside");
+            }
+            Event::SetAside { job }
+        });
+    }
+
+    pub(super) fn set_busy(&mut self, job: JobId, is_busy: bool) {
+        if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
+            job.is_busy = is_busy;
+        }
+    }
+
+    /// Leads a quarantined job again, or ends it.
+    pub(super) fn resolve_quarantine(
+        &mut self,
+        job: JobId,
+        action: pb::QuarantineAction,
+        reply: Reply<pb::Ack>,
+    ) {
+        let is_retry = action == pb::QuarantineAction::Retry;
+        let refusal = match self.jobs.get(&job) {
+            None => no_such_job(job),
+            // What was asked for came about: mostly the same request, repeated over a takeover.
+            Some(Entry::Running { .. } | Entry::Rebuilding { .. }) if is_retry => {
+                let _ = reply.send(Ok(pb::Ack {}));
+                return;
+            }
+            Some(Entry::Ended { result, .. })
+                if !is_retry && result.status() == pb::JobStatus::Canceled =>
+            {
+                let _ = reply.send(Ok(pb::Ack {}));
+                return;
+            }
+            Some(Entry::Quarantined { .. }) if self.is_suspended() => suspended(),
+            Some(Entry::Quarantined { job: known }) if known.is_busy => {
+                GatewayError::NotYet(format!("something is being written about job {job}"))
+            }
+            Some(Entry::Quarantined { job: known }) if known.has_ended && is_retry => {
+                GatewayError::Conflict(format!("job {job}: {}", known.quarantine.reason))
+            }
+            Some(Entry::Quarantined { job: known }) => {
+                let known = known.clone();
+                self.set_busy(job, true);
+                match action {
+                    pb::QuarantineAction::Delete if known.has_ended => {
+                        self.forget_unreadable(job, reply);
+                    }
+                    pb::QuarantineAction::Delete => {
+                        self.cancel_quarantined(job, known.canceled_result(job), reply);
+                    }
+                    pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
+                        self.retry(job, reply);
+                    }
+                }
+                return;
+            }
+            Some(_) => GatewayError::Conflict(format!("job {job} is not quarantined")),
+        };
+        let _ = reply.send(Err(refusal));
+    }
+
+    fn retry(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let found = store.reread(job).await;
+            Event::ToRetry { job, found, reply }
+        });
+    }
+
+    /// The job was read again: what it was set aside for is removed from its record.
+    pub(super) fn on_retry(
+        &mut self,
+        job: JobId,
+        found: Result<RecoveredJob, JobStoreError>,
+        reply: Reply<pb::Ack>,
+    ) {
+        let judged = match found {
+            Ok(found) => self.judge(found, true),
+            Err(failure) => {
+                self.set_busy(job, false);
+                let _ = reply.send(Err(failure.into()));
+                return;
+            }
+        };
+        match judged {
+            Ok(sound) => {
+                let store = self.context.store.clone();
+                self.tasks.spawn(async move {
+                    let cleared = clear(&store, &sound.state).await;
+                    Event::Retried {
+                        job,
+                        sound,
+                        cleared,
+                        reply,
+                    }
+                });
+            }
+            Err(fault) => {
+                let text = format!("job {job} stays quarantined: {}", fault.quarantine.reason);
+                self.quarantine(job, *fault);
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
+        }
+    }
+
+    pub(super) fn on_retried(
+        &mut self,
+        job: JobId,
+        sound: Sound,
+        cleared: GatewayResult<()>,
+        reply: Reply<pb::Ack>,
+    ) {
+        let answer = match cleared {
+            Ok(()) => {
+                info!(%job, "a quarantined job is led again");
+                self.breakages.forget(job);
+                self.launch(job, sound.graph, sound.state, true);
+                Ok(pb::Ack {})
+            }
+            Err(error) => {
+                self.set_busy(job, false);
+                Err(error)
+            }
+        };
+        let _ = reply.send(answer);
+    }
+
+    /// An ended job whose result can't be read is forgotten.
+    fn forget_unreadable(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let gone = store.delete_results(&[job]).await;
+            Event::Forgotten { job, gone, reply }
+        });
+    }
+
+    pub(super) fn on_forgotten(
+        &mut self,
+        job: JobId,
+        gone: Result<(), JobStoreError>,
+        reply: Reply<pb::Ack>,
+    ) {
+        self.set_busy(job, false);
+        if gone.is_ok() {
+            self.jobs.remove(&job);
+        }
+        let _ = reply.send(gone.map(|()| pb::Ack {}).map_err(GatewayError::from));
+    }
+}
+
+async fn clear(store: &JobStore, state: &pb::JobState) -> GatewayResult<()> {
+    store.put_state(state).await.map_err(|error| match error {
+        PersistError::TermOver => GatewayError::Unknown(error.to_string()),
+        PersistError::TooLarge { .. } | PersistError::Refused(_) => {
+            GatewayError::Internal(error.to_string())
+        }
+    })
+}

@@ -1,0 +1,308 @@
+//! What a term finds of its jobs in the store, and what it sets aside there.
+//!
+//! A record that can't be read hides no other. Of suspects, and of a job that ended the processes that led it, only the state is
+//! decoded: the graph may be what did it.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use tanist_ha::jobs::store::{Record as _, Stored};
+use tanist_ha::keys::{Kind, Name};
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::cache::Records;
+use tanist_ha::store::pipeline::CommitError;
+use tanist_ha::{Error, Outcome};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::warn;
+
+use super::job_store::{
+    FIRST_RETRY, GraphRecord, JobStore, JobStoreError, ResultRecord, SLOWEST_RETRY, StateRecord,
+    name_of,
+};
+use crate::gateway::persistence::{JobStateStore as _, PersistError};
+
+/// What recovery finds.
+#[derive(Debug, Default)]
+pub struct RecoveredJobs {
+    /// Jobs that are not terminal.
+    pub jobs: Vec<(JobId, RecoveredJob)>,
+    /// Jobs that ended, clean or not.
+    pub results: Vec<(JobId, pb::JobResult)>,
+    /// Jobs that ended, with results that can't be read, and why.
+    pub unreadable_results: Vec<(JobId, String)>,
+}
+
+/// A job that is not terminal.
+#[derive(Debug)]
+pub enum RecoveredJob {
+    /// Both records are there.
+    Readable {
+        /// What is to run.
+        graph: Box<pb::JobGraph>,
+        /// How far it is.
+        state: Box<pb::JobState>,
+    },
+    /// One of them is missing or can't be read.
+    Unreadable {
+        /// In which way.
+        kind: pb::QuarantineKind,
+        /// Why.
+        reason: String,
+        /// The state, if at least that can be read.
+        state: Option<Box<pb::JobState>>,
+    },
+    /// An earlier term, or this one, set it aside.
+    SetAside {
+        /// With the reason.
+        state: Box<pb::JobState>,
+        /// Nothing where that had better not be read.
+        graph: Option<Box<pb::JobGraph>>,
+    },
+    /// It is started later, when that is written down.
+    Suspect {
+        /// How far it is.
+        state: Box<pb::JobState>,
+    },
+}
+
+impl RecoveredJob {
+    /// How far it is, if that can be read.
+    pub fn state(&self) -> Option<&pb::JobState> {
+        match self {
+            RecoveredJob::Readable { state, .. }
+            | RecoveredJob::SetAside { state, .. }
+            | RecoveredJob::Suspect { state } => Some(state),
+            RecoveredJob::Unreadable { state, .. } => state.as_deref(),
+        }
+    }
+}
+
+/// Which jobs are not recovered like the others.
+#[derive(Debug, Clone, Default)]
+pub struct Caution {
+    /// Only their state is decoded.
+    pub suspects: Option<RangeInclusive<JobId>>,
+    /// This one is set aside.
+    pub set_aside: Option<(JobId, pb::Quarantine)>,
+}
+
+impl Caution {
+    fn suspects(&self, job: JobId) -> bool {
+        self.suspects
+            .as_ref()
+            .is_some_and(|range| range.contains(&job))
+    }
+}
+
+/// Whether a job's graph had better not be decoded.
+fn is_dangerous(state: &pb::JobState) -> bool {
+    let quarantine = state.quarantine.as_ref();
+    quarantine.is_some_and(|it| it.kind() == pb::QuarantineKind::EndedProcess)
+}
+
+fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
+    if matches!(error, Error::TooNew { .. }) {
+        pb::QuarantineKind::TooNew
+    } else {
+        pb::QuarantineKind::Unreadable
+    }
+}
+
+type Found<T> = Option<Result<Stored<T>, Error>>;
+
+impl JobStore {
+    /// Every job, from the records as they were proven to be at the beginning of the term.
+    pub async fn recover(
+        &self,
+        records: &Records,
+        caution: &Caution,
+    ) -> Result<RecoveredJobs, Error> {
+        let (states, results) = tokio::try_join!(
+            self.records.decode::<StateRecord>(records),
+            self.records.decode::<ResultRecord>(records),
+        )?;
+        let mut recovered = RecoveredJobs::default();
+        for (name, result) in results {
+            match (name.as_str().parse(), result) {
+                (Ok(job), Ok(stored)) => {
+                    self.note_blob(job, Kind::Results, stored.blob);
+                    recovered.results.push((job, stored.record.0));
+                }
+                (Ok(job), Err(error)) => {
+                    let unreadable = (job, error.to_string());
+                    recovered.unreadable_results.push(unreadable);
+                }
+                (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
+            }
+        }
+        let mut states: BTreeMap<Name, Result<Stored<StateRecord>, Error>> =
+            states.into_iter().collect();
+        if let Some((job, quarantine)) = &caution.set_aside
+            && let Some(Ok(stored)) = states.get_mut(&name_of(*job))
+        {
+            stored.record.0.quarantine = Some(quarantine.clone());
+        }
+        let passed_over = self.pass_over(&mut states, caution, &mut recovered);
+        let graphs = if passed_over.is_empty() {
+            self.records.decode::<GraphRecord>(records).await?
+        } else {
+            let kinds = JobStore::KINDS.into_iter();
+            let all = kinds.flat_map(|kind| {
+                let of_kind = records.of(kind);
+                of_kind.map(move |(name, value)| (kind, name, value))
+            });
+            let is_read = |kind: Kind, name: &Name| {
+                kind != GraphRecord::KIND || !passed_over.contains_key(name)
+            };
+            let rest =
+                all.filter(|(kind, name, _)| is_read(*kind, name))
+                    .map(|(kind, name, value)| {
+                        (tanist_ha::keys::Key::new(kind, name.clone()), value.clone())
+                    });
+            self.records.decode::<GraphRecord>(&rest.collect()).await?
+        };
+        for (name, graph) in graphs {
+            let state = states.remove(&name);
+            let Ok(job) = name.as_str().parse::<JobId>() else {
+                warn!(%name, "a graph that is no job's is ignored");
+                continue;
+            };
+            let found = self.recovered_job(job, Some(graph), state);
+            recovered.jobs.push((job, found));
+        }
+        for (name, state) in states {
+            let Ok(job) = name.as_str().parse::<JobId>() else {
+                continue;
+            };
+            let unreadable = self.recovered_job(job, None, Some(state));
+            recovered.jobs.push((job, unreadable));
+        }
+        Ok(recovered)
+    }
+
+    /// Takes out the jobs whose graph is not decoded.
+    fn pass_over(
+        &self,
+        states: &mut BTreeMap<Name, Result<Stored<StateRecord>, Error>>,
+        caution: &Caution,
+        recovered: &mut RecoveredJobs,
+    ) -> BTreeMap<Name, ()> {
+        let mut passed_over = BTreeMap::new();
+        for (name, stored) in std::mem::take(states) {
+            let (Ok(job), Ok(found)) = (name.as_str().parse::<JobId>(), &stored) else {
+                states.insert(name, stored);
+                continue;
+            };
+            let state = &found.record.0;
+            let is_suspect = caution.suspects(job) && state.quarantine.is_none();
+            if !is_suspect && !is_dangerous(state) {
+                states.insert(name, stored);
+                continue;
+            }
+            self.note_blob(job, Kind::States, found.blob.clone());
+            self.lock_parts().note_unreadable(job);
+            let state = Box::new(state.clone());
+            let job_found = if is_suspect {
+                RecoveredJob::Suspect { state }
+            } else {
+                RecoveredJob::SetAside { state, graph: None }
+            };
+            recovered.jobs.push((job, job_found));
+            passed_over.insert(name, ());
+        }
+        passed_over
+    }
+
+    /// Reads a job of this term again, all of it, after all that was to be written before. Waits for the store as long as
+    /// the term lasts.
+    pub async fn reread(&self, job: JobId) -> Result<RecoveredJob, JobStoreError> {
+        let name = name_of(job);
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            // What a JobMaster had under way when it ended is before this, or was never sent.
+            match self.pipeline.commit(Vec::new()).await {
+                // Refused after all that came before it.
+                Ok(_) | Err(CommitError::OutOfSpace(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let graph = self.records.get::<GraphRecord>(&name).await;
+            let state = self.records.get::<StateRecord>(&name).await;
+            let passes = |error: &Error| error.outcome() != Outcome::Fatal;
+            let failure = graph.as_ref().err().or(state.as_ref().err());
+            match failure.filter(|error| passes(error)) {
+                Some(error) => warn!(%job, %error, "a job can't be read again at present"),
+                None => return Ok(self.recovered_job(job, graph.transpose(), state.transpose())),
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    /// Writes that a job is set aside; nothing where its state can't be read. Nobody else may write that state.
+    pub async fn set_aside(
+        &self,
+        job: JobId,
+        quarantine: &pb::Quarantine,
+    ) -> Result<(), PersistError> {
+        let refused = |error: Error| PersistError::Refused(error.to_string());
+        let stored = self.records.get::<StateRecord>(&name_of(job)).await;
+        let Some(stored) = stored.map_err(refused)? else {
+            return Ok(());
+        };
+        let state = pb::JobState {
+            quarantine: Some(quarantine.clone()),
+            ..stored.record.0
+        };
+        self.put_state(&state).await
+    }
+
+    fn recovered_job(
+        &self,
+        job: JobId,
+        graph: Found<GraphRecord>,
+        state: Found<StateRecord>,
+    ) -> RecoveredJob {
+        let missing = |kind: &str| {
+            let reason = format!("{kind}/{job} is missing");
+            (pb::QuarantineKind::Unreadable, reason)
+        };
+        let unreadable = |error: &Error| (unreadable_kind(error), error.to_string());
+        let state = match state {
+            Some(Ok(stored)) => {
+                self.note_blob(job, Kind::States, stored.blob);
+                Ok(Box::new(stored.record.0))
+            }
+            Some(Err(error)) => Err(unreadable(&error)),
+            None => Err(missing("states")),
+        };
+        let graph = match graph {
+            Some(Ok(stored)) => {
+                self.note_blob(job, Kind::Graphs, stored.blob);
+                self.lock_parts().note(job, stored.parts);
+                Ok(Box::new(stored.record.0))
+            }
+            Some(Err(error)) => {
+                self.lock_parts().note_unreadable(job);
+                Err(unreadable(&error))
+            }
+            None => Err(missing("graphs")),
+        };
+        match (graph, state) {
+            (graph, Ok(state)) if state.quarantine.is_some() => {
+                let graph = graph.ok();
+                RecoveredJob::SetAside { state, graph }
+            }
+            (Ok(graph), Ok(state)) => RecoveredJob::Readable { graph, state },
+            (Err((kind, reason)), state) => RecoveredJob::Unreadable {
+                kind,
+                reason,
+                state: state.ok(),
+            },
+            (Ok(_), Err((kind, reason))) => RecoveredJob::Unreadable {
+                kind,
+                reason,
+                state: None,
+            },
+        }
+    }
+}

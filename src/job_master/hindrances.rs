@@ -1,0 +1,188 @@
+//! Why not all of a job runs, for people and for REST: slots that are missing, a restart that is due, who is awaited. Pure;
+//! decides nothing.
+
+use std::collections::BTreeSet;
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::{Commit, JobMasterCore};
+use super::execution_graph::RegionPhase;
+
+/// So many subtasks or TaskManagers are named.
+const NAMED: usize = 8;
+
+fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
+    pb::Hindrance {
+        kind: kind.into(),
+        text,
+        ..pb::Hindrance::default()
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl JobMasterCore {
+    /// What keeps the job, or some of its regions, from running; nothing if all of it does.
+    pub(super) fn hindrances(&self) -> Vec<pb::Hindrance> {
+        if self.result.is_some() {
+            let text = "it has ended, and its result is being written".to_owned();
+            return vec![hindrance(pb::HindranceKind::CleaningUp, text)];
+        }
+        if let Some(reason) = &self.refusal {
+            let text = format!("its state can't be persisted: {reason}");
+            return vec![hindrance(pb::HindranceKind::Store, text)];
+        }
+        if !self.is_durable {
+            let text = "the store has not confirmed yet that this JobMaster has the job".to_owned();
+            return vec![hindrance(pb::HindranceKind::Store, text)];
+        }
+        if self.is_stopping() {
+            return vec![self.stopping()];
+        }
+        let found = [
+            self.reconciling(),
+            self.restarting(),
+            self.without_slots(),
+            self.committing(),
+        ];
+        found.into_iter().flatten().collect()
+    }
+
+    fn stopping(&self) -> pb::Hindrance {
+        let tasks = self.execution.tasks.iter().enumerate();
+        let left: Vec<usize> = tasks
+            .filter(|(_, task)| !task.execution.is_ended())
+            .map(|(task, _)| task)
+            .collect();
+        let why = match self.record.fatal_cause.as_str() {
+            "" => "it is being cancelled".to_owned(),
+            cause => format!("it fails: {cause}"),
+        };
+        let text = format!("{why}; {} tasks have not stopped yet", left.len());
+        let named = left.iter().take(NAMED);
+        pb::Hindrance {
+            missing: named.map(|task| self.execution.task_name(*task)).collect(),
+            ..hindrance(pb::HindranceKind::Stopping, text)
+        }
+    }
+
+    fn reconciling(&self) -> Option<pb::Hindrance> {
+        let awaited = self.execution.tasks.iter().map(|task| &task.execution);
+        let awaited = awaited.filter(|it| it.state == ExecutionState::Reconciling);
+        let places: Vec<_> = awaited.filter_map(|it| it.place.as_ref()).collect();
+        let ids: BTreeSet<&str> = places.iter().map(|at| at.task_manager.as_str()).collect();
+        let first = ids.first()?;
+        let text = format!(
+            "{} running tasks are awaited, on {} TaskManagers that have not registered since the leader changed: {first}{}",
+            places.len(),
+            ids.len(),
+            if ids.len() > 1 { " and others" } else { "" }
+        );
+        let until_ms = self.reconciliation_deadline_ms().unwrap_or_default();
+        Some(pb::Hindrance {
+            since_ms: until_ms.saturating_sub(self.options.reconcile_timeout_ms),
+            until_ms,
+            missing: ids.into_iter().take(NAMED).map(str::to_owned).collect(),
+            ..hindrance(pb::HindranceKind::Reconciling, text)
+        })
+    }
+
+    fn restarting(&self) -> Option<pb::Hindrance> {
+        let regions = self.execution.regions.iter();
+        let due: Vec<u64> = regions
+            .filter_map(|region| match region.phase {
+                RegionPhase::Stopping { restart_at_ms } => restart_at_ms,
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::Reconciling
+                | RegionPhase::Placed
+                | RegionPhase::Deployed => None,
+            })
+            .collect();
+        let until_ms = *due.iter().max()?;
+        let failure = self.record.failures.last();
+        let cause = failure.map_or_else(String::new, |failure| match failure.task.as_str() {
+            "" => failure.cause.clone(),
+            task => format!("{task}: {}", failure.cause),
+        });
+        let text = format!(
+            "{} of {} regions are restarted, after: {cause}",
+            due.len(),
+            self.execution.regions.len()
+        );
+        Some(pb::Hindrance {
+            since_ms: failure.map_or(0, |failure| failure.at_ms),
+            until_ms,
+            ..hindrance(pb::HindranceKind::Restarting, text)
+        })
+    }
+
+    fn without_slots(&self) -> Option<pb::Hindrance> {
+        if self.is_reconciling() {
+            // What is held is not known yet.
+            return None;
+        }
+        let regions = self.execution.regions.iter();
+        let waiting: Vec<(u64, &[usize])> = regions
+            .filter_map(|region| match region.phase {
+                RegionPhase::Waiting { since_ms } => Some((since_ms, region.tasks.as_slice())),
+                RegionPhase::AwaitingInput
+                | RegionPhase::Reconciling
+                | RegionPhase::Placed
+                | RegionPhase::Deployed
+                | RegionPhase::Stopping { .. } => None,
+            })
+            .collect();
+        let since_ms = waiting.iter().map(|(since_ms, _)| *since_ms).min()?;
+        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
+        let missing = needed.saturating_sub(there);
+        let text = if missing == 0 {
+            "it has its slots, and starts when they are free of tasks of earlier attempts"
+                .to_owned()
+        } else {
+            format!(
+                "{missing} of {needed} slots are missing: start TaskManagers or lower the parallelism"
+            )
+        };
+        // Those that already have a slot are not the ones that miss one.
+        let taken = self.taken_slots();
+        let (mut keys, mut named) = (BTreeSet::new(), Vec::new());
+        for task in waiting.iter().flat_map(|(_, tasks)| *tasks) {
+            let key = self.execution.slot_key(*task);
+            let is_named = named.len() == NAMED.min(missing) || taken.contains_key(&key);
+            if !is_named && keys.insert(key) {
+                named.push(self.execution.task_name(*task));
+            }
+        }
+        Some(pb::Hindrance {
+            since_ms,
+            until_ms: since_ms.saturating_add(self.options.slot_request_timeout_ms),
+            slots_needed: count(needed),
+            slots_missing: count(missing),
+            missing: named,
+            ..hindrance(pb::HindranceKind::NoSlots, text)
+        })
+    }
+
+    fn committing(&self) -> Option<pb::Hindrance> {
+        let until_ms = match self.commit {
+            Commit::NotYet | Commit::Done => return None,
+            Commit::Running { .. } => 0,
+            Commit::RetryAt { at_ms, .. } => at_ms,
+        };
+        let text = match &self.commit_failure {
+            None => "all tasks have finished, and what they wrote is made visible".to_owned(),
+            Some(failure) => format!(
+                "all tasks have finished, and what they wrote can't be made visible yet: {}",
+                failure.cause
+            ),
+        };
+        Some(pb::Hindrance {
+            until_ms,
+            ..hindrance(pb::HindranceKind::Committing, text)
+        })
+    }
+}

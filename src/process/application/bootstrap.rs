@@ -1,0 +1,222 @@
+//! One term of an application: runs its program, waits for its jobs, decides how it ended, and has the end carried out.
+//!
+//! Dropped with the term at any point: what was persisted until then is all that the next term needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::keys::Name;
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
+use tanist_ha::store::{CoordinationStore, Write};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::task::JoinSet;
+use tracing::{error, info, warn};
+
+use super::context::{ApplicationContext, Cause, is_terminal};
+use super::end;
+use super::record::{ApplicationRecord, ApplicationStatus, Standing};
+use super::setup::{ApplicationSetup, Ending};
+use crate::gateway::DispatcherGateway;
+use crate::telemetry::ExitCode;
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+
+/// What an application uses of the term that it is led in.
+#[derive(Debug, Clone)]
+pub(in crate::process) struct ApplicationTerm {
+    pub setup: ApplicationSetup,
+    pub cluster_id: Name,
+    pub dispatcher: Arc<dyn DispatcherGateway>,
+    pub pipeline: CommitPipeline,
+    pub store: Arc<dyn CoordinationStore>,
+    pub ending: Ending,
+}
+
+/// Returns when the process is to end, which `ending` then says; never if the term ends first.
+pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing) {
+    let mut record = match standing {
+        Standing::Session | Standing::Over(_) => return std::future::pending().await,
+        Standing::Fresh => {
+            let record = ApplicationRecord::begin(&term.setup.name, wall_clock_ms());
+            term.commit(vec![record.write(&term.cluster_id)]).await;
+            failpoint("application.recorded").await;
+            record
+        }
+        Standing::Recovered(record) => *record,
+    };
+    if record.status == ApplicationStatus::Running {
+        match term.run_program().await {
+            Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
+                error!(
+                    diagnosis,
+                    "nobody can say how the application ended: everything is kept"
+                );
+                let code = ApplicationStatus::Unknown.exit_code();
+                return term.ending.decide(code, diagnosis);
+            }
+            Cause::AnotherProgram(reason) => {
+                return term.ending.decide(ExitCode::Refused, reason);
+            }
+            Cause::Status(status, diagnosis) => {
+                record.status = status;
+                record.diagnosis = diagnosis;
+                record.ended_at_ms = wall_clock_ms();
+                record.jobs = term
+                    .all_jobs()
+                    .await
+                    .iter()
+                    .map(|it| it.0.to_string())
+                    .collect();
+                term.commit(vec![record.write(&term.cluster_id)]).await;
+                info!(
+                    status = status.name(),
+                    diagnosis = record.diagnosis,
+                    "the application has ended"
+                );
+                failpoint("application.decided").await;
+            }
+        }
+    } else {
+        info!(
+            status = record.status.name(),
+            "the end of the application was decided before and is carried out"
+        );
+    }
+    end::carry_out(&term, &mut record).await;
+    term.ending
+        .decide(record.status.exit_code(), last_words(&record));
+}
+
+/// What a process says at last of an application.
+pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
+    let ApplicationRecord { name, status, .. } = record;
+    let diagnosis = if record.diagnosis.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", record.diagnosis)
+    };
+    format!(
+        "the application {name:?} has ended {}{diagnosis}",
+        status.name()
+    )
+}
+
+impl ApplicationTerm {
+    /// Runs the program, then waits until every job of the cluster has ended. What decided about the application.
+    async fn run_program(&self) -> Cause {
+        let (setup, dispatcher) = (self.setup.clone(), self.dispatcher.clone());
+        let context = ApplicationContext::new(setup, self.cluster_id.clone(), dispatcher);
+        // A task of its own, whose panic is an error of the program; it is dropped with this term.
+        let mut program = JoinSet::new();
+        program.spawn((self.setup.program)(context.clone()));
+        let returned = program.join_next().await;
+        let failure = match returned {
+            Some(Ok(Ok(()))) | None => None,
+            Some(Ok(Err(failure))) => Some(format!("its program failed: {}", chain(&*failure))),
+            Some(Err(failure)) => Some(format!("its program panicked: {failure}")),
+        };
+        if let Some(failure) = failure {
+            self.note_failure(&context, failure).await;
+        }
+        if let Some(cause) = context.cause() {
+            return cause;
+        }
+        let submitted = context.jobs();
+        let mut awaited = submitted.clone();
+        for (job, details) in self.all_jobs().await {
+            if !submitted.contains(&job) {
+                if !is_terminal(details.status()) {
+                    warn!(%job, "a job of the application was not submitted by its program this time: its end is waited for");
+                }
+                awaited.push(job);
+            }
+        }
+        // The first one that does not finish decides, whatever the others do.
+        let all = join_all(awaited.into_iter().map(|job| context.wait(job)));
+        tokio::select! {
+            biased;
+            cause = context.first_cause() => cause,
+            _ = all => context.cause().unwrap_or_else(|| {
+                Cause::Status(ApplicationStatus::Succeeded, String::new())
+            }),
+        }
+    }
+
+    /// A program that fails before it comes to the jobs of an earlier run was started otherwise here, without a parameter that it
+    /// needs, perhaps. Those jobs go on.
+    async fn note_failure(&self, context: &ApplicationContext, failure: String) {
+        if context.cause().is_some() {
+            return;
+        }
+        let (submitted, all) = (context.jobs(), self.all_jobs().await);
+        let missed = all.iter().find(|(job, _)| !submitted.contains(job));
+        match missed {
+            None => context.note(ApplicationStatus::Failed, failure),
+            Some((job, _)) => context.note_cause(Cause::AnotherProgram(format!(
+                "{failure}; an earlier run of it came further and submitted job {job}, which is kept: this process's binary or \
+                 parameters are not those that the application was started with"
+            ))),
+        }
+    }
+
+    /// Every job that the cluster has.
+    pub(super) async fn all_jobs(&self) -> Vec<(JobId, pb::JobDetails)> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            let request = pb::ListJobsRequest { consistent: false };
+            match self.dispatcher.list_jobs(request).await {
+                Ok(answer) => {
+                    let jobs = answer.jobs.into_iter();
+                    return jobs
+                        .filter_map(|details| Some((details.job_id.parse().ok()?, details)))
+                        .collect();
+                }
+                Err(error) => {
+                    warn!(%error, "the jobs of the application can't be listed at present")
+                }
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    /// Commits, however long the store has no space. Never returns if the term is over.
+    pub(super) async fn commit(&self, writes: Vec<Write>) {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        loop {
+            match self.pipeline.commit(writes.clone()).await {
+                Ok(_) => return,
+                Err(error @ CommitError::OutOfSpace(_)) => {
+                    warn!(%error, "how the application stands is written again");
+                }
+                Err(error @ CommitError::TooLarge(_)) => {
+                    error!(%error, "how the application stands can't be written");
+                    return std::future::pending().await;
+                }
+                Err(CommitError::NotApplied | CommitError::Unknown) => {
+                    return std::future::pending().await;
+                }
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+}
+
+/// An error with all that caused it.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text.chars().take(4096).collect()
+}

@@ -1,0 +1,438 @@
+//! What an application's program is given: it submits jobs and waits for them.
+//!
+//! Invariants: the job that is submitted as number *n* has an id and a token that follow from the cluster's id and *n* alone,
+//! so a program that is run again, in another process, is given the jobs that are there. Submissions are numbered in the order
+//! in which `execute` and `execute_async` are called.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::keys::Name;
+use tanist_ha::retry::Backoff;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::record::ApplicationStatus;
+use super::setup::ApplicationSetup;
+use crate::gateway::{DispatcherGateway, GatewayError};
+use crate::job::{CompileOptions, InvalidJob, StreamGraph};
+
+/// The pauses between two looks at a job that is waited for: short jobs are seen to end at once.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const SLOWEST_LOOK: Duration = Duration::from_millis(500);
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+
+/// Why a job of an application was not submitted, or did not finish.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ApplicationError {
+    /// The graph is wrong.
+    #[error(transparent)]
+    InvalidJob(#[from] InvalidJob),
+    /// The cluster doesn't take it.
+    #[error("job {job} was refused: {reason}")]
+    Refused {
+        /// Which job.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// The program builds another graph than it did when it submitted this job.
+    #[error(
+        "the program builds another graph as job number {position} ({job}) than the one that was \
+         submitted: it is not the program that this application was started with. {reason}"
+    )]
+    AnotherGraph {
+        /// Which job.
+        job: JobId,
+        /// Its number, from 0.
+        position: u32,
+        /// What the cluster says.
+        reason: String,
+    },
+    /// The job ended, but did not finish.
+    #[error("job {job} {}{}", .status.as_str_name().trim_start_matches("JOB_STATUS_"), because(.cause))]
+    NotFinished {
+        /// Which job.
+        job: JobId,
+        /// FAILED or CANCELED.
+        status: pb::JobStatus,
+        /// Why; empty where nobody knows.
+        cause: String,
+    },
+    /// The job is gone, and nobody knows how it ended.
+    #[error("job {job} is gone without a result: its records were removed")]
+    Unknown {
+        /// Which job.
+        job: JobId,
+    },
+}
+
+fn because(cause: &str) -> String {
+    if cause.is_empty() {
+        return String::new();
+    }
+    format!(": {cause}")
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobOutcome {
+    /// Which job.
+    pub job: JobId,
+    /// FINISHED, FAILED or CANCELED.
+    pub status: pb::JobStatus,
+    /// Why it did not finish; empty otherwise.
+    pub cause: String,
+}
+
+/// Why the whole application can't be said to succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It ended so.
+    Status(ApplicationStatus, String),
+    /// This process has another program than the one that was run before.
+    AnotherProgram(String),
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    jobs: Vec<JobId>,
+    position: u32,
+}
+
+pub(super) struct ContextInner {
+    setup: ApplicationSetup,
+    cluster_id: Name,
+    dispatcher: Arc<dyn DispatcherGateway>,
+    noted: Mutex<Noted>,
+    /// The first one counts.
+    cause: watch::Sender<Option<Cause>>,
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct ApplicationContext {
+    inner: Arc<ContextInner>,
+}
+
+impl fmt::Debug for ApplicationContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApplicationContext")
+            .field("application", &self.inner.setup.name)
+            .field("cluster_id", &self.inner.cluster_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The id of the job that the application of a cluster submits as this number.
+pub fn job_id_of(cluster_id: &Name, position: u32) -> JobId {
+    let mut digest = Sha256::new();
+    digest.update(b"tanist application job\0");
+    digest.update(cluster_id.as_str().as_bytes());
+    digest.update(b"\0");
+    digest.update(position.to_be_bytes());
+    let digest = digest.finalize();
+    let mut bits = [0; 16];
+    bits.copy_from_slice(&digest[..16]);
+    JobId::from_bits(u128::from_be_bytes(bits))
+}
+
+impl ApplicationContext {
+    pub(super) fn new(
+        setup: ApplicationSetup,
+        cluster_id: Name,
+        dispatcher: Arc<dyn DispatcherGateway>,
+    ) -> ApplicationContext {
+        ApplicationContext {
+            inner: Arc::new(ContextInner {
+                setup,
+                cluster_id,
+                dispatcher,
+                noted: Mutex::default(),
+                cause: watch::Sender::new(None),
+            }),
+        }
+    }
+
+    /// The cluster that is this application's.
+    pub fn cluster_id(&self) -> &str {
+        self.inner.cluster_id.as_str()
+    }
+
+    /// What the JobManager was started with: `--param NAME=VALUE`.
+    pub fn parameters(&self) -> &BTreeMap<String, String> {
+        &self.inner.setup.parameters
+    }
+
+    /// One of them.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters().get(name).map(String::as_str)
+    }
+
+    /// Submits a job and waits until it has finished. An error if it does not: the application then ends as the job did,
+    /// whatever the program makes of it.
+    pub async fn execute(&self, job: StreamGraph) -> Result<JobOutcome, ApplicationError> {
+        self.execute_async(job).await?.finished().await
+    }
+
+    /// Submits a job. It is in the store when this returns.
+    pub async fn execute_async(
+        &self,
+        job: StreamGraph,
+    ) -> Result<ApplicationJob, ApplicationError> {
+        let (position, id) = self.next();
+        let options = CompileOptions {
+            job_id: id,
+            ..self.inner.setup.compile.clone()
+        };
+        let compiled = tokio::task::spawn_blocking(move || job.compile(&options)).await;
+        let compiled = compiled.map_err(|error| ApplicationError::Refused {
+            job: id,
+            reason: format!("compiling it failed: {error}"),
+        })?;
+        self.submit(position, id, compiled?).await
+    }
+
+    /// Submits a graph that is compiled; its job id is replaced.
+    pub async fn execute_graph(
+        &self,
+        mut graph: pb::JobGraph,
+    ) -> Result<ApplicationJob, ApplicationError> {
+        let (position, id) = self.next();
+        graph.job_id = id.to_string();
+        self.submit(position, id, graph).await
+    }
+
+    /// The next number and its id.
+    fn next(&self) -> (u32, JobId) {
+        let mut noted = self.lock();
+        let position = noted.position;
+        noted.position += 1;
+        (position, job_id_of(&self.inner.cluster_id, position))
+    }
+
+    async fn submit(
+        &self,
+        position: u32,
+        job: JobId,
+        graph: pb::JobGraph,
+    ) -> Result<ApplicationJob, ApplicationError> {
+        let request = pb::SubmitJobRequest {
+            graph: Some(graph),
+            submission_token: format!("application-{job}"),
+            ..pb::SubmitJobRequest::default()
+        };
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let answer = loop {
+            match self.inner.dispatcher.submit_job(request.clone()).await {
+                Err(error) if error.is_retryable() => {
+                    warn!(%job, %error, "a submission of the application is repeated");
+                    tokio::time::sleep(backoff.next_delay()).await;
+                }
+                definite => break definite,
+            }
+        };
+        match answer {
+            Ok(answer) => {
+                info!(%job, position, attached = answer.repeated, "the application has its job");
+                self.lock().jobs.push(job);
+                failpoint("application.submitted").await;
+                let context = self.clone();
+                Ok(ApplicationJob { context, job })
+            }
+            Err(GatewayError::Conflict(reason)) => {
+                let error = ApplicationError::AnotherGraph {
+                    job,
+                    position,
+                    reason,
+                };
+                self.note_cause(Cause::AnotherProgram(error.to_string()));
+                Err(error)
+            }
+            Err(error) => Err(ApplicationError::Refused {
+                job,
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    /// Waits for a job's end, and notes it if that decides about the application.
+    pub(super) async fn wait(&self, job: JobId) -> Result<JobOutcome, ApplicationError> {
+        let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+        let mut is_quarantined = false;
+        let details = loop {
+            match self.describe(job).await {
+                Ok(details) if is_terminal(details.status()) => break details,
+                Ok(details) if !details.quarantine.is_empty() && !is_quarantined => {
+                    is_quarantined = true;
+                    warn!(%job, reason = details.quarantine, "the application waits for a job that is quarantined");
+                }
+                Err(GatewayError::NotFound(_)) => {
+                    let error = ApplicationError::Unknown { job };
+                    self.note(ApplicationStatus::Unknown, error.to_string());
+                    return Err(error);
+                }
+                Ok(_) | Err(_) => {}
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        };
+        let newest = details.failures.last();
+        let cause = match details.status() {
+            pb::JobStatus::Failed => newest.map(|failure| failure.cause.clone()),
+            _ => None,
+        };
+        let outcome = JobOutcome {
+            job,
+            status: details.status(),
+            cause: cause.unwrap_or_default(),
+        };
+        let ended = match outcome.status {
+            pb::JobStatus::Finished => return Ok(outcome),
+            pb::JobStatus::Canceled => ApplicationStatus::Canceled,
+            _ => ApplicationStatus::Failed,
+        };
+        self.note(ended, outcome.error().to_string());
+        Ok(outcome)
+    }
+
+    async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {
+        let request = pb::DescribeJobRequest {
+            job_id: job.to_string(),
+            consistent: false,
+        };
+        self.inner.dispatcher.describe_job(request).await
+    }
+
+    /// The application ends so, unless an earlier cause decided otherwise.
+    pub(super) fn note(&self, status: ApplicationStatus, diagnosis: String) {
+        self.note_cause(Cause::Status(status, diagnosis));
+    }
+
+    pub(super) fn note_cause(&self, cause: Cause) {
+        self.inner.cause.send_if_modified(|first| {
+            let is_first = first.is_none();
+            if is_first {
+                *first = Some(cause);
+            }
+            is_first
+        });
+    }
+
+    /// What decides about the application, if anything does yet.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.inner.cause.borrow().clone()
+    }
+
+    /// What decides about the application, once anything does.
+    pub(super) async fn first_cause(&self) -> Cause {
+        let mut causes = self.inner.cause.subscribe();
+        let noted = causes.wait_for(Option::is_some).await;
+        // The sender is this context's own.
+        match noted.ok().and_then(|cause| cause.clone()) {
+            Some(cause) => cause,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The jobs that were submitted, by number.
+    pub(super) fn jobs(&self) -> Vec<JobId> {
+        self.lock().jobs.clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
+        let noted = self.inner.noted.lock();
+        noted.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl JobOutcome {
+    fn error(&self) -> ApplicationError {
+        ApplicationError::NotFinished {
+            job: self.job,
+            status: self.status,
+            cause: self.cause.clone(),
+        }
+    }
+}
+
+pub(super) fn is_terminal(status: pb::JobStatus) -> bool {
+    matches!(
+        status,
+        pb::JobStatus::Finished | pb::JobStatus::Canceled | pb::JobStatus::Failed
+    )
+}
+
+/// A job that an application submitted. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ApplicationJob {
+    context: ApplicationContext,
+    job: JobId,
+}
+
+impl ApplicationJob {
+    /// Its id.
+    pub fn id(&self) -> JobId {
+        self.job
+    }
+
+    /// Waits for its end, whatever that is.
+    pub async fn ended(&self) -> Result<JobOutcome, ApplicationError> {
+        self.context.wait(self.job).await
+    }
+
+    /// Waits until it has finished.
+    pub async fn finished(&self) -> Result<JobOutcome, ApplicationError> {
+        let outcome = self.ended().await?;
+        match outcome.status {
+            pb::JobStatus::Finished => Ok(outcome),
+            _ => Err(outcome.error()),
+        }
+    }
+
+    /// Its status.
+    pub async fn status(&self) -> Result<pb::JobStatus, ApplicationError> {
+        let described = self.context.describe(self.job).await;
+        described
+            .map(|details| details.status())
+            .map_err(|error| self.refused(&error))
+    }
+
+    /// Has it cancelled; acknowledged is durable.
+    pub async fn cancel(&self) -> Result<(), ApplicationError> {
+        let request = pb::CancelJobRequest {
+            job_id: self.job.to_string(),
+        };
+        let answer = self.context.inner.dispatcher.cancel_job(request).await;
+        answer.map(drop).map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &GatewayError) -> ApplicationError {
+        ApplicationError::Refused {
+            job: self.job,
+            reason: error.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_ids_follow_from_cluster_and_number_and_never_change() {
+        let cluster = |name: &str| Name::new(name).expect("a name");
+        let first = job_id_of(&cluster("c"), 0);
+        assert_eq!(first, job_id_of(&cluster("c"), 0));
+        assert_ne!(first, job_id_of(&cluster("c"), 1));
+        assert_ne!(first, job_id_of(&cluster("d"), 0));
+        // What was submitted by an earlier version is found by a later one.
+        assert_eq!(first.to_string(), "0006710d4ab205d7ddd8bb4a797d06e2");
+    }
+}

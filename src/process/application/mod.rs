@@ -1,0 +1,20 @@
+//! A cluster that ends with its jobs: the program that submits them runs in the leading JobManager, and their end is the
+//! cluster's. See `docs/adr/0014-a-cluster-that-ends-with-its-jobs.md` for what is persisted when.
+//!
+//! Not here: jobs themselves, which the Dispatcher keeps as in a session, and the command line of an application.
+
+mod bootstrap;
+mod context;
+mod end;
+mod record;
+mod setup;
+mod watch;
+
+pub use context::{ApplicationContext, ApplicationError, ApplicationJob, JobOutcome, job_id_of};
+pub use record::{ApplicationRecord, ApplicationStatus};
+pub use setup::{ApplicationSetup, ProgramError};
+pub use watch::over;
+
+pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
+pub(super) use record::{Standing, standing};
+pub(super) use setup::Ending;

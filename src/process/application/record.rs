@@ -1,0 +1,225 @@
+//! `applications/<cluster-id>`: how an application stands. Written by the leader under its term's fence, read by whoever leads
+//! next together with the records of jobs.
+//!
+//! Invariants: the status leaves `RUNNING` once and never changes again; `cleaned` is set last, and then the record is all that
+//! is left of the cluster. Fields are only added, each with a default.
+
+use serde::{Deserialize, Serialize};
+use tanist_ha::Error;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::cache::Records;
+use tanist_ha::store::{CoordinationStore, Write};
+
+use crate::telemetry::ExitCode;
+
+/// How an application stands, or how it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ApplicationStatus {
+    /// It goes on.
+    Running,
+    /// Its program returned and all its jobs FINISHED.
+    Succeeded,
+    /// Its program failed, or a job of it FAILED.
+    Failed,
+    /// A job of it was CANCELED.
+    Canceled,
+    /// Nobody can say. Never persisted: everything is kept.
+    Unknown,
+}
+
+impl ApplicationStatus {
+    /// Its name, as it is persisted.
+    pub fn name(self) -> &'static str {
+        match self {
+            ApplicationStatus::Running => "RUNNING",
+            ApplicationStatus::Succeeded => "SUCCEEDED",
+            ApplicationStatus::Failed => "FAILED",
+            ApplicationStatus::Canceled => "CANCELED",
+            ApplicationStatus::Unknown => "UNKNOWN",
+        }
+    }
+
+    /// With what the processes of the cluster end.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            ApplicationStatus::Succeeded => ExitCode::Ended,
+            ApplicationStatus::Failed => ExitCode::JobFailed,
+            ApplicationStatus::Canceled => ExitCode::JobCanceled,
+            // To be started again: whoever leads then may know more.
+            ApplicationStatus::Running | ApplicationStatus::Unknown => ExitCode::Fatal,
+        }
+    }
+}
+
+/// The value of `applications/<cluster-id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplicationRecord {
+    /// The application's name.
+    pub name: String,
+    /// How it stands.
+    pub status: ApplicationStatus,
+    /// Why; empty while it runs.
+    #[serde(default)]
+    pub diagnosis: String,
+    /// When it was first led, in milliseconds since 1970.
+    #[serde(default)]
+    pub started_at_ms: u64,
+    /// When its end was decided; 0 before.
+    #[serde(default)]
+    pub ended_at_ms: u64,
+    /// The jobs that it had when its end was decided.
+    #[serde(default)]
+    pub jobs: Vec<String>,
+    /// The end was carried out: nothing else is left of the cluster.
+    #[serde(default)]
+    pub cleaned: bool,
+}
+
+impl ApplicationRecord {
+    /// One that begins.
+    pub(super) fn begin(name: &str, now_ms: u64) -> ApplicationRecord {
+        ApplicationRecord {
+            name: name.to_owned(),
+            status: ApplicationStatus::Running,
+            diagnosis: String::new(),
+            started_at_ms: now_ms,
+            ended_at_ms: 0,
+            jobs: Vec::new(),
+            cleaned: false,
+        }
+    }
+
+    /// The write that keeps it.
+    pub(super) fn write(&self, cluster_id: &Name) -> Write {
+        let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
+        Write::Put {
+            key: key(cluster_id),
+            value: value.into(),
+        }
+    }
+}
+
+/// The record as the store has it; one that can't be read counts as none.
+pub(super) async fn read(
+    store: &dyn CoordinationStore,
+    cluster_id: &Name,
+) -> Result<Option<ApplicationRecord>, Error> {
+    let found = store.get(&[key(cluster_id)]).await?.pop().flatten();
+    Ok(found.and_then(|value| serde_json::from_slice(&value).ok()))
+}
+
+/// How a cluster stands for a JobManager that was just granted leadership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::process) enum Standing {
+    /// No application, neither here nor there.
+    Session,
+    /// This process's application was never led.
+    Fresh,
+    /// It was led before; its end is not decided, or not carried out.
+    Recovered(Box<ApplicationRecord>),
+    /// It has ended, and nothing is left to do.
+    Over(Box<ApplicationRecord>),
+}
+
+/// How the cluster stands; an error: this process has no business in it.
+pub(in crate::process) fn standing(
+    application: Option<&str>,
+    cluster_id: &Name,
+    records: &Records,
+) -> Result<Standing, String> {
+    let found = match records.get(&key(cluster_id)) {
+        Some(value) => Some(serde_json::from_slice::<ApplicationRecord>(value).map_err(
+            |error| {
+                format!(
+                    "the record of the application of cluster {cluster_id} can't be read: {error}"
+                )
+            },
+        )?),
+        None => None,
+    };
+    let elsewhere = "choose another high-availability.cluster-id";
+    match (application, found) {
+        (None, None) => Ok(Standing::Session),
+        (Some(_), None) if records.of(Kind::Graphs).next().is_some() => Err(format!(
+            "cluster {cluster_id} has jobs and is no application's: {elsewhere}"
+        )),
+        (Some(_), None) => Ok(Standing::Fresh),
+        (Some(own), Some(record)) if own == record.name && record.cleaned => {
+            Ok(Standing::Over(Box::new(record)))
+        }
+        (Some(own), Some(record)) if own == record.name => {
+            Ok(Standing::Recovered(Box::new(record)))
+        }
+        (_, Some(record)) => Err(format!(
+            "cluster {cluster_id} is that of the application {:?}, which is {}: {elsewhere}",
+            record.name,
+            record.status.name()
+        )),
+    }
+}
+
+fn key(cluster_id: &Name) -> Key {
+    Key::new(Kind::Applications, cluster_id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Name {
+        Name::new("c").expect("a name")
+    }
+
+    fn records(record: Option<&ApplicationRecord>, graphs: usize) -> Records {
+        let mut all = Vec::new();
+        if let Some(record) = record
+            && let Write::Put { key, value } = record.write(&cluster())
+        {
+            all.push((key, value));
+        }
+        for number in 0..graphs {
+            let name = Name::new(format!("{number:032x}")).expect("a name");
+            all.push((Key::new(Kind::Graphs, name), bytes::Bytes::new()));
+        }
+        all.into_iter().collect()
+    }
+
+    #[test]
+    fn an_application_goes_on_with_its_own_record_and_ends_with_its_tombstone() {
+        let mut record = ApplicationRecord::begin("counts", 7);
+        let of = |record: &ApplicationRecord| {
+            standing(Some("counts"), &cluster(), &records(Some(record), 1))
+        };
+        let recovered = Standing::Recovered(Box::new(record.clone()));
+        assert_eq!(of(&record), Ok(recovered));
+        record.status = ApplicationStatus::Canceled;
+        record.cleaned = true;
+        assert_eq!(of(&record), Ok(Standing::Over(Box::new(record.clone()))));
+        let fresh = standing(Some("counts"), &cluster(), &records(None, 0));
+        assert_eq!(fresh, Ok(Standing::Fresh));
+        let session = standing(None, &cluster(), &records(None, 3));
+        assert_eq!(session, Ok(Standing::Session));
+    }
+
+    #[test]
+    fn who_has_no_business_in_a_cluster_is_told_whose_it_is() {
+        let record = ApplicationRecord::begin("counts", 7);
+        for stranger in [None, Some("others")] {
+            let refused = standing(stranger, &cluster(), &records(Some(&record), 0));
+            let reason = refused.expect_err("refused");
+            assert!(reason.contains("\"counts\""), "{reason}");
+        }
+        let refused = standing(Some("counts"), &cluster(), &records(None, 1));
+        assert!(refused.expect_err("refused").contains("has jobs"));
+    }
+
+    #[test]
+    fn a_record_of_the_first_version_is_read_and_what_is_unknown_is_passed_over() {
+        let kept = r#"{"name":"a","status":"FAILED","of_a_later_version":1}"#;
+        let record: ApplicationRecord = serde_json::from_str(kept).expect("readable");
+        assert_eq!(record.status, ApplicationStatus::Failed);
+        assert_eq!(record.status.exit_code(), ExitCode::JobFailed);
+        assert!(!record.cleaned && record.jobs.is_empty());
+    }
+}

@@ -1,0 +1,45 @@
+//! What a term has to do with an application: whose cluster it leads, and what attends to it. Nothing is decided here.
+
+use std::sync::Arc;
+
+use tanist_ha::store::cache::Records;
+use tanist_ha::{Error, Result};
+
+use super::application::{self, ApplicationSetup, ApplicationTerm, Standing};
+use super::term::TermServices;
+use super::view::TermComponents;
+use crate::dispatcher::JobStore;
+use crate::telemetry::ExitCode;
+
+/// How the cluster stands. An error: the process is to end, as `ending` says.
+pub(super) fn application_standing(services: &TermServices, records: &Records) -> Result<Standing> {
+    let own = services.application.as_ref().map(ApplicationSetup::name);
+    let (code, cause) = match application::standing(own, &services.options.ha.cluster_id, records) {
+        Ok(Standing::Over(record)) => (record.status.exit_code(), application::last_words(&record)),
+        Ok(standing) => return Ok(standing),
+        Err(reason) => (ExitCode::Refused, reason),
+    };
+    services.ending.decide(code, cause.clone());
+    Err(Error::Misconfigured(cause.into()))
+}
+
+/// Returns when the application has ended; never in a session.
+pub(super) async fn attend_application(
+    services: &TermServices,
+    components: &TermComponents,
+    store: &JobStore,
+    standing: Standing,
+) {
+    let Some(setup) = services.application.clone() else {
+        return std::future::pending().await;
+    };
+    let term = ApplicationTerm {
+        setup,
+        cluster_id: services.options.ha.cluster_id.clone(),
+        dispatcher: Arc::new(components.dispatcher.clone()),
+        pipeline: components.pipeline.clone(),
+        store: store.coordination_store().clone(),
+        ending: services.ending.clone(),
+    };
+    application::attend(term, standing).await;
+}

@@ -1,0 +1,142 @@
+//! What a term does so that a job that ends its process is found: it says in its record how far it is, before it begins and when
+//! everything stands, and after deaths in recovery it starts suspects group by group, each named in the record first.
+//!
+//! A crash before a group is named accuses nobody new; between that and its start it accuses a group wrongly, which costs terms,
+//! never a job by itself (`careful.rs`). The quarantine of a culprit is durable before the record forgets the deaths.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tanist_ha::Result;
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::election::LeaderSession;
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_proto::id::JobId;
+use tracing::{error, info, warn};
+
+use super::adoptions::Adoptions;
+use super::careful::{self, FormerTerm, JobRange, Plan, Suspicion, TermPhase};
+use super::history::{self, HistoryRecord, TermRecord};
+use super::peers::takeover::TakeoverRecord;
+use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
+use crate::dispatcher::{Caution, DispatcherHandle, JobStore, RecoveredJob, RecoveredJobs};
+use crate::gateway::persistence::PersistError;
+
+/// For so long the process has to live on once JobMasters stand, before they are held for innocent.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// Reads how the terms before ended, and says what follows from that.
+pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) -> Result<Plan> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let records = loop {
+        match history::read_before(&*services.ha.store, session.epoch()).await {
+            Ok(records) => break records,
+            Err(error) => {
+                warn!(%error, "the records of the terms before can't be read, this is tried again")
+            }
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    };
+    let led_here = services.last_led.load(Ordering::Relaxed);
+    let former = session.takeover();
+    let former = former.map(|takeover| FormerTerm::of(takeover, led_here));
+    Ok(careful::plan(&records, former.as_ref()))
+}
+
+/// What is to be done with care, and the term's record. The culprit, if there is one, is set aside durably before.
+pub(super) async fn prepare(
+    plan: Plan,
+    session: &LeaderSession,
+    store: &JobStore,
+    pipeline: &CommitPipeline,
+) -> (Caution, Arc<TermRecord>) {
+    let mut caution = Caution::default();
+    if let Some((job, deaths)) = &plan.culprit {
+        let quarantine = careful::quarantine(deaths, wall_clock_ms());
+        error!(%job, terms = deaths.len(), "a job ended the processes that led it: it is quarantined");
+        match store.set_aside(*job, &quarantine).await {
+            Ok(()) => {}
+            Err(PersistError::TermOver) => info!(%job, "the next term quarantines it"),
+            Err(error) => warn!(%job, %error, "only this term knows that a job is quarantined"),
+        }
+        caution.set_aside = Some((*job, quarantine));
+    }
+    let suspects = plan.suspicion.suspects;
+    if let Some(range) = suspects {
+        let died = plan.suspicion.died.len();
+        warn!(died, first = %range.first, last = %range.last, "terms died in recovery: recovering carefully");
+    }
+    caution.suspects = suspects.map(|range| range.first..=range.last);
+    let record = HistoryRecord {
+        epoch: session.epoch().get(),
+        process: session.process().to_string(),
+        since_ms: wall_clock_ms(),
+        takeover: TakeoverRecord::of(session),
+        phase: Some(TermPhase::Recovering),
+        suspicion: plan.suspicion,
+        ..HistoryRecord::default()
+    };
+    let record = Arc::new(TermRecord::new(record, pipeline.clone()));
+    let write = {
+        let record = record.clone();
+        async move { record.note(|_| {}).await }
+    };
+    if plan.follows_health {
+        // Nobody waits: should this term end before it is written, its successor sees that there is none.
+        tokio::spawn(write);
+    } else {
+        write.await;
+    }
+    (caution, record)
+}
+
+/// The suspects among what was recovered, in order.
+pub(super) fn suspects(recovered: &RecoveredJobs) -> Vec<JobId> {
+    let jobs = recovered.jobs.iter();
+    let suspects = jobs.filter(|(_, found)| matches!(found, RecoveredJob::Suspect { .. }));
+    let mut suspects: Vec<JobId> = suspects.map(|(job, _)| *job).collect();
+    suspects.sort();
+    suspects
+}
+
+/// Starts the suspects, and says in the record when everything stands. Never ends; ends with the term, by being dropped.
+pub(super) async fn finish_recovery(
+    mut suspects: Vec<JobId>,
+    dispatcher: &DispatcherHandle,
+    adoptions: &Adoptions,
+    record: &TermRecord,
+) -> Infallible {
+    adoptions.stand().await;
+    tokio::time::sleep(SETTLING).await;
+    while !suspects.is_empty() {
+        let group = careful::next_group(&suspects).to_vec();
+        let (all, starting) = (JobRange::of(&suspects), JobRange::of(&group));
+        let name = |record: &mut HistoryRecord| {
+            record.suspicion.suspects = all;
+            record.suspicion.starting = starting;
+        };
+        if record.note_surely(name).await.is_err() {
+            return std::future::pending().await;
+        }
+        info!(
+            jobs = group.len(),
+            left = suspects.len() - group.len(),
+            "suspects are started"
+        );
+        suspects.drain(..group.len());
+        if dispatcher.start_suspects(group).await.is_err() {
+            return std::future::pending().await;
+        }
+        adoptions.stand().await;
+        tokio::time::sleep(SETTLING).await;
+    }
+    let stands = |record: &mut HistoryRecord| {
+        record.phase = Some(TermPhase::Leading);
+        record.suspicion = Suspicion::default();
+    };
+    record.note(stands).await;
+    std::future::pending().await
+}

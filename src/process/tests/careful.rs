@@ -1,0 +1,193 @@
+//! A job that ends the process that starts it is found and set aside; no other job suffers from it.
+
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1::{JobStatus, QuarantineAction, QuarantineKind};
+
+use crate::process::careful::TermPhase;
+use crate::process::history::{self, HistoryRecord};
+use crate::process::testing::cluster::{TestCluster, graph};
+use crate::process::testing::history::Record;
+
+const JOBS: u32 = 8;
+const CULPRIT: JobId = job(6);
+
+const fn job(number: u128) -> JobId {
+    JobId::from_bits(number)
+}
+
+fn others() -> impl Iterator<Item = JobId> {
+    let all = (1..=u128::from(JOBS)).map(job);
+    all.filter(|job| *job != CULPRIT)
+}
+
+/// Two JobManagers, and as many jobs of two tasks each, all of which run.
+async fn cluster() -> TestCluster {
+    let cluster = TestCluster::start(2, 2, JOBS / 2).await;
+    for job in others().chain([CULPRIT]) {
+        let submitted = cluster.client.submit(&graph(job, 1), "t").await;
+        submitted.expect("accepted");
+        cluster.until_running(job, 2).await;
+    }
+    until_leading(&cluster).await;
+    cluster
+}
+
+async fn records(cluster: &TestCluster) -> Vec<HistoryRecord> {
+    let read = history::read_all(&cluster.memory.store()).await;
+    read.expect("readable")
+}
+
+/// Waits until the record of the leader's term says that everything stands.
+async fn until_leading(cluster: &TestCluster) {
+    for _ in 0..100_000 {
+        let last = records(cluster).await.pop();
+        if last.is_some_and(|last| {
+            last.epoch == cluster.epoch() && last.phase == Some(TermPhase::Leading)
+        }) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no term leads: {:#?}", records(cluster).await);
+}
+
+/// The culprit's JobMaster is the end of the process that starts it.
+fn strike_at_culprit(cluster: &TestCluster) {
+    let is_start = |record: &Record| matches!(record, Record::State(job, state) if *job == CULPRIT && state.quarantine.is_none());
+    cluster.strike_at(move |step| step.commits(is_start));
+}
+
+fn is_set_aside(cluster: &TestCluster) -> bool {
+    let stored = cluster.world.stored();
+    let state = stored.states.get(&CULPRIT);
+    state.is_some_and(|state| state.quarantine.is_some())
+}
+
+/// Lets the culprit end processes, which are started again, until it is set aside. Gives how many it ended.
+async fn search(cluster: &mut TestCluster) -> usize {
+    strike_at_culprit(cluster);
+    let leader = cluster.leader().await;
+    cluster.kill_job_manager(&leader).await;
+    cluster.start_job_manager(&leader);
+    let mut deaths = 0;
+    for _ in 0..100_000 {
+        if is_set_aside(cluster) {
+            cluster.strike_at(|_| false);
+            return deaths;
+        }
+        if let Some(name) = cluster.bury_struck().await {
+            deaths += 1;
+            strike_at_culprit(cluster);
+            cluster.start_job_manager(&name);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!(
+        "after {deaths} deaths it is not set aside: {:#?}",
+        records(cluster).await
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_it_is_retried() {
+    let mut cluster = cluster().await;
+    let deaths = search(&mut cluster).await;
+    // Twice with all, then with a quarter of them, as half had been well before, and twice alone.
+    assert_eq!(deaths, 2 + 1 + 2);
+    let alone = |record: &HistoryRecord| {
+        let starting = record.suspicion.starting;
+        starting.is_some_and(|range| range.first == CULPRIT && range.last == CULPRIT)
+    };
+    let first_alone = records(&cluster).await.iter().position(alone);
+    assert_eq!(
+        first_alone,
+        Some(1 + 2 + 1),
+        "after the term in which all was well"
+    );
+    until_leading(&cluster).await;
+    for job in others() {
+        assert_eq!(cluster.until_running(job, 2).await, 1, "not touched");
+    }
+    // Longer than anybody waits for anything.
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    assert_eq!(cluster.world.tasks.of(CULPRIT).len(), 2, "they run on");
+
+    let details = cluster.client.describe(CULPRIT).await.expect("known");
+    assert_eq!(details.status(), JobStatus::Suspended);
+    let quarantine = details.quarantined.expect("it is set aside");
+    assert_eq!(quarantine.kind(), QuarantineKind::EndedProcess);
+    assert_eq!(quarantine.evidence.len(), deaths);
+
+    // The next term knows without any of this.
+    let leader = cluster.leader().await;
+    let epoch = cluster.epoch();
+    cluster.kill_job_manager(&leader).await;
+    cluster.start_job_manager(&leader);
+    cluster.leader_above(epoch).await;
+    until_leading(&cluster).await;
+    let details = cluster.client.describe(CULPRIT).await.expect("known");
+    assert!(!details.quarantine.is_empty());
+
+    let retried = cluster
+        .client
+        .resolve(CULPRIT, QuarantineAction::Retry)
+        .await;
+    retried.expect("led again");
+    for job in others().chain([CULPRIT]) {
+        assert_eq!(cluster.until_running(job, 2).await, 1, "adopted");
+    }
+    let again = cluster
+        .client
+        .resolve(CULPRIT, QuarantineAction::Delete)
+        .await;
+    again.expect_err("it is not quarantined any more");
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quarantined_job_that_is_deleted_is_cancelled_and_its_tasks_end() {
+    let mut cluster = cluster().await;
+    search(&mut cluster).await;
+    until_leading(&cluster).await;
+    let deleted = cluster
+        .client
+        .resolve(CULPRIT, QuarantineAction::Delete)
+        .await;
+    deleted.expect("cancelled");
+    assert_eq!(cluster.until_clean(CULPRIT).await, JobStatus::Canceled);
+    let gone = || cluster.world.tasks.of(CULPRIT).is_empty();
+    cluster.until("its tasks have ended", gone).await;
+    for job in others() {
+        assert_eq!(cluster.until_running(job, 2).await, 1, "not touched");
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_killed_from_outside_during_recovery_costs_a_careful_term_and_no_job() {
+    let mut cluster = cluster().await;
+    let leader = cluster.leader().await;
+    cluster.kill_job_manager(&leader).await;
+    for _ in 0..2 {
+        cluster.strike_at(|step| step.commits(|record| matches!(record, Record::State(..))));
+        if !cluster.runs(&leader) {
+            cluster.start_job_manager(&leader);
+        }
+        let struck = cluster.after_strike().await;
+        cluster.start_job_manager(&struck);
+    }
+    until_leading(&cluster).await;
+    for job in others().chain([CULPRIT]) {
+        assert_eq!(cluster.until_running(job, 2).await, 1, "adopted");
+    }
+    let stored = cluster.world.stored();
+    assert!(
+        stored
+            .states
+            .values()
+            .all(|state| state.quarantine.is_none())
+    );
+    cluster.check();
+}

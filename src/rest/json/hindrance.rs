@@ -1,0 +1,135 @@
+//! Bodies that say why a job does not run: part of `/jobs/:id`, and `/jobs/quarantine`.
+
+use serde::Serialize;
+use tanist_proto::v1 as pb;
+
+use super::time;
+
+/// Why not all of a job runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HindranceBody {
+    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`.
+    pub kind: String,
+    /// For people.
+    pub text: String,
+    /// Since when: milliseconds since 1970; -1: not known.
+    pub since: i64,
+    /// When it ends by itself or is given up; -1: that is open.
+    pub until: i64,
+    /// How many slots the job needs, where they are what is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots_needed: Option<u32>,
+    /// How many of them are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots_missing: Option<u32>,
+    /// The first of the subtasks that have no slot or have not stopped, or of the TaskManagers that are awaited.
+    pub missing: Vec<String>,
+}
+
+/// `SOME_KIND_NO_SLOTS` without its prefix, as `no-slots`.
+fn kind(name: &str, prefix: &str) -> String {
+    let name = name.strip_prefix(prefix).unwrap_or(name);
+    name.to_lowercase().replace('_', "-")
+}
+
+impl HindranceBody {
+    /// As the leader says.
+    pub fn new(hindrance: &pb::Hindrance) -> HindranceBody {
+        let of_slots = hindrance.kind() == pb::HindranceKind::NoSlots;
+        HindranceBody {
+            kind: kind(hindrance.kind().as_str_name(), "HINDRANCE_KIND_"),
+            text: hindrance.text.clone(),
+            since: time(hindrance.since_ms),
+            until: time(hindrance.until_ms),
+            slots_needed: of_slots.then_some(hindrance.slots_needed),
+            slots_missing: of_slots.then_some(hindrance.slots_missing),
+            missing: hindrance.missing.clone(),
+        }
+    }
+}
+
+/// Why a job is set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct QuarantineBody {
+    /// `unreadable`, `too-new`, `unknown-operator`, `broke`, `ended-process`.
+    pub kind: String,
+    /// For people.
+    pub reason: String,
+    /// Since when: milliseconds since 1970.
+    pub since: i64,
+    /// What that rests on, oldest first.
+    pub evidence: Vec<EvidenceBody>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EvidenceBody {
+    /// In which term.
+    pub epoch: u64,
+    /// Who led.
+    pub process: String,
+    /// When: milliseconds since 1970; -1: not known.
+    pub at: i64,
+    /// What.
+    pub what: String,
+}
+
+impl QuarantineBody {
+    /// As the leader says.
+    pub fn new(quarantine: &pb::Quarantine) -> QuarantineBody {
+        let evidence = quarantine.evidence.iter().map(|one| EvidenceBody {
+            epoch: one.epoch,
+            process: one.process.clone(),
+            at: time(one.at_ms),
+            what: one.what.clone(),
+        });
+        QuarantineBody {
+            kind: kind(quarantine.kind().as_str_name(), "QUARANTINE_KIND_"),
+            reason: quarantine.reason.clone(),
+            since: time(quarantine.since_ms),
+            evidence: evidence.collect(),
+        }
+    }
+}
+
+/// `/jobs/quarantine`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuarantineListing {
+    /// The jobs that are set aside.
+    pub jobs: Vec<QuarantinedJob>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuarantinedJob {
+    /// Its id.
+    pub jid: String,
+    /// Its name, if that can be read.
+    pub name: String,
+    /// Why, and what that rests on.
+    #[serde(flatten)]
+    pub quarantine: QuarantineBody,
+}
+
+impl QuarantineListing {
+    /// Those of all jobs that are set aside.
+    pub fn new(jobs: &[pb::JobDetails]) -> QuarantineListing {
+        let quarantined = jobs.iter().filter(|job| !job.quarantine.is_empty());
+        let of = |job: &pb::JobDetails| {
+            let bare = || pb::Quarantine {
+                reason: job.quarantine.clone(),
+                ..pb::Quarantine::default()
+            };
+            QuarantinedJob {
+                jid: job.job_id.clone(),
+                name: job.name.clone(),
+                quarantine: QuarantineBody::new(&job.quarantined.clone().unwrap_or_else(bare)),
+            }
+        };
+        QuarantineListing {
+            jobs: quarantined.map(of).collect(),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The cluster in one process, by the ends that an application can have.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tanist_ha::keys::Name;
+
+use arrow_array::RecordBatch;
+
+use super::*;
+use crate::application::{Application, Operator, OperatorError, Output, job_id_of};
+use crate::job::{CustomSpec, JobBuilder, StreamGraph};
+
+/// A job that never ends by itself.
+fn endless() -> StreamGraph {
+    JobBuilder::new("endless")
+        .datagen("numbers", Some(10), None, 0, 10)
+        .discard("out")
+        .build()
+}
+
+fn short(count: u64) -> StreamGraph {
+    JobBuilder::new("short")
+        .datagen("numbers", None, Some(count), 0, 10)
+        .discard("out")
+        .build()
+}
+
+fn first_job(cluster: &TestCluster) -> JobExecution {
+    let id = Name::new("test").expect("a name");
+    cluster.client().job(job_id_of(&id, 0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_session_survives_its_leader() -> Result<(), TestClusterError> {
+    let mut cluster = TestCluster::builder().jobmanagers(2).start().await?;
+    let execution = cluster
+        .client()
+        .execute_async(endless())
+        .await
+        .expect("accepted");
+    cluster.wait_until_running(&execution).await?;
+    let killed = cluster.kill_leader().await?;
+    assert_ne!(cluster.leader().await?, killed);
+    cluster.wait_until_running(&execution).await?;
+    // Another process knows the job by its id.
+    let same = cluster.client().job(execution.id());
+    same.cancel().await?;
+    assert_eq!(same.result().await?.status, JobStatus::Canceled);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_job_ends_its_application_as_canceled_everywhere()
+-> Result<(), TestClusterError> {
+    let application = Application::new("endless").job(|_| Ok(endless()));
+    let builder = TestCluster::builder().jobmanagers(2);
+    let mut cluster = builder.application(&application).start().await?;
+    let job = first_job(&cluster);
+    cluster.wait_until_running(&job).await?;
+    job.cancel().await?;
+    for id in ["jm-1", "jm-2"] {
+        assert_eq!(cluster.jobmanager_ended(id).await?, ExitCode::JobCanceled);
+    }
+    // Started again it finds the end that there was.
+    cluster.start_jobmanager("jm-1").await?;
+    assert_eq!(
+        cluster.jobmanager_ended("jm-1").await?,
+        ExitCode::JobCanceled
+    );
+    // Nor is the cluster anybody else's.
+    cluster.application = None;
+    cluster.start_jobmanager("jm-3").await?;
+    assert_eq!(cluster.jobmanager_ended("jm-3").await?, ExitCode::Refused);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fails_before_it_submits_ends_its_application_as_failed()
+-> Result<(), TestClusterError> {
+    for application in [
+        Application::new("fails").job(|_| Err("no graph today".into())),
+        Application::new("fails").program(async |_| panic!("no graph today")),
+    ] {
+        let mut cluster = TestCluster::builder()
+            .application(&application)
+            .start_unled()
+            .await?;
+        assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::JobFailed);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fails_has_its_other_jobs_cancelled() -> Result<(), TestClusterError> {
+    let application = Application::new("fails").program(async |context| {
+        context.execute_async(endless()).await?;
+        Err("no second job".into())
+    });
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start_unled()
+        .await?;
+    assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::JobFailed);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_builds_another_graph_is_refused_and_the_job_goes_on()
+-> Result<(), TestClusterError> {
+    let count = Arc::new(AtomicU64::new(1_000_000_000));
+    let differs = count.clone();
+    let application = Application::new("differs").job(move |_| {
+        let graph = JobBuilder::new("numbers");
+        let count = differs.load(Ordering::SeqCst);
+        Ok(graph
+            .datagen("numbers", Some(10), Some(count), 0, 10)
+            .discard("out")
+            .build())
+    });
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start()
+        .await?;
+    let job = first_job(&cluster);
+    cluster.wait_until_running(&job).await?;
+    cluster.kill_leader().await?;
+    count.store(1, Ordering::SeqCst);
+    cluster.start_jobmanager("jm-2").await?;
+    assert_eq!(cluster.jobmanager_ended("jm-2").await?, ExitCode::Refused);
+    // With the right program again the same job is led.
+    count.store(1_000_000_000, Ordering::SeqCst);
+    cluster.start_jobmanager("jm-3").await?;
+    cluster.wait_until_running(&job).await?;
+    job.cancel().await?;
+    assert_eq!(
+        cluster.jobmanager_ended("jm-3").await?,
+        ExitCode::JobCanceled
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fails_where_an_earlier_run_did_not_ends_its_process_only()
+-> Result<(), TestClusterError> {
+    let fails = Arc::new(AtomicU64::new(0));
+    let failing = fails.clone();
+    let application =
+        Application::new("misled").job(move |_| match failing.load(Ordering::SeqCst) {
+            0 => Ok(endless()),
+            _ => Err("a parameter is missing".into()),
+        });
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start()
+        .await?;
+    let job = first_job(&cluster);
+    cluster.wait_until_running(&job).await?;
+    cluster.kill_leader().await?;
+    fails.store(1, Ordering::SeqCst);
+    cluster.start_jobmanager("jm-2").await?;
+    assert_eq!(cluster.jobmanager_ended("jm-2").await?, ExitCode::Refused);
+    fails.store(0, Ordering::SeqCst);
+    cluster.start_jobmanager("jm-3").await?;
+    cluster.wait_until_running(&job).await?;
+    // Asked to end, the process leaves everything as it is.
+    assert_eq!(cluster.stop_jobmanager("jm-3").await?, ExitCode::Ended);
+    cluster.start_jobmanager("jm-4").await?;
+    cluster.wait_until_running(&job).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_jobs_at_once_end_an_application_that_succeeded() -> Result<(), TestClusterError> {
+    let application = Application::new("several").program(async |context| {
+        for count in 1..=3 {
+            // Nobody waits for them but the application itself.
+            context.execute_async(short(count)).await?;
+        }
+        Ok(())
+    });
+    let builder = TestCluster::builder().slots(3).application(&application);
+    let mut cluster = builder.start_unled().await?;
+    assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::Ended);
+    Ok(())
+}
+
+/// Counts what it gets.
+struct Counting(Arc<AtomicU64>);
+
+impl Operator for Counting {
+    fn process(&mut self, batch: RecordBatch, _: &mut Output) -> Result<(), OperatorError> {
+        let rows = u64::try_from(batch.num_rows()).expect("it fits");
+        self.0.fetch_add(rows, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_of_an_application_runs_and_an_unknown_one_is_refused()
+-> Result<(), TestClusterError> {
+    let seen = Arc::new(AtomicU64::new(0));
+    let counted = seen.clone();
+    let of_an_application = |operator: &str| {
+        JobBuilder::new("counted")
+            .datagen("numbers", None, Some(1000), 0, 10)
+            .custom("counting", CustomSpec::sink(operator))
+            .build()
+    };
+    let graph = of_an_application("testing-counting");
+    let application = Application::new("counted")
+        .operator("testing-counting", move |_, _| {
+            Ok(Box::new(Counting(counted.clone())))
+        })
+        .job(move |_| Ok(graph.clone()));
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start_unled()
+        .await?;
+    assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::Ended);
+    assert_eq!(seen.load(Ordering::SeqCst), 1000);
+
+    let session = TestCluster::builder().start().await?;
+    let unknown = of_an_application("testing-unknown");
+    let refused = session
+        .client()
+        .execute(unknown)
+        .await
+        .expect_err("refused");
+    assert!(refused.to_string().contains("testing-unknown"), "{refused}");
+    Ok(())
+}
