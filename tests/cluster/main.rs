@@ -57,6 +57,7 @@ mod old_term;
 mod programs;
 mod quarantine;
 mod seen_by_people;
+mod stages;
 mod store_ensembles;
 mod store_full;
 mod store_outage;
