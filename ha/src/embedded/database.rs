@@ -77,6 +77,7 @@ impl Database {
         let connection = connect(path, busy_timeout).map_err(|error| failure(path, error))?;
         let path = path.to_owned();
         let reserve = Reserve::beside(&path);
+        reserve.make();
         let file = identity(&path);
         let mut database = Database {
             connection,

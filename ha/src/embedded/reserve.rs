@@ -1,9 +1,12 @@
 //! Space kept beside the data for the day on which the disk is full: deletions and elections need some themselves, since
 //! SQLite writes what it deletes into its log first.
 //!
-//! The file `reserve` holds nothing. It is given up when a deletion, or a write of the election, finds no space, and made again,
-//! as large as there is room, before anything is put: so what is put never takes it, and a full store can always be emptied and be
-//! led. Any process may give it up or make it; where the file system can't reserve space there is none.
+//! The file `reserve` holds nothing. Its space is given up when a deletion, or a write of the election, finds none, and reserved again,
+//! as much as there is room for, before anything is put: so what is put never takes it, and a full store can always be emptied and be
+//! led. Any process may give it up or fill it; where the file system can't reserve space there is none.
+//!
+//! Invariant: the file is made when the database is opened and never again. One that is gone goes with its directory, which
+//! somebody is removing, and would not be empty.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
@@ -33,22 +36,31 @@ impl Reserve {
         }
     }
 
-    /// Makes it if it is missing. False: there is no room for it. Other troubles are left to those whose writes meet them.
-    pub(super) fn keep(&self) -> bool {
-        let reserved = std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * BLOCK);
-        if reserved >= LEAST {
-            return true;
-        }
+    /// Makes it, if there is room for it.
+    pub(super) fn make(&self) {
         let mut options = OpenOptions::new();
-        match options.create(true).append(true).open(&self.path) {
-            Ok(file) => reserve(&file),
-            Err(error) => !is_lack_of_space(Errno::from_io_error(&error)),
+        if options.create(true).append(true).open(&self.path).is_ok() {
+            self.keep();
         }
+    }
+
+    /// Fills it if that is to be done. False: there is no room. Other troubles are left to those whose writes meet them.
+    pub(super) fn keep(&self) -> bool {
+        self.reserved() >= LEAST || self.open().is_none_or(|file| reserve(&file))
     }
 
     /// Gives its space to others. False: there was none.
     pub(super) fn give_up(&self) -> bool {
-        std::fs::remove_file(&self.path).is_ok()
+        let has_some = self.reserved() > 0;
+        has_some && self.open().is_some_and(|file| file.set_len(0).is_ok())
+    }
+
+    fn reserved(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |found| found.blocks() * BLOCK)
+    }
+
+    fn open(&self) -> Option<File> {
+        OpenOptions::new().write(true).open(&self.path).ok()
     }
 }
 
@@ -76,14 +88,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_given_up_and_made_again() {
+    fn it_is_filled_given_up_and_filled_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let reserve = Reserve::beside(&directory.path().join("store.db"));
         assert!(!reserve.give_up(), "there is none yet");
+        reserve.make();
         for _ in 0..2 {
             assert!(reserve.keep() && reserve.keep());
             assert!(reserve.give_up());
         }
+    }
+
+    #[test]
+    fn one_that_is_gone_is_not_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let reserve = Reserve::beside(&directory.path().join("store.db"));
+        reserve.make();
+        std::fs::remove_file(directory.path().join("reserve")).expect("it was made");
+        assert!(reserve.keep() && !reserve.give_up());
+        let left = std::fs::read_dir(directory.path()).expect("readable");
+        assert_eq!(left.count(), 0);
     }
 
     #[test]
