@@ -30,7 +30,7 @@ enum Writer {
     /// To consumers that take them meanwhile.
     Pipelined(PartitionWriter),
     /// To consumers that come when all is there.
-    Blocking(KeepingWriter),
+    Blocking(Box<KeepingWriter>),
 }
 
 impl Writer {
@@ -83,7 +83,7 @@ impl Outputs {
             } = output;
             let writer = if is_blocking {
                 let writer = exchange.keep(partition, attempt, targets);
-                Writer::Blocking(writer.map_err(keep_error)?)
+                Writer::Blocking(Box::new(writer.map_err(keep_error)?))
             } else {
                 let writer = exchange.register(partition, attempt, targets);
                 let closed = |closed: Closed| TaskError::Output(closed.to_string());

@@ -255,13 +255,12 @@ impl World {
     /// Whether a region reads what has not finished.
     fn awaits_input(&self, region: usize) -> bool {
         let built = ExecutionGraph::build(&self.graph).expect("valid");
-        let awaits = built.inputs_of(region).any(|task| {
+        built.inputs_of(region).any(|task| {
             let vertex = built.vertex_of(task).id.to_string();
             let generation = region_of(&self.graph, &self.stored, &vertex).generation;
             let key = (vertex, built.tasks[task].subtask);
             !is_recorded(&self.stored, &key, generation)
-        });
-        awaits
+        })
     }
 
     /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
