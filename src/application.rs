@@ -1,6 +1,6 @@
 //! Applications: programs that bring their own jobs, and have a cluster of their own that ends with them.
 //!
-//! A binary that ends in [`Application::main`] is the JobManager, the TaskManager and the client of its cluster, by
+//! A binary that ends in [`ApplicationMain::main`] is the JobManager, the TaskManager and the client of its cluster, by
 //! subcommand. The program itself runs in the JobManager that leads, once a term: it builds its jobs and waits for them. After a
 //! failover it is run again, and the jobs that it submits are those that are there: none is submitted twice.
 //!
