@@ -86,12 +86,12 @@ async fn a_stage_whose_output_is_lost_runs_again(kind: StoreKind) -> anyhow::Res
     let before = cluster.attempts(stages.job).await?;
     cluster.taskmanager(0).kill();
     cluster.taskmanager(0).start()?;
-    stages.check_finished(&mut cluster).await?;
+    cluster.wait_for_state(stages.job, "FINISHED").await?;
     let after = cluster.attempts(stages.job).await?;
     // Both stages: what one TaskManager held was lost, and nobody mixes two runs.
     ensure!(
         before.changed(&after) == 4,
         "{before:?} before, {after:?} after"
     );
-    Ok(())
+    stages.check_finished(&mut cluster).await
 }
