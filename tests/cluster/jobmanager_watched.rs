@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
+use tanist_chaos::wait::wait_for;
 use tanist_chaos::{Cluster, ClusterBuilder, Leader, StoreKind};
+use tanist_ha::clock::wall_clock_ms;
 
 use crate::support::{WordsAndTicks, cluster_on};
 
@@ -71,11 +73,25 @@ async fn taskmanagers_are_asked_about_a_leader_that_stands_still(
     stopped_leader(default_cluster(kind).await?.jobmanagers(2)).await
 }
 
+/// Which TaskManagers are to be asked is in the leader's beats, looked up anew each second: a standby that has heard fewer
+/// of them may know nobody to ask, and then the lease decides.
+async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
+    wait_for("the term to be some seconds old", END_BOUND, async || {
+        let status = cluster.get("/v1/ha/status").await?;
+        let since_ms = status["term"]["state-since"].as_u64();
+        let age_ms = since_ms.map(|since_ms| wall_clock_ms().saturating_sub(since_ms));
+        ensure!(age_ms.is_some_and(|age_ms| age_ms > 2_500), "{age_ms:?} ms");
+        Ok(())
+    })
+    .await
+}
+
 async fn stopped_leader(builder: ClusterBuilder) -> anyhow::Result<()> {
     let mut cluster = builder.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let workload = WordsAndTicks::prepare(&cluster, 8)?;
     cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
+    until_others_can_be_asked(&mut cluster).await?;
     let former = cluster.leader().await?;
     cluster.jobmanager(former.index).stop()?;
     let (_, detection) = detection(&mut cluster, &former).await?;
