@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
+use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{StoreKind, Submission, wait_for};
 
 use crate::support::{cluster_on, example, job_file};
@@ -64,8 +65,8 @@ async fn what_a_job_ships_survives_the_leader_that_took_it(kind: StoreKind) -> a
     cluster.kill_leader().await?;
     cluster.wait_for_state(job, "FINISHED").await?;
     let mut lines = Vec::new();
-    for part in std::fs::read_dir(&output)? {
-        let text = std::fs::read_to_string(part?.path())?;
+    for part in visible_files(&output)? {
+        let text = std::fs::read_to_string(part)?;
         lines.extend(text.lines().map(str::to_owned));
     }
     lines.sort();
