@@ -8,6 +8,7 @@ fn main() -> Result<(), Error> {
         "tanist/v1/graph.proto",
         "tanist/v1/peers.proto",
         "tanist/v1/records.proto",
+        "tanist/v1/resources.proto",
         "tanist/v1/rpc.proto",
     ];
     println!("cargo::rerun-if-changed=tanist");

@@ -159,6 +159,7 @@ impl GraphBuilder {
             parallelism,
             max_parallelism: 128,
             slot_sharing_group: "default".to_owned(),
+            ..JobVertex::default()
         });
         self
     }

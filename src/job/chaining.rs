@@ -69,6 +69,7 @@ pub(super) fn to_job_graph(
             restart_strategy: job.restart_strategy,
         }),
         artifacts: Vec::new(),
+        slot_sharing_groups: Vec::new(),
     }
 }
 
@@ -141,6 +142,8 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
             .map(|head| head.slot_sharing_group.clone())
             .unwrap_or_default(),
         operators,
+        resources: None,
+        co_location_group: String::new(),
     }
 }
 

@@ -18,6 +18,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
                 parallelism: *parallelism,
                 max_parallelism: 128,
                 slot_sharing_group: "default".to_owned(),
+                ..pb::JobVertex::default()
             })
             .collect(),
         edges: edges
@@ -32,6 +33,7 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
             .collect(),
         options: None,
         artifacts: Vec::new(),
+        slot_sharing_groups: Vec::new(),
     }
 }
 

@@ -243,10 +243,12 @@ pub(super) fn describe(
         memory_bytes: limit.map_or(physical_memory_bytes, |limit| {
             limit.min(physical_memory_bytes)
         }),
+        ..pb::ResourceProfile::default()
     };
     let share = pb::ResourceProfile {
         cpu_cores: total.cpu_cores / f64::from(slots),
         memory_bytes: total.memory_bytes / u64::from(slots),
+        ..pb::ResourceProfile::default()
     };
     TaskExecutorDescription {
         location,

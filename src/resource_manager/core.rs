@@ -324,7 +324,7 @@ impl Core {
                 slots_number,
                 free_slots,
                 hardware: worker.hardware,
-                total_profile: worker.total_profile,
+                total_profile: worker.total_profile.clone(),
                 memory_configuration: worker.memory_configuration,
                 draining: worker.is_draining,
             }

@@ -387,7 +387,7 @@ impl SlotManager {
                         acquired.swap_remove(index);
                     }
                     None if unreported > 0 => unreported -= 1,
-                    None => lacking.push(resource.profile),
+                    None => lacking.push(resource.profile.clone()),
                 }
             }
         }

@@ -235,13 +235,15 @@ fn a_slot_that_is_too_small_is_not_taken() {
     let small = pb::ResourceProfile {
         cpu_cores: 1.0,
         memory_bytes: 100,
+        ..pb::ResourceProfile::default()
     };
     let large = pb::ResourceProfile {
         cpu_cores: 1.0,
         memory_bytes: 300,
+        ..pb::ResourceProfile::default()
     };
     slots.put_worker(&worker(0), small, &[(0, None), (1, None)], NONE);
-    slots.put_worker(&worker(1), large, &[(0, None)], NONE);
+    slots.put_worker(&worker(1), large.clone(), &[(0, None)], NONE);
     let mut needs = needs(job(1), 1, 1);
     needs.resources.push(ResourceRequirement {
         profile: Some(large),

@@ -46,12 +46,12 @@ impl Budget {
         allocation: AllocationId,
         wanted: Option<&pb::ResourceProfile>,
     ) -> Result<(), Exceeded> {
-        let wanted = *wanted.unwrap_or(&self.share);
+        let wanted = wanted.unwrap_or(&self.share).clone();
         let left = self.left();
         let fits = wanted.cpu_cores <= left.cpu_cores + ROUNDING
             && wanted.memory_bytes <= left.memory_bytes;
         if !fits {
-            let total = self.total;
+            let total = self.total.clone();
             return Err(Exceeded {
                 wanted,
                 left,
@@ -71,8 +71,8 @@ impl Budget {
     pub fn reserved(&self, allocation: AllocationId) -> pb::ResourceProfile {
         self.reserved
             .get(&allocation)
-            .copied()
-            .unwrap_or(self.share)
+            .unwrap_or(&self.share)
+            .clone()
     }
 
     /// Summed up anew each time, so that nothing adds up.
@@ -85,6 +85,7 @@ impl Budget {
         pb::ResourceProfile {
             cpu_cores: (self.total.cpu_cores - cpu_cores).max(0.0),
             memory_bytes: self.total.memory_bytes.saturating_sub(memory),
+            ..pb::ResourceProfile::default()
         }
     }
 }
@@ -96,6 +97,7 @@ impl fmt::Display for Shown<'_> {
         let pb::ResourceProfile {
             cpu_cores,
             memory_bytes,
+            ..
         } = self.0;
         write!(f, "{cpu_cores} cores and {memory_bytes} bytes of memory")
     }
@@ -109,6 +111,7 @@ mod tests {
         pb::ResourceProfile {
             cpu_cores,
             memory_bytes,
+            ..pb::ResourceProfile::default()
         }
     }
 

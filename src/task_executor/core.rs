@@ -148,8 +148,8 @@ impl Core {
     ) -> Core {
         let slots = SlotTable::new(
             description.slots,
-            description.default_slot_profile,
-            description.total_profile,
+            description.default_slot_profile.clone(),
+            description.total_profile.clone(),
         );
         Core {
             options,

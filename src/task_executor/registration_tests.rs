@@ -63,6 +63,7 @@ async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
         profile: Some(pb::ResourceProfile {
             cpu_cores: 1.0,
             memory_bytes,
+            ..pb::ResourceProfile::default()
         }),
         ..pb::RequestSlotRequest::default()
     };

@@ -291,6 +291,7 @@ impl SlotTable {
             pb::SlotStatus {
                 slot: number,
                 allocation: holder.map(allocation_message),
+                profile: None,
             }
         };
         numbers.iter().map(status).collect()
@@ -352,6 +353,7 @@ mod tests {
         pb::ResourceProfile {
             cpu_cores,
             memory_bytes,
+            ..pb::ResourceProfile::default()
         }
     }
 
@@ -386,7 +388,10 @@ mod tests {
         let large = profile(1.0, 150);
         let answer = table.request(0, holder(1, 1), Some(&large));
         assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-        assert_eq!(table.offer(0, holder(1, 1).allocation).profile, Some(large));
+        assert_eq!(
+            table.offer(0, holder(1, 1).allocation).profile,
+            Some(large.clone())
+        );
         for wanted in [None, Some(&large)] {
             let answer = table.request(1, holder(2, 2), wanted);
             let RequestAnswer::Refused(reason) = answer else {

@@ -50,7 +50,7 @@ pub fn graph() -> pb::JobGraph {
         operators: vec![datagen, discard],
         parallelism: 1,
         max_parallelism: 1,
-        slot_sharing_group: String::new(),
+        ..pb::JobVertex::default()
     };
     pb::JobGraph {
         job_id: JOB.to_string(),
@@ -322,10 +322,12 @@ pub fn description() -> TaskExecutorDescription {
         total_profile: pb::ResourceProfile {
             cpu_cores: 2.0,
             memory_bytes: 200,
+            ..pb::ResourceProfile::default()
         },
         default_slot_profile: pb::ResourceProfile {
             cpu_cores: 1.0,
             memory_bytes: 100,
+            ..pb::ResourceProfile::default()
         },
         slots: 2,
         memory_configuration: pb::MemoryConfiguration::default(),

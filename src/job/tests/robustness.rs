@@ -220,6 +220,7 @@ fn vertex() -> impl Strategy<Value = v1::JobVertex> {
                     parallelism,
                     max_parallelism,
                     slot_sharing_group,
+                    ..v1::JobVertex::default()
                 }
             },
         )
@@ -259,6 +260,7 @@ fn job_graph() -> impl Strategy<Value = v1::JobGraph> {
             edges,
             options: None,
             artifacts: Vec::new(),
+            slot_sharing_groups: Vec::new(),
         })
 }
 

@@ -75,7 +75,7 @@ pub struct Resource {
 impl Resource {
     /// `slots` out of `of` equal parts of `profile`.
     fn part(profile: Option<&ResourceProfile>, slots: u32, of: u32) -> Resource {
-        let profile = profile.copied().unwrap_or_default();
+        let profile = profile.cloned().unwrap_or_default();
         let (slots, of) = (u64::from(slots), u64::from(of.max(1)));
         let share = slots as f64 / of as f64;
         Resource {

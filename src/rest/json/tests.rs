@@ -304,6 +304,7 @@ fn a_task_manager_has_flinks_fields() {
         total_profile: Some(pb::ResourceProfile {
             cpu_cores: 4.0,
             memory_bytes: 1 << 30,
+            ..pb::ResourceProfile::default()
         }),
         draining: false,
         memory_configuration: Some(pb::MemoryConfiguration {
