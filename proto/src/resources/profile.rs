@@ -9,9 +9,9 @@ use super::amounts::Resources;
 #[error("{wanted} can't be taken from {there}")]
 pub struct Unmatched {
     /// What was to be taken away.
-    pub wanted: ResourceProfile,
+    pub wanted: Box<ResourceProfile>,
     /// From this.
-    pub there: ResourceProfile,
+    pub there: Box<ResourceProfile>,
 }
 
 /// See the module.
@@ -85,8 +85,8 @@ impl ResourceProfile {
             }
         };
         left.ok_or_else(|| Unmatched {
-            wanted: other.clone(),
-            there: self.clone(),
+            wanted: Box::new(other.clone()),
+            there: Box::new(self.clone()),
         })
     }
 
