@@ -117,6 +117,7 @@ async fn taskmanager_until(
         Ok(manager) => manager.working_in(directory.path()),
         Err(error @ StartError::Bind(_)) => return last_words(ExitCode::Port, &error),
         Err(error @ StartError::Host(_)) => return last_words(ExitCode::Fatal, &error),
+        Err(error @ StartError::Memory(_)) => return last_words(ExitCode::Configuration, &error),
     };
     let resource_id = manager.resource_id().map(|id| id.to_string());
     start_log(

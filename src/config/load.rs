@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Problem, Source};
 use super::file;
-use super::table::{ELSEWHERE, ENVIRONMENT_PREFIX, OPTIONS, OptionSpec, find};
+use super::table::{ELSEWHERE, ELSEWHERE_BELOW, ENVIRONMENT_PREFIX, OPTIONS, OptionSpec, find};
 use super::value::nearest;
 use super::values::Values;
 use super::{LoadOptions, MASK, is_secret};
@@ -200,6 +200,13 @@ impl Gathered {
 /// What to write instead of an unknown key.
 fn advice(key: &str) -> String {
     if let Some((_, advice)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == key) {
+        return (*advice).to_owned();
+    }
+    let below = ELSEWHERE_BELOW.iter();
+    if let Some((_, advice)) = below
+        .into_iter()
+        .find(|(prefix, _)| key.starts_with(prefix))
+    {
         return (*advice).to_owned();
     }
     match nearest(key, OPTIONS.iter().map(|spec| spec.key)) {

@@ -10,8 +10,12 @@
 mod address;
 mod build;
 mod error;
+mod external;
 mod file;
 mod load;
+mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod options;
 mod reference;
 mod table;
@@ -22,6 +26,8 @@ use std::path::{Path, PathBuf};
 
 pub use address::{Host, HostPort, PortRange, StorageLocation};
 pub use error::{ConfigError, Problem, Source};
+pub use external::ExternalResource;
+pub use memory::{MemoryContradiction, MemoryOptions, Share, TaskManagerMemory};
 pub use options::{
     BackendOptions, CleanupOptions, ClientOptions, ClusterOptions, EmbeddedOptions, EtcdOptions,
     HaOptions, HeartbeatOptions, JobManagerOptions, JobOptions, LogOptions, ProcessOptions,

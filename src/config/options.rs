@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tanist_ha::keys::Name;
+use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
 use super::address::{Host, HostPort, PortRange, StorageLocation};
+use super::external::ExternalResource;
+use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
     Attempts, ExecutionTarget, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret,
 };
@@ -199,12 +202,41 @@ pub struct TaskManagerOptions {
     pub data_ports: PortRange,
     /// How many slots it offers.
     pub slots: NonZeroU32,
+    /// How many cores its slots have together; `None`: those that the process may use.
+    pub cpu: Option<CpuCores>,
+    /// What its memory is for.
+    pub memory: MemoryOptions,
+    /// What else it has; each name once.
+    pub external_resources: Vec<ExternalResource>,
     /// After how long without a ResourceManager it complains.
     pub registration_timeout: Duration,
     /// After how long an allocated slot that no JobMaster took is free again.
     pub slot_timeout: Duration,
     /// How long tasks go on while neither a leader nor the store can be reached.
     pub failover_timeout: Duration,
+}
+
+impl TaskManagerOptions {
+    /// What a TaskManager with these options has, where the system lets it have so much.
+    pub fn worker(
+        &self,
+        system_cpu: CpuCores,
+        system_memory: u64,
+    ) -> Result<WorkerResourceSpec, MemoryContradiction> {
+        let memory = self.memory.resolve(system_memory)?;
+        let resources = Resources {
+            cpu: self.cpu.unwrap_or(system_cpu),
+            task_memory: memory.task,
+            network_memory: memory.network,
+            managed_memory: memory.managed,
+            ..Resources::ZERO
+        };
+        let extended = self.external_resources.iter();
+        let total = extended.fold(resources, |resources, it| {
+            resources.with_extended(it.name.clone(), it.amount)
+        });
+        Ok(WorkerResourceSpec::new(total, self.slots.get()))
+    }
 }
 
 /// Heartbeats.
@@ -247,6 +279,8 @@ pub struct RegistrationOptions {
 pub struct ResourceOptions {
     /// After how long without a JobMaster a job loses its requirements.
     pub job_timeout: Duration,
+    /// How long TaskManagers have to register before a job is told that none can serve it.
+    pub start_up_time: Duration,
     /// After how long a request for slots fails.
     pub slot_request_timeout: Duration,
     /// After how long an idle slot is given back.

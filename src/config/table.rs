@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tanist_ha::keys::Name;
+use tanist_proto::resources::CpuCores;
 
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
+use super::external::ExternalResource;
 use super::value::{
     Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
     MemorySize, OptionValue, RestartStrategyType, Secret,
@@ -192,12 +194,42 @@ options! {
             "The port over which records come in. The port really bound is published.";
         TM_SLOTS: NonZeroU32 = "taskmanager.numberOfTaskSlots", Value("1"),
             "How many slots this TaskManager offers.";
+        TM_CPU: CpuCores = "taskmanager.cpu.cores", Derived("the cores that the process may use"),
+            "How many CPU cores its slots have together. Counted, not enforced.";
+        TM_EXTERNAL: Vec<ExternalResource> = "external-resources", Unset,
+            "What else it has to give, as `NAME:AMOUNT` or `NAME:AMOUNT:VARIABLE`: counted like CPU, and given to tasks by index. Programs of a task find its indices in `TANIST_RESOURCE_NAME`, and in the variable that is named here, such as `gpu:4:CUDA_VISIBLE_DEVICES`.";
         TM_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", Value("5 min"),
             "After how long without a ResourceManager a TaskManager complains. It stays and keeps its tasks.";
         TM_SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", Value("10 s"),
             "After how long an allocated slot that no JobMaster took is free again.";
         TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
             "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
+    }
+    "Memory of TaskManagers" {
+        MEMORY_PROCESS: MemorySize = "taskmanager.memory.process.size", Derived("what the system lets the process have, unless other sizes say it"),
+            "All memory of a TaskManager: `flink.size` and the overhead. One of the two totals is enough, or the sizes of the parts; what is left open follows, and what does not add up is refused.";
+        MEMORY_FLINK: MemorySize = "taskmanager.memory.flink.size", Unset,
+            "All of it but the overhead: framework, task, network and managed memory.";
+        MEMORY_FRAMEWORK: MemorySize = "taskmanager.memory.framework.size", Value("128 mb"),
+            "What the TaskManager itself takes. It is no slot's.";
+        MEMORY_TASK: MemorySize = "taskmanager.memory.task.size", Derived("the rest of `flink.size`"),
+            "For what tasks do with records, and for their programs. Counted, not enforced.";
+        MEMORY_NETWORK_FRACTION: f64 = "taskmanager.memory.network.fraction", Value("0.1"),
+            "The part of `flink.size` for records on their way between tasks.";
+        MEMORY_NETWORK_MIN: MemorySize = "taskmanager.memory.network.min", Value("64 mb"),
+            "The least of it.";
+        MEMORY_NETWORK_MAX: MemorySize = "taskmanager.memory.network.max", Unset,
+            "The most of it; without, only the fraction bounds it.";
+        MEMORY_MANAGED: MemorySize = "taskmanager.memory.managed.size", Unset,
+            "For state, per slot in equal parts or as jobs ask for it. Counted, not enforced.";
+        MEMORY_MANAGED_FRACTION: f64 = "taskmanager.memory.managed.fraction", Value("0"),
+            "The part of `flink.size` that is managed memory where no size is set.";
+        MEMORY_OVERHEAD_FRACTION: f64 = "taskmanager.memory.overhead.fraction", Value("0.1"),
+            "The part of `process.size` for the allocator, stacks and what else nobody counts.";
+        MEMORY_OVERHEAD_MIN: MemorySize = "taskmanager.memory.overhead.min", Value("192 mb"),
+            "The least of it.";
+        MEMORY_OVERHEAD_MAX: MemorySize = "taskmanager.memory.overhead.max", Value("1 gb"),
+            "The most of it.";
     }
     "Liveness and RPC" {
         HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", Value("10 s"),
@@ -224,6 +256,8 @@ options! {
     "Slots and resources" {
         RM_JOB_TIMEOUT: Duration = "resourcemanager.job.timeout", Value("5 min"),
             "After how long without a JobMaster a job loses its requirements and unused slots.";
+        RM_START_UP_TIME: Duration = "resourcemanager.standalone.start-up-time", Derived("`slot.request.timeout`"),
+            "How long TaskManagers have to register, from the beginning of a leader's term or since they left, before a job that asks for a slot larger than any of them is told so at once.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
             "After how long a request for slots that can't be served fails.";
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),
@@ -321,10 +355,64 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
         "there is no heap to size: remove it",
     ),
     (
-        "taskmanager.memory.process.size",
+        "jobmanager.memory.flink.size",
         "there is no heap to size: remove it",
     ),
+    (
+        "jobmanager.memory.heap.size",
+        "there is no heap to size: remove it",
+    ),
+    (
+        "taskmanager.heap.size",
+        "write `taskmanager.memory.process.size`",
+    ),
+    (
+        "taskmanager.memory.framework.heap.size",
+        "there is no heap: write `taskmanager.memory.framework.size`",
+    ),
+    (
+        "taskmanager.memory.framework.off-heap.size",
+        "there is no heap: write `taskmanager.memory.framework.size`",
+    ),
+    (
+        "taskmanager.memory.task.heap.size",
+        "there is no heap: write `taskmanager.memory.task.size`",
+    ),
+    (
+        "taskmanager.memory.task.off-heap.size",
+        "there is no heap: write `taskmanager.memory.task.size`",
+    ),
+    (
+        "taskmanager.memory.jvm-metaspace.size",
+        "there is no JVM: it is part of `taskmanager.memory.overhead.min` and `.max`",
+    ),
+    (
+        "taskmanager.memory.jvm-overhead.fraction",
+        "write `taskmanager.memory.overhead.fraction`",
+    ),
+    (
+        "taskmanager.memory.jvm-overhead.min",
+        "write `taskmanager.memory.overhead.min`",
+    ),
+    (
+        "taskmanager.memory.jvm-overhead.max",
+        "write `taskmanager.memory.overhead.max`",
+    ),
+    (
+        "taskmanager.memory.segment-size",
+        "records are passed on in batches of any size: remove it",
+    ),
+    (
+        "taskmanager.memory.managed.consumer-weights",
+        "managed memory has one consumer: remove it",
+    ),
 ];
+
+/// With what keys begin that users of Flink know, for which there is something else here.
+pub(super) const ELSEWHERE_BELOW: &[(&str, &str)] = &[(
+    "external-resource.",
+    "write `external-resources: NAME:AMOUNT`",
+)];
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! What the process gives to its tasks beside a runtime and the exchange, and what of a task may outlive its own code.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tokio::sync::mpsc;
@@ -15,6 +16,8 @@ pub struct TaskHost {
     pub(super) working_dir: PathBuf,
     /// The files that jobs ship.
     pub(super) artifacts: ArtifactCache,
+    /// Extended resources that the process has, each with a further variable in which its programs find theirs.
+    pub(super) external_resources: BTreeMap<String, Option<String>>,
 }
 
 impl TaskHost {
@@ -25,6 +28,16 @@ impl TaskHost {
             exec_binary: PathBuf::from("/proc/self/exe"),
             artifacts: ArtifactCache::new(working_dir.join("artifacts")),
             working_dir,
+            external_resources: BTreeMap::new(),
+        }
+    }
+
+    /// The same with extended resources, each with a further variable in which programs find theirs.
+    #[must_use]
+    pub fn with_external_resources(self, all: BTreeMap<String, Option<String>>) -> TaskHost {
+        TaskHost {
+            external_resources: all,
+            ..self
         }
     }
 

@@ -227,6 +227,7 @@ pub(super) fn spec(
         cluster_incarnation: cluster(),
         epoch: Epoch::new(1),
         job_incarnation: 1,
+        external_resources: BTreeMap::new(),
     }
 }
 

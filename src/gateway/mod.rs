@@ -18,10 +18,13 @@ pub mod registration;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tanist_proto::id::ResourceId;
+use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 
 pub use components::Components;
 pub use connector::Connector;
@@ -221,6 +224,18 @@ pub struct JobMasterRegistration {
     pub job_master: JobMasterId,
     /// Cancelled when a younger one takes its place.
     pub superseded: tokio_util::sync::CancellationToken,
+    /// Tells it whether the job needs what it will never get.
+    pub unfulfillable: Arc<watch::Sender<Option<Unfulfillable>>>,
+}
+
+/// A slot that no TaskManager could give, if nothing of it were taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no TaskManager can ever give a slot of {profile}: the largest there is has {largest}")]
+pub struct Unfulfillable {
+    /// What it was to have.
+    pub profile: ResourceProfile,
+    /// The most that one of them has.
+    pub largest: Resources,
 }
 
 /// All that a job needs.
@@ -234,16 +249,16 @@ pub struct ResourceRequirements {
     pub job_master_address: String,
     /// What it needs, by profile.
     pub resources: Vec<ResourceRequirement>,
-    /// How many slots it has held since before this term on each of these TaskManagers. One that has not registered at
+    /// The slots that it has held since before this term on each of these TaskManagers. One that has not registered at
     /// the ResourceManager yet has them all the same.
-    pub held: BTreeMap<ResourceId, u32>,
+    pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
 }
 
 /// A number of slots of one profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResourceRequirement {
-    /// `None`: the TaskManagers' default slot.
-    pub profile: Option<pb::ResourceProfile>,
+    /// Unknown: the TaskManagers' default slot.
+    pub profile: ResourceProfile,
     /// With fewer the job can't run.
     pub minimum: u32,
     /// More are of no use.

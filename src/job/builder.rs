@@ -17,6 +17,7 @@
 //! ```
 
 use serde_json::Value;
+use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
 use super::artifact::ArtifactSpec;
@@ -72,6 +73,19 @@ impl JobBuilder {
     #[must_use]
     pub fn restart_strategy(mut self, strategy: v1::RestartStrategy) -> JobBuilder {
         self.graph.restart_strategy = Some(strategy);
+        self
+    }
+
+    /// What each slot of a slot sharing group has. Whoever states resources states them for all steps or groups of a job.
+    #[must_use]
+    pub fn slot_sharing_group(
+        mut self,
+        name: impl Into<String>,
+        resources: Resources,
+    ) -> JobBuilder {
+        self.graph
+            .slot_sharing_groups
+            .insert(name.into(), resources);
         self
     }
 
@@ -346,6 +360,18 @@ impl Steps {
     #[must_use]
     pub fn in_slot_sharing_group(self, group: impl Into<String>) -> Steps {
         self.last(|step| step.slot_sharing_group = Some(group.into()))
+    }
+
+    /// What a subtask of the last step needs. Whoever states resources states them for all steps or groups of a job.
+    #[must_use]
+    pub fn with_resources(self, resources: Resources) -> Steps {
+        self.last(|step| step.resources = Some(resources))
+    }
+
+    /// Subtasks of equal number of all steps in this group run in one slot.
+    #[must_use]
+    pub fn in_co_location_group(self, group: impl Into<String>) -> Steps {
+        self.last(|step| step.co_location_group = Some(group.into()))
     }
 
     /// When the last step, an aggregation, emits. Says nothing about any other step.

@@ -1,12 +1,13 @@
 //! From steps to vertices: which operators share a task, and what the vertices are called.
 //!
-//! Two operators are chained when all of this holds: the edge between them is forward, their parallelism and slot
-//! sharing group are the same, the second reads only the first and only it reads the first, neither the options nor
+//! Two operators are chained when all of this holds: the edge between them is forward, their parallelism, slot
+//! sharing group and co-location group are the same, the second reads only the first and only it reads the first, neither the options nor
 //! one of the two steps switches chaining off, and the second does not say that it wants its input complete.
 //!
 //! Vertex ids are a hash of the graph alone, so that the same job has the same ids in every process and every version.
 
 use tanist_proto::id::{JobId, JobVertexId};
+use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -69,7 +70,7 @@ pub(super) fn to_job_graph(
             restart_strategy: job.restart_strategy,
         }),
         artifacts: Vec::new(),
-        slot_sharing_groups: Vec::new(),
+        slot_sharing_groups: job.slot_sharing_groups.iter().map(group).collect(),
     }
 }
 
@@ -112,8 +113,16 @@ fn can_follow(operator: &ResolvedOperator, before: &ResolvedOperator) -> bool {
     forward_only
         && operator.parallelism == before.parallelism
         && operator.slot_sharing_group == before.slot_sharing_group
+        && operator.co_location_group == before.co_location_group
         && operator.chaining
         && before.chaining
+}
+
+fn group((name, resources): (&String, &Resources)) -> v1::SlotSharingGroup {
+    v1::SlotSharingGroup {
+        name: name.clone(),
+        resources: Some(resources.into()),
+    }
 }
 
 fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex {
@@ -133,6 +142,11 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
         .map(|operator| operator.name.as_str())
         .collect();
     let head = chain.first().map(|&index| &job.operators[index]);
+    // One task runs them all.
+    let needs = chain
+        .iter()
+        .filter_map(|&index| job.operators[index].resources.clone());
+    let needs = needs.reduce(|sum, of_step| sum.plus(&of_step));
     v1::JobVertex {
         id: vertex_id(position, &operators).to_string(),
         name: names.join(" -> "),
@@ -142,8 +156,10 @@ fn vertex(job: &ResolvedJob, position: usize, chain: &[usize]) -> v1::JobVertex 
             .map(|head| head.slot_sharing_group.clone())
             .unwrap_or_default(),
         operators,
-        resources: None,
-        co_location_group: String::new(),
+        resources: needs.map(|needs| (&needs).into()),
+        co_location_group: head
+            .and_then(|head| head.co_location_group.clone())
+            .unwrap_or_default(),
     }
 }
 

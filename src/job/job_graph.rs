@@ -10,11 +10,11 @@ use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 use super::artifact;
 use super::operator::OperatorSpec;
 use super::problem::{MAX_PROBLEMS, listing};
-use super::restart;
 use super::schema::Schema;
 use super::spec::EventTime;
 use super::stream_graph::MAX_PARALLELISM_LIMIT;
 use super::validate::{MAX_STEPS, name_problem};
+use super::{resources, restart};
 
 /// More subtasks than this are refused, over all vertices.
 pub const MAX_SUBTASKS: u64 = 100_000;
@@ -46,6 +46,9 @@ pub fn validate_job_graph(graph: &JobGraph) -> Result<(), InvalidJobGraph> {
         check.exchanges();
         check.totals();
         check.operators();
+        for problem in resources::problems(graph) {
+            check.report(problem);
+        }
         for problem in artifact::problems(graph) {
             check.report(problem);
         }
@@ -150,6 +153,10 @@ impl<'a> Check<'a> {
             }
             if let Some(problem) = name_problem(&vertex.slot_sharing_group) {
                 self.report(format!("vertex {name}: its slot sharing group {problem}"));
+            }
+            let co_location = &vertex.co_location_group;
+            if let Some(problem) = name_problem(co_location).filter(|_| !co_location.is_empty()) {
+                self.report(format!("vertex {name}: its co-location group {problem}"));
             }
             for operator in &vertex.operators {
                 let step = shown(&operator.name);

@@ -24,6 +24,7 @@ pub mod job_graph;
 pub mod operator;
 pub mod plan;
 pub mod problem;
+pub mod resources;
 pub mod restart;
 pub mod schema;
 pub mod spec;

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use tanist_proto::resources::Resources;
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
 use super::operator::OperatorSpec;
+use super::resources::slot_profile;
 use super::restart;
 use super::schema::Schema;
 use super::topology::{regions, slots_needed};
@@ -32,6 +34,10 @@ impl fmt::Display for Plan<'_> {
         if let Some(strategy) = strategy {
             writeln!(f, "restart strategy: {}", restart::describe(strategy))?;
         }
+        for group in &graph.slot_sharing_groups {
+            let profile = slot_profile(graph, &group.name);
+            writeln!(f, "slots of group {}: {profile}", group.name)?;
+        }
         for vertex in &graph.vertices {
             writeln!(f)?;
             fmt_vertex(f, graph, vertex)?;
@@ -46,6 +52,12 @@ fn fmt_vertex(f: &mut fmt::Formatter<'_>, graph: &JobGraph, vertex: &JobVertex) 
         "{}  (parallelism {} of {}, slot sharing group {})",
         vertex.name, vertex.parallelism, vertex.max_parallelism, vertex.slot_sharing_group
     )?;
+    if !vertex.co_location_group.is_empty() {
+        writeln!(f, "  co-location group {}", vertex.co_location_group)?;
+    }
+    if let Some(resources) = &vertex.resources {
+        writeln!(f, "  needs {}", Resources::from(resources))?;
+    }
     for edge in graph.edges.iter().filter(|edge| edge.target == vertex.id) {
         let source = graph
             .vertices

@@ -1,9 +1,11 @@
 //! The StreamGraph: a job just as it was written, one node a step, defaults not yet filled in. Made by
 //! [`super::builder`] and the job file's reader; checked by `validate`, never by its makers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
+use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
 use super::artifact::{self, ArtifactSpec};
@@ -305,6 +307,8 @@ pub struct StreamNode {
     pub(super) exchange: Option<Exchange>,
     pub(super) chaining: bool,
     pub(super) slot_sharing_group: Option<String>,
+    pub(super) co_location_group: Option<String>,
+    pub(super) resources: Option<Resources>,
     pub(super) position: Option<Position>,
 }
 
@@ -322,6 +326,8 @@ impl StreamNode {
             exchange: None,
             chaining: true,
             slot_sharing_group: None,
+            co_location_group: None,
+            resources: None,
             position: None,
         }
     }
@@ -366,6 +372,8 @@ pub struct StreamGraph {
     pub(super) chaining: Option<bool>,
     pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    /// What the slots of a group have, by its name.
+    pub(super) slot_sharing_groups: BTreeMap<String, Resources>,
     pub(super) artifacts: Vec<ArtifactSpec>,
 }
 
@@ -379,6 +387,7 @@ impl StreamGraph {
             chaining: None,
             exchange: None,
             restart_strategy: None,
+            slot_sharing_groups: BTreeMap::new(),
             artifacts: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, JobMasterCore, Write};
 use super::deployment::{execution_id, task_deployment};
-use super::event::{Connection, Effect, Milestone};
+use super::event::{Connection, Effect, Milestone, Needs};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
 
@@ -179,9 +179,12 @@ impl JobMasterCore {
 
     /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        let needed = self.execution.slots_needed().len();
-        let surplus = self.pool.len().saturating_sub(needed);
-        if surplus == 0 || self.is_stopping() || self.is_reconciling() || !self.is_durable {
+        let needed = self.execution.profiles_needed();
+        if !self.pool.has_surplus(&needed)
+            || self.is_stopping()
+            || self.is_reconciling()
+            || !self.is_durable
+        {
             self.pool.forget_idle();
             return;
         }
@@ -194,10 +197,10 @@ impl JobMasterCore {
                 used.insert(place.allocation);
             }
         }
-        let mut idle = self
+        let idle = self
             .pool
             .note_idle(&used, now_ms, self.options.slot_idle_timeout_ms);
-        idle.truncate(surplus);
+        let idle = self.pool.surplus(idle, &needed);
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         for allocation in idle {
             if let Some(slot) = self.pool.remove(&allocation) {
@@ -222,18 +225,22 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return;
         }
-        let needed = if self.is_stopping() {
-            let held = u32::try_from(self.pool.len()).unwrap_or(u32::MAX);
-            let declared = self.declared.as_ref().map_or(0, |(needed, _)| *needed);
-            declared.min(held)
+        let slots = if self.is_stopping() {
+            let declared = self.declared.as_ref();
+            let mut slots = declared.map(|it| it.slots.clone()).unwrap_or_default();
+            for (profile, number) in &mut slots {
+                *number = self.pool.count_for(profile).min(*number);
+            }
+            slots.retain(|_, number| *number > 0);
+            slots
         } else {
-            u32::try_from(self.execution.slots_needed().len()).unwrap_or(u32::MAX)
+            self.execution.profiles_needed()
         };
         let held = self.adopted_slots();
-        let declared = Some((needed, held.clone()));
-        if self.declared != declared {
-            self.declared = declared;
-            self.effects.push(Effect::Declare { needed, held });
+        let needs = Needs { slots, held };
+        if self.declared.as_ref() != Some(&needs) {
+            self.declared = Some(needs.clone());
+            self.effects.push(Effect::Declare(needs));
         }
     }
 
@@ -292,7 +299,7 @@ impl JobMasterCore {
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
-        if self.pool.len() > self.execution.slots_needed().len()
+        if self.pool.has_surplus(&self.execution.profiles_needed())
             && !self.is_stopping()
             && !is_reconciling
         {

@@ -20,11 +20,10 @@ use tokio_util::sync::CancellationToken;
 use super::calls::{Calls, Done};
 use super::core::JobMasterCore;
 use super::details::failed_initialization;
-use super::event::{CancelAnswer, Effect, Event, Refusal};
+use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, millis};
-use super::requirements::Wanted;
 use super::watch::Peer;
 use crate::gateway::{Adoption, GatewayError};
 
@@ -163,7 +162,7 @@ pub(super) struct JobMasterActor {
     pub(super) io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
     pub(super) cancels: Vec<Reply<()>>,
-    wanted: Option<Wanted>,
+    wanted: Option<Needs>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
     is_registered: bool,
@@ -185,6 +184,7 @@ impl JobMasterActor {
         self.declare();
         let superseded = self.calls.superseded();
         tokio::pin!(superseded);
+        let mut verdicts = self.calls.unfulfillable.subscribe();
         let closing = loop {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
@@ -193,6 +193,11 @@ impl JobMasterActor {
                 () = &mut superseded => {
                     tracing::warn!(job = self.context.graph.job_id, "another JobMaster took over");
                     Next::Forget
+                }
+                Ok(()) = verdicts.changed() => {
+                    let verdict = verdicts.borrow_and_update().clone();
+                    self.note(Event::Unfulfillable(verdict));
+                    Next::Continue
                 }
                 Some(done) = self.io.join_next() => match done {
                     Ok(done) => self.note_done(done),
@@ -240,8 +245,8 @@ impl JobMasterActor {
                     answer.accepted_allocation_ids = texts(&accepted);
                     answer.rejected_allocation_ids = texts(&rejected);
                 }
-                Effect::Declare { needed, held } => {
-                    self.wanted = Some(Wanted { needed, held });
+                Effect::Declare(needs) => {
+                    self.wanted = Some(needs);
                     self.declare();
                 }
                 Effect::AnswerCancels(answer) => self.answer_cancels(&answer),

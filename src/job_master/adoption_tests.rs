@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
@@ -423,12 +424,14 @@ fn while_it_reconciles_no_timer_of_slots_runs_and_afterwards_all_is_declared() {
     job.register("tm0", "1", vec![report(1, 0, 1, S::Running)]);
     job.register("tm1", "1", vec![report(1, 1, 1, S::Running)]);
     let held = |effect: &Effect| match effect {
-        Effect::Declare { needed, held } => Some((*needed, held.clone())),
+        Effect::Declare(needs) => Some((needs.slots.clone(), needs.held.clone())),
         _ => None,
     };
     let declared: Vec<_> = job.effects.iter().filter_map(held).collect();
-    let held = [(id("tm0"), 1), (id("tm1"), 1)].into_iter().collect();
-    assert_eq!(declared, [(2, held)]);
+    let one = vec![ResourceProfile::Unknown];
+    let held = [(id("tm0"), one.clone()), (id("tm1"), one)].into();
+    let slots = [(ResourceProfile::Unknown, 2)].into();
+    assert_eq!(declared, [(slots, held)]);
     assert_eq!(
         job.deployed().len(),
         2,

@@ -11,20 +11,20 @@ use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
-use super::event::{Connection, Effect, Event, Milestone, SubmitOutcome};
+use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
-use super::requirements::Wanted;
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::refusals::{self, Question, Refusals};
 use crate::gateway::{
     Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
-    TaskExecutorGateway,
+    TaskExecutorGateway, Unfulfillable,
 };
 
 /// What a task ended with.
@@ -36,7 +36,7 @@ pub(super) enum Done {
     Local(Event),
     /// The ResourceManager answered.
     Declared {
-        wanted: Option<Wanted>,
+        wanted: Option<Needs>,
         answer: GatewayResult<()>,
     },
     /// Whether a TaskManager that refuses calls is gone.
@@ -62,6 +62,8 @@ pub(super) struct Calls {
     pub(super) graph: Arc<pb::JobGraph>,
     pub(super) id: JobMasterId,
     pub(super) superseded: CancellationToken,
+    /// What the ResourceManager says that nobody could ever give.
+    pub(super) unfulfillable: Arc<watch::Sender<Option<Unfulfillable>>>,
     /// The same for TaskManagers, where it is too large to be sent with each deployment.
     held: Option<HeldBlob>,
     pub(super) rpc_address: String,
@@ -98,6 +100,7 @@ impl Calls {
                 incarnation: job_incarnation,
             },
             superseded: CancellationToken::new(),
+            unfulfillable: Arc::default(),
             graph,
             held,
             rpc_address: context.rpc_address.clone(),
@@ -181,7 +184,7 @@ impl Calls {
                     called(connection, None, answer.err())
                 });
             }
-            Effect::Declare { .. }
+            Effect::Declare(_)
             | Effect::AnswerOffer { .. }
             | Effect::AnswerCancels(_)
             | Effect::End(_) => {}

@@ -15,15 +15,17 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::event::{Connection, Effect, Event, Refusal, Registration};
+use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::{Cancellation, Execution};
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
+use crate::gateway::Unfulfillable;
 
 /// Bounds of the core's patience, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,8 +123,9 @@ pub struct JobMasterCore {
     pub(super) cancel_is_requested: bool,
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<pb::FailureRecord>,
-    // Slots needed, and slots that are held since before this term, by TaskManager.
-    pub(super) declared: Option<(u32, BTreeMap<ResourceId, u32>)>,
+    pub(super) declared: Option<Needs>,
+    // What no TaskManager could ever give, says the ResourceManager.
+    pub(super) unfulfillable: Option<Unfulfillable>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
@@ -186,6 +189,7 @@ impl JobMasterCore {
             commit: Commit::NotYet,
             commit_failure: None,
             declared: None,
+            unfulfillable: None,
             result: None,
             status: pb::JobStatus::Initializing,
             statuses: vec![pb::StatusTimestamp {
@@ -292,6 +296,7 @@ impl JobMasterCore {
                 self.note_cancelled(&connection, &tasks, is_confirmed);
                 self.note_released(&connection.task_manager, &tasks, is_confirmed);
             }
+            Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
             Event::CancelRequested => self.cancel_is_requested = true,
             Event::Persisted(number) => {
                 if let Some(write) = self.writing.take_if(|write| write.number == number) {
@@ -417,9 +422,10 @@ impl JobMasterCore {
                 rejected.push(allocation);
                 continue;
             }
+            let profile = ResourceProfile::from_message(offer.profile.as_ref());
             match self
                 .pool
-                .offer(task_manager, allocation, offer.slot, self.turn)
+                .offer(task_manager, allocation, offer.slot, profile, self.turn)
             {
                 OfferAnswer::Accepted => accepted.push(allocation),
                 OfferAnswer::AcceptedInsteadOf(before) => {

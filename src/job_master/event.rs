@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
+
+use crate::gateway::Unfulfillable;
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -123,6 +126,8 @@ pub enum Event {
         /// Whether the TaskManager took note.
         is_confirmed: bool,
     },
+    /// The ResourceManager says what of the job's needs no TaskManager could ever give, or that there is nothing.
+    Unfulfillable(Option<Unfulfillable>),
     /// Somebody wants the job canceled.
     CancelRequested,
     /// The write with this number is durable.
@@ -193,6 +198,15 @@ pub enum CancelAnswer {
     Refused(String),
 }
 
+/// The slots that a job needs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// How many of each profile.
+    pub slots: BTreeMap<ResourceProfile, u32>,
+    /// Those of them that are held since before this term, by TaskManager.
+    pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
+}
+
 /// Something is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
@@ -205,13 +219,8 @@ pub enum Effect {
         /// What it decides.
         milestones: Vec<Milestone>,
     },
-    /// Declare how many slots are needed.
-    Declare {
-        /// So many.
-        needed: u32,
-        /// So many of them are held since before this term, by TaskManager.
-        held: BTreeMap<ResourceId, u32>,
-    },
+    /// Declare which slots are needed.
+    Declare(Needs),
     /// Deploy tasks.
     Deploy {
         /// Where.

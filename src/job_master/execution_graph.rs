@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{Generation, JobVertexId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -139,6 +140,8 @@ pub struct ExecutionGraph {
     pub tasks: Vec<Task>,
     /// In the order of their first vertices.
     pub regions: Vec<Region>,
+    /// What the slots of each slot sharing group have, by its index.
+    pub profiles: Vec<ResourceProfile>,
     by_id: BTreeMap<JobVertexId, usize>,
 }
 
@@ -146,6 +149,7 @@ impl ExecutionGraph {
     /// All executions CREATED with generation 0.
     pub fn build(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
         let (mut vertices, by_id) = build_vertices(graph)?;
+        let profiles = profiles(graph, &vertices);
         let edges = build_edges(graph, &vertices, &by_id)?;
         for edge in edges.iter().filter(|edge| edge.is_blocking) {
             vertices[edge.source].is_kept = true;
@@ -196,6 +200,7 @@ impl ExecutionGraph {
             edges,
             tasks,
             regions,
+            profiles,
             by_id,
         })
     }
@@ -228,6 +233,26 @@ impl ExecutionGraph {
             group: self.vertex_of(task).group,
             index: self.tasks[task].subtask,
         }
+    }
+
+    /// What the slot of a key has.
+    pub fn profile_of(&self, key: SlotKey) -> &ResourceProfile {
+        &self.profiles[key.group]
+    }
+
+    /// What the slots that are needed have, and how many of each.
+    pub fn profiles_needed(&self) -> BTreeMap<ResourceProfile, u32> {
+        let mut of_group = vec![0_u32; self.profiles.len()];
+        for key in self.slots_needed() {
+            of_group[key.group] += 1;
+        }
+        let mut needed = BTreeMap::new();
+        for (profile, number) in self.profiles.iter().zip(of_group) {
+            if number > 0 {
+                *needed.entry(profile.clone()).or_default() += number;
+            }
+        }
+        needed
     }
 
     /// The tasks whose complete output a region reads.
@@ -334,6 +359,18 @@ fn build_vertices(
         first += as_index(parallelism);
     }
     Ok((vertices, by_id))
+}
+
+fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
+    let mut profiles = Vec::new();
+    // Groups are numbered as they come.
+    for (vertex, built) in graph.vertices.iter().zip(vertices) {
+        if built.group == profiles.len() {
+            let group = &vertex.slot_sharing_group;
+            profiles.push(job::resources::slot_profile(graph, group));
+        }
+    }
+    profiles
 }
 
 fn build_edges(

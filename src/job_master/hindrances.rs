@@ -1,8 +1,9 @@
 //! Why not all of a job runs, for people and for REST: slots that are missing, a restart that is due, who is awaited. Pure;
 //! decides nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -120,6 +121,32 @@ impl JobMasterCore {
         })
     }
 
+    /// How many slots of each profile are missing.
+    fn missing_slots(&self) -> BTreeMap<ResourceProfile, u32> {
+        let mut missing = self.execution.profiles_needed();
+        for (profile, number) in &mut missing {
+            *number = number.saturating_sub(self.pool.count_for(profile));
+        }
+        missing.retain(|_, number| *number > 0);
+        missing
+    }
+
+    /// Says which slots are missing.
+    pub(super) fn lacking(&self) -> String {
+        let (needed, all) = (self.execution.slots_needed().len(), self.missing_slots());
+        let missing = all.values().sum::<u32>();
+        let of_profile = all.iter().filter(|(profile, _)| !profile.is_unknown());
+        let named: Vec<String> = of_profile
+            .map(|(profile, number)| format!("{number} of {profile}"))
+            .take(NAMED)
+            .collect();
+        let named = match named.as_slice() {
+            [] => String::new(),
+            named => format!(" ({})", named.join("; ")),
+        };
+        format!("{missing} of {needed} slots are missing{named}")
+    }
+
     fn without_slots(&self) -> Option<pb::Hindrance> {
         if self.is_reconciling() {
             // What is held is not known yet.
@@ -137,15 +164,18 @@ impl JobMasterCore {
             })
             .collect();
         let since_ms = waiting.iter().map(|(since_ms, _)| *since_ms).min()?;
-        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
-        let missing = needed.saturating_sub(there);
-        let text = if missing == 0 {
-            "it has its slots, and starts when they are free of tasks of earlier attempts"
-                .to_owned()
-        } else {
-            format!(
-                "{missing} of {needed} slots are missing: start TaskManagers or lower the parallelism"
-            )
+        let needed = self.execution.slots_needed().len();
+        let missing = self.missing_slots().values().sum::<u32>() as usize;
+        let text = match &self.unfulfillable {
+            _ if missing == 0 => {
+                "it has its slots, and starts when they are free of tasks of earlier attempts"
+                    .to_owned()
+            }
+            Some(verdict) => format!("{}; {verdict}", self.lacking()),
+            None => format!(
+                "{}: start TaskManagers or lower the parallelism",
+                self.lacking()
+            ),
         };
         // Those that already have a slot are not the ones that miss one.
         let taken = self.taken_slots();

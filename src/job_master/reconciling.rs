@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -246,21 +247,23 @@ impl JobMasterCore {
     }
 
     /// The slots in which adopted executions are, by TaskManager: what the ResourceManager may not have heard of yet.
-    pub(super) fn adopted_slots(&self) -> BTreeMap<ResourceId, u32> {
-        let mut slots: BTreeSet<(&ResourceId, AllocationId)> = BTreeSet::new();
-        for task in &self.execution.tasks {
+    pub(super) fn adopted_slots(&self) -> BTreeMap<ResourceId, Vec<ResourceProfile>> {
+        let mut slots: BTreeMap<(&ResourceId, AllocationId), &ResourceProfile> = BTreeMap::new();
+        for (index, task) in self.execution.tasks.iter().enumerate() {
             let is_of_former_term = self.record.regions[task.region].epoch < self.epoch.get();
             if let Some(place) = &task.execution.place
                 && is_of_former_term
                 && !task.execution.is_ended()
             {
-                slots.insert((&place.task_manager, place.allocation));
+                let profile = self.execution.profile_of(self.execution.slot_key(index));
+                slots.insert((&place.task_manager, place.allocation), profile);
             }
         }
-        let mut counts = BTreeMap::new();
-        for (task_manager, _) in slots {
-            *counts.entry(task_manager.clone()).or_default() += 1;
+        let mut held: BTreeMap<ResourceId, Vec<ResourceProfile>> = BTreeMap::new();
+        for ((task_manager, _), profile) in slots {
+            let there = held.entry(task_manager.clone()).or_default();
+            there.push(profile.clone());
         }
-        counts
+        held
     }
 }

@@ -1,32 +1,22 @@
-//! What the ResourceManager is told: who speaks for the job, and how many slots it needs.
+//! What the ResourceManager is told: who speaks for the job, and which slots it needs.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tanist_proto::id::ResourceId;
 use tokio::task::JoinSet;
 
 use super::actor::job_id;
 use super::calls::{Calls, Done, bounded};
+use super::event::Needs;
 use crate::gateway::{
     GatewayError, JobMasterRegistration, ResourceRequirement, ResourceRequirements,
 };
-
-/// What is stated to the ResourceManager.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Wanted {
-    /// So many slots.
-    pub(super) needed: u32,
-    /// So many of them are held since before this term, by TaskManager.
-    pub(super) held: BTreeMap<ResourceId, u32>,
-}
 
 impl Calls {
     /// Registers where that is to be done, then states all that the job needs, where that is known.
     pub(super) fn declare(
         &self,
         io: &mut JoinSet<Done>,
-        wanted: Option<Wanted>,
+        wanted: Option<Needs>,
         is_registered: bool,
     ) {
         let resources = self.resources.clone();
@@ -36,6 +26,7 @@ impl Calls {
             job: job_id(&self.graph),
             job_master: self.id,
             superseded: self.superseded.clone(),
+            unfulfillable: self.unfulfillable.clone(),
         });
         let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
@@ -61,22 +52,18 @@ impl Calls {
         });
     }
 
-    fn requirements(&self, wanted: &Wanted) -> ResourceRequirements {
-        let needed = wanted.needed;
-        let one_kind = ResourceRequirement {
-            profile: None,
-            minimum: needed,
-            maximum: needed,
-        };
+    fn requirements(&self, wanted: &Needs) -> ResourceRequirements {
+        let slots = wanted.slots.iter();
+        let resources = slots.map(|(profile, number)| ResourceRequirement {
+            profile: profile.clone(),
+            minimum: *number,
+            maximum: *number,
+        });
         ResourceRequirements {
             job: job_id(&self.graph),
             job_master: self.id,
             job_master_address: self.rpc_address.clone(),
-            resources: if needed == 0 {
-                Vec::new()
-            } else {
-                vec![one_kind]
-            },
+            resources: resources.collect(),
             held: wanted.held.clone(),
         }
     }

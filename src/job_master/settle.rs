@@ -16,6 +16,7 @@ use super::execution::{Cancellation, Place};
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 use super::slot_pool::SlotKey;
+use crate::gateway::Unfulfillable;
 
 /// The record keeps so many failures.
 const KEPT_FAILURES: usize = 16;
@@ -181,27 +182,47 @@ impl JobMasterCore {
             return;
         }
         let timeout_ms = self.options.slot_request_timeout_ms;
-        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
+        let mut without_slots = Vec::new();
         for (region, at) in self.execution.regions.iter().enumerate() {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
             };
             if overdue(since_ms, timeout_ms) {
+                let lacking = self.lacking();
                 let cause = format!(
-                    "not enough slots within {timeout_ms} ms: the job needs {needed}, {there} are there; \
-                     start TaskManagers or lower the parallelism"
+                    "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
                 );
-                let (task, host, resource_id) = Default::default();
-                self.failures.push(Failure {
+                without_slots.push((region, cause));
+            } else if let Some(verdict) = self.never_served(region) {
+                without_slots.push((
                     region,
-                    cause,
-                    task,
-                    host,
-                    resource_id,
-                    is_counted: true,
-                });
+                    format!("{verdict}; start a larger one or ask for less"),
+                ));
             }
         }
+        for (region, cause) in without_slots {
+            let (task, host, resource_id) = Default::default();
+            self.failures.push(Failure {
+                region,
+                cause,
+                task,
+                host,
+                resource_id,
+                is_counted: true,
+            });
+        }
+    }
+
+    /// Why a region that waits will never get its slots, if that is known.
+    fn never_served(&self, region: usize) -> Option<&Unfulfillable> {
+        let verdict = self.unfulfillable.as_ref()?;
+        let mut tasks = self.execution.regions[region].tasks.iter();
+        let is_meant = tasks.any(|task| {
+            let key = self.execution.slot_key(*task);
+            *self.execution.profile_of(key) == verdict.profile
+        });
+        let waits = self.is_consumable(region) && self.assignment(region).is_none();
+        (is_meant && waits).then_some(verdict)
     }
 
     /// A cancel is decided unless the job has durably finished. While a write is on its way, that is open.
@@ -311,17 +332,22 @@ impl JobMasterCore {
                 self.execution
                     .advance(*task, ExecutionState::Scheduled, now_ms);
             }
-            let wanted: BTreeSet<SlotKey> = tasks
-                .iter()
-                .map(|task| self.execution.slot_key(*task))
-                .collect();
-            if let Some(assigned) =
-                self.pool
-                    .assign(&wanted, &self.taken_slots(), &self.blocked_slots())
-            {
+            if let Some(assigned) = self.assignment(region) {
                 self.place(region, &assigned, now_ms);
             }
         }
+    }
+
+    /// Slots for all tasks of a region, if there are enough.
+    pub(super) fn assignment(&self, region: usize) -> Option<BTreeMap<SlotKey, AllocationId>> {
+        let tasks = self.execution.regions[region].tasks.iter();
+        let keys = tasks.map(|task| self.execution.slot_key(*task));
+        let wanted = keys.map(|key| (key, self.execution.profile_of(key)));
+        self.pool.assign(
+            &wanted.collect(),
+            &self.taken_slots(),
+            &self.blocked_slots(),
+        )
     }
 
     fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {

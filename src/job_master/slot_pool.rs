@@ -1,5 +1,8 @@
 //! The slots that a JobMaster holds, and which of them a region gets. Pure.
 //!
+//! A job that states no resources takes any slot for any need; one that does is given slots of exactly the profiles that it asked
+//! for, and each serves only such a need.
+//!
 //! Not here: who is registered, and what runs where; the core says which slots are taken. Invariants: an allocation
 //! fills one slot; a slot of a TaskManager has one allocation; [`SlotPool::assign`] gives each key a slot of its own,
 //! and the same answer to the same question; an allocation that was let go is not taken again under the same registration of
@@ -9,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
 
 /// What one slot is needed for: subtask `index` of each vertex in slot sharing group `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +30,8 @@ pub struct PoolSlot {
     pub task_manager: ResourceId,
     /// Its number there.
     pub index: u32,
+    /// What it has.
+    pub profile: ResourceProfile,
     /// The turn in which it was accepted.
     pub accepted_in: u64,
     /// Since when nothing needs it; `None`: something does, or that was not looked at yet.
@@ -63,6 +69,7 @@ impl SlotPool {
         task_manager: &ResourceId,
         allocation: AllocationId,
         index: u32,
+        profile: ResourceProfile,
         turn: u64,
     ) -> OfferAnswer {
         if let Some(held) = self.slots.get(&allocation) {
@@ -90,6 +97,7 @@ impl SlotPool {
         let slot = PoolSlot {
             task_manager,
             index,
+            profile,
             accepted_in: turn,
             idle_since_ms: None,
         };
@@ -150,46 +158,49 @@ impl SlotPool {
         self.former.insert(key, (task_manager, allocation));
     }
 
-    /// A slot for each wanted key, or `None` if there are not enough. A key that is in `taken` has its slot; no other
+    /// A slot for each wanted key, of the profile that it has to have, or `None` if there are not enough. A key that is in `taken` has its slot; no other
     /// one of those slots is given away, and none of `blocked`. Preferred are the former slot, then the former
     /// TaskManager, then the TaskManager with the fewest taken slots.
     pub fn assign(
         &self,
-        wanted: &BTreeSet<SlotKey>,
+        wanted: &BTreeMap<SlotKey, &ResourceProfile>,
         taken: &BTreeMap<SlotKey, AllocationId>,
         blocked: &BTreeSet<AllocationId>,
     ) -> Option<BTreeMap<SlotKey, AllocationId>> {
         let mut assigned = BTreeMap::new();
         let mut used: BTreeSet<AllocationId> = taken.values().copied().collect();
         let mut open = Vec::new();
-        for key in wanted {
+        for (key, profile) in wanted {
             match taken.get(key) {
                 Some(allocation) if blocked.contains(allocation) => return None,
                 Some(allocation) => {
                     assigned.insert(*key, *allocation);
                 }
-                None => open.push(*key),
+                None => open.push((*key, *profile)),
             }
         }
-        let is_free = |id: &AllocationId, used: &BTreeSet<AllocationId>| {
-            self.slots.contains_key(id) && !used.contains(id) && !blocked.contains(id)
-        };
-        open.retain(|key| match self.former.get(key) {
-            Some((_, allocation)) if is_free(allocation, &used) => {
+        let is_free =
+            |id: &AllocationId, wanted: &ResourceProfile, used: &BTreeSet<AllocationId>| {
+                let slot = self.slots.get(id);
+                let serves = slot.is_some_and(|slot| slot.profile.is_matching(wanted));
+                serves && !used.contains(id) && !blocked.contains(id)
+            };
+        open.retain(|(key, profile)| match self.former.get(key) {
+            Some((_, allocation)) if is_free(allocation, profile, &used) => {
                 used.insert(*allocation);
                 assigned.insert(*key, *allocation);
                 false
             }
             Some(_) | None => true,
         });
-        open.retain(|key| {
+        open.retain(|(key, profile)| {
             let Some((task_manager, _)) = self.former.get(key) else {
                 return true;
             };
             let near = self
                 .slots_of(task_manager)
                 .into_iter()
-                .find(|id| is_free(id, &used));
+                .find(|id| is_free(id, profile, &used));
             let Some(allocation) = near else {
                 return true;
             };
@@ -197,7 +208,7 @@ impl SlotPool {
             assigned.insert(*key, allocation);
             false
         });
-        for key in open {
+        for (key, profile) in open {
             let mut load: BTreeMap<&ResourceId, usize> = BTreeMap::new();
             for allocation in &used {
                 if let Some(slot) = self.slots.get(allocation) {
@@ -207,7 +218,7 @@ impl SlotPool {
             let (allocation, _) = self
                 .slots
                 .iter()
-                .filter(|(id, _)| is_free(id, &used))
+                .filter(|(id, _)| is_free(id, profile, &used))
                 .min_by_key(|(_, slot)| {
                     let taken = load.get(&slot.task_manager).copied().unwrap_or_default();
                     (taken, &slot.task_manager, slot.index)
@@ -217,6 +228,49 @@ impl SlotPool {
             assigned.insert(key, allocation);
         }
         Some(assigned)
+    }
+
+    /// How many slots there are for a need.
+    pub fn count_for(&self, wanted: &ResourceProfile) -> u32 {
+        let serving = self.slots.values();
+        let serving = serving.filter(|slot| slot.profile.is_matching(wanted));
+        u32::try_from(serving.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Of these slots those that are more than what is needed.
+    pub fn surplus(
+        &self,
+        mut of: Vec<AllocationId>,
+        needed: &BTreeMap<ResourceProfile, u32>,
+    ) -> Vec<AllocationId> {
+        let mut more: BTreeMap<Option<&ResourceProfile>, u32> = BTreeMap::new();
+        // Without profiles all slots are alike.
+        let is_any = needed.keys().any(ResourceProfile::is_unknown);
+        let kind_of = |slot: &'_ PoolSlot| needed.get_key_value(&slot.profile).map(|(it, _)| it);
+        for slot in self.slots.values() {
+            let kind = if is_any { None } else { kind_of(slot) };
+            *more.entry(kind).or_default() += 1;
+        }
+        for (profile, number) in needed {
+            let kind = (!is_any).then_some(profile);
+            let there = more.entry(kind).or_default();
+            *there = there.saturating_sub(*number);
+        }
+        of.retain(|allocation| {
+            let slot = self.slots.get(allocation);
+            let kind = slot.filter(|_| !is_any).and_then(kind_of);
+            let left = more.entry(kind).or_default();
+            let is_more = *left > 0;
+            *left = left.saturating_sub(1);
+            is_more
+        });
+        of
+    }
+
+    /// Whether there are more slots than what is needed.
+    pub fn has_surplus(&self, needed: &BTreeMap<ResourceProfile, u32>) -> bool {
+        let all = self.slots.keys().copied().collect();
+        !self.surplus(all, needed).is_empty()
     }
 
     /// Notes which slots nothing needs; gives those that have idled for `timeout_ms`.
@@ -253,118 +307,5 @@ impl SlotPool {
             .values()
             .filter_map(|slot| slot.idle_since_ms)
             .min()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tm(name: &str) -> ResourceId {
-        name.parse().expect("a resource id")
-    }
-
-    fn slot(number: u128) -> AllocationId {
-        AllocationId::from_bits(number)
-    }
-
-    fn keys(count: u32) -> BTreeSet<SlotKey> {
-        (0..count)
-            .map(|index| SlotKey { group: 0, index })
-            .collect()
-    }
-
-    fn pool(offers: &[(&str, u128, u32)]) -> SlotPool {
-        let mut pool = SlotPool::default();
-        for (task_manager, allocation, index) in offers {
-            pool.offer(&tm(task_manager), slot(*allocation), *index, 0);
-        }
-        pool
-    }
-
-    #[test]
-    fn the_same_offer_again_is_accepted() {
-        let mut pool = pool(&[("a", 1, 0)]);
-        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 1), OfferAnswer::Accepted);
-        assert_eq!(pool.len(), 1);
-    }
-
-    #[test]
-    fn another_slot_for_an_allocation_that_is_filled_is_rejected() {
-        let mut pool = pool(&[("a", 1, 0)]);
-        assert_eq!(pool.offer(&tm("a"), slot(1), 1, 1), OfferAnswer::Rejected);
-        assert_eq!(pool.offer(&tm("b"), slot(1), 0, 1), OfferAnswer::Rejected);
-    }
-
-    #[test]
-    fn a_slot_with_a_new_allocation_has_lost_the_old_one() {
-        let mut pool = pool(&[("a", 1, 0)]);
-        let answer = pool.offer(&tm("a"), slot(2), 0, 1);
-        assert_eq!(answer, OfferAnswer::AcceptedInsteadOf(slot(1)));
-        assert_eq!(pool.get(&slot(1)), None);
-    }
-
-    #[test]
-    fn a_slot_that_nobody_asked_for_is_kept_and_given_back_when_it_idles_too_long() {
-        let mut pool = pool(&[("a", 1, 0), ("a", 2, 1)]);
-        let needed = BTreeSet::from([slot(1)]);
-        assert!(pool.note_idle(&needed, 1_000, 500).is_empty());
-        assert!(pool.note_idle(&needed, 1_499, 500).is_empty());
-        assert_eq!(pool.note_idle(&needed, 1_500, 500), [slot(2)]);
-    }
-
-    #[test]
-    fn an_idle_slot_serves_a_need_that_comes_later() {
-        let mut pool = pool(&[("a", 1, 0)]);
-        pool.note_idle(&BTreeSet::new(), 0, 500);
-        let assigned = pool.assign(&keys(1), &BTreeMap::new(), &BTreeSet::new());
-        assert_eq!(assigned.expect("enough").len(), 1);
-    }
-
-    #[test]
-    fn slots_are_spread_evenly_over_the_task_managers() {
-        let pool = pool(&[("a", 1, 0), ("a", 2, 1), ("b", 3, 0), ("b", 4, 1)]);
-        let assigned = pool
-            .assign(&keys(2), &BTreeMap::new(), &BTreeSet::new())
-            .expect("enough");
-        let used: Vec<AllocationId> = assigned.into_values().collect();
-        assert_eq!(used, [slot(1), slot(3)]);
-    }
-
-    #[test]
-    fn a_key_goes_back_to_its_former_slot_or_else_to_its_former_task_manager() {
-        let mut pool = pool(&[("a", 1, 0), ("b", 2, 0), ("b", 3, 1)]);
-        pool.remember(SlotKey { group: 0, index: 0 }, tm("b"), slot(9));
-        pool.remember(SlotKey { group: 0, index: 1 }, tm("b"), slot(2));
-        let assigned = pool
-            .assign(&keys(2), &BTreeMap::new(), &BTreeSet::new())
-            .expect("enough");
-        let used: Vec<AllocationId> = assigned.into_values().collect();
-        assert_eq!(used, [slot(3), slot(2)]);
-    }
-
-    #[test]
-    fn what_is_taken_or_blocked_is_given_to_nobody_else() {
-        let pool = pool(&[("a", 1, 0), ("a", 2, 1), ("a", 3, 2)]);
-        let taken = BTreeMap::from([(SlotKey { group: 1, index: 0 }, slot(1))]);
-        let blocked = BTreeSet::from([slot(2)]);
-        let assigned = pool.assign(&keys(1), &taken, &blocked).expect("enough");
-        assert_eq!(assigned.into_values().collect::<Vec<_>>(), [slot(3)]);
-        assert_eq!(pool.assign(&keys(2), &taken, &blocked), None);
-    }
-
-    #[test]
-    fn what_was_let_go_is_not_taken_again_before_its_task_manager_registers_anew() {
-        let mut pool = pool(&[("a", 1, 0), ("b", 2, 0)]);
-        pool.remove(&slot(1));
-        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 2), OfferAnswer::Rejected);
-        pool.forgive(&tm("b"));
-        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 2), OfferAnswer::Rejected);
-        pool.forgive(&tm("a"));
-        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 2), OfferAnswer::Accepted);
-        // So is one whose slot was allocated anew.
-        let instead = OfferAnswer::AcceptedInsteadOf(slot(1));
-        assert_eq!(pool.offer(&tm("a"), slot(3), 0, 3), instead);
-        assert_eq!(pool.offer(&tm("a"), slot(1), 0, 4), OfferAnswer::Rejected);
     }
 }

@@ -65,6 +65,7 @@ pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Op
         rpc_failure_threshold: failure_threshold(options),
         rpc_timeout: options.rpc.ask_timeout,
         job_timeout: options.resources.job_timeout,
+        start_up_time: options.resources.start_up_time,
         ..resource_manager::Options::default()
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::job_records::StoredJobRecords;
 use super::taskmanager::{ExecutorServices, describe, follow_store, start_executor, until_it_ends};
-use super::{BindError, listen, settings};
+use super::{StartError, listen, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::gateway::fencing::HighestEpoch;
 use crate::rpc::{RpcServer, Services, TonicConnector};
@@ -64,7 +64,7 @@ impl SimulatedTaskManagers {
     pub async fn start(
         configuration: &Configuration,
         count: usize,
-    ) -> Result<SimulatedTaskManagers, BindError> {
+    ) -> Result<SimulatedTaskManagers, StartError> {
         let options = Arc::new(configuration.options().clone());
         let process = ProcessId::new("simulated-task-managers");
         let leaders = follow_store(options.clone(), process);
@@ -101,7 +101,7 @@ impl SimulatedTaskManagers {
         options: &Arc<ClusterOptions>,
         resource_id: String,
         leaders: watch::Receiver<LeaderView>,
-    ) -> Result<(), BindError> {
+    ) -> Result<(), StartError> {
         let manager = &options.taskmanager;
         let key = "taskmanager.rpc.port";
         let ports = &manager.rpc_ports;
@@ -115,10 +115,9 @@ impl SimulatedTaskManagers {
             data_address: rpc_address.clone(),
             rpc_address,
         };
-        let slots = manager.slots.get();
         let executor = start_executor(ExecutorServices {
             options,
-            description: describe(location, slots, &options.ha.cluster_id),
+            description: describe(location, options)?,
             highest_epoch: HighestEpoch::default(),
             leaders,
             records: Arc::new(StoredJobRecords::of(options.ha.clone())),

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tanist_ha::election::ProcessId;
-use tanist_ha::keys::Name;
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
+use tanist_proto::resources::CpuCores;
 use tanist_proto::v1 as pb;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
 use super::{ha, settings};
-use crate::config::{ClusterOptions, Configuration};
+use crate::config::{ClusterOptions, Configuration, MemoryContradiction};
 use crate::dataflow::{Exchange, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
@@ -37,6 +37,9 @@ pub enum StartError {
     /// The host does not give what it needs.
     #[error("the TaskManager can't start: {0}")]
     Host(#[source] io::Error),
+    /// What is configured is more than there is.
+    #[error(transparent)]
+    Memory(#[from] MemoryContradiction),
 }
 
 /// A TaskManager whose servers are bound. It registers once it runs.
@@ -93,22 +96,23 @@ impl TaskManager {
             tasks.handle(),
         )
         .map_err(StartError::Host)?;
-        let slots = manager.slots.get();
+        let description = describe(location, &options)?;
+        info!(worker = %description.worker, "resources");
         Ok(TaskManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
-            description: describe(location, slots, &options.ha.cluster_id),
+            description,
             exchange,
             highest_epoch,
             tasks,
+            host: with_resources(TaskHost::default(), &options),
             options: Arc::new(options),
-            host: TaskHost::default(),
         })
     }
 
     /// The same, with a directory of its own for what its tasks need.
     #[must_use]
     pub fn working_in(mut self, directory: &Path) -> TaskManager {
-        self.host = TaskHost::new(directory.to_owned());
+        self.host = with_resources(TaskHost::new(directory.to_owned()), &self.options);
         self
     }
 
@@ -143,6 +147,13 @@ impl TaskManager {
         self.tasks.shut_down();
         code
     }
+}
+
+/// Programs find the extended resources of the process.
+fn with_resources(host: TaskHost, options: &ClusterOptions) -> TaskHost {
+    let all = options.taskmanager.external_resources.iter();
+    let variables = all.map(|it| (it.name.clone(), it.variable.clone()));
+    host.with_external_resources(variables.collect())
 }
 
 /// Waits until a TaskExecutor is asked to end, or can't go on: stops its tasks and says goodbye.
@@ -228,44 +239,37 @@ pub(super) fn follow_store(
     leaders
 }
 
+/// What a TaskManager with these options says of itself on this host.
 pub(super) fn describe(
     location: pb::TaskManagerLocation,
-    slots: u32,
-    cluster_id: &Name,
-) -> TaskExecutorDescription {
+    options: &ClusterOptions,
+) -> Result<TaskExecutorDescription, MemoryContradiction> {
     let cpu_cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let memory = rustix::system::sysinfo();
     let physical_memory_bytes = memory.totalram.saturating_mul(u64::from(memory.mem_unit));
     let cores = u32::try_from(cpu_cores).unwrap_or(u32::MAX);
     let limit = memory_limit_bytes();
-    let total = pb::ResourceProfile {
-        cpu_cores: f64::from(cores),
-        memory_bytes: limit.map_or(physical_memory_bytes, |limit| {
-            limit.min(physical_memory_bytes)
-        }),
-        ..pb::ResourceProfile::default()
-    };
-    let share = pb::ResourceProfile {
-        cpu_cores: total.cpu_cores / f64::from(slots),
-        memory_bytes: total.memory_bytes / u64::from(slots),
-        ..pb::ResourceProfile::default()
-    };
-    TaskExecutorDescription {
+    let usable = limit.map_or(physical_memory_bytes, |limit| {
+        limit.min(physical_memory_bytes)
+    });
+    let manager = &options.taskmanager;
+    let memory = manager.memory.resolve(usable)?;
+    Ok(TaskExecutorDescription {
         location,
         hardware: pb::HardwareDescription {
             cpu_cores: cores,
             physical_memory_bytes,
         },
-        total_profile: total,
-        default_slot_profile: share,
-        slots,
+        worker: manager.worker(CpuCores::whole(cores), usable)?,
         memory_configuration: pb::MemoryConfiguration {
             process_limit_bytes: limit.unwrap_or_default(),
+            framework_bytes: memory.framework,
+            overhead_bytes: memory.overhead,
         },
-        cluster_id: cluster_id.to_string(),
+        cluster_id: options.ha.cluster_id.to_string(),
         version: version(),
         protocol_version: tanist_proto::PROTOCOL_VERSION,
-    }
+    })
 }
 
 /// The runtime of the tasks: what they do delays nothing else in the process.

@@ -21,7 +21,7 @@ use super::{Options, ResourceManagerServices};
 use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
-    ResourceRequirements, TaskExecutorGateway,
+    ResourceRequirements, TaskExecutorGateway, Unfulfillable,
 };
 
 /// Messages that may wait.
@@ -80,8 +80,8 @@ pub(super) struct Actor {
     shortages: watch::Sender<BTreeMap<JobId, Shortage>>,
     cancel: CancellationToken,
     calls: JoinSet<Called>,
-    /// How to tell JobMasters that another one took their place.
-    job_masters: BTreeMap<JobId, CancellationToken>,
+    /// How to tell JobMasters something.
+    job_masters: BTreeMap<JobId, JobMasterRegistration>,
 }
 
 impl Actor {
@@ -170,17 +170,25 @@ impl Actor {
         now: Instant,
         registration: JobMasterRegistration,
     ) -> GatewayResult<()> {
-        let JobMasterRegistration {
-            job,
-            job_master,
-            superseded,
-        } = registration;
+        let (job, job_master) = (registration.job, registration.job_master);
         let replaced = self.core.register_job_master(now, job, job_master)?;
-        let before = self.job_masters.insert(job, superseded);
+        let before = self.job_masters.insert(job, registration);
         if let Some(older) = before.filter(|_| replaced.is_some()) {
-            older.cancel();
+            older.superseded.cancel();
         }
+        self.judged(job, self.core.unfulfillable(job).cloned());
         Ok(())
+    }
+
+    /// Tells a JobMaster what its job will never get.
+    fn judged(&self, job: JobId, verdict: Option<Unfulfillable>) {
+        if let Some(job_master) = self.job_masters.get(&job) {
+            job_master.unfulfillable.send_if_modified(|told| {
+                let is_new = *told != verdict;
+                *told = verdict;
+                is_new
+            });
+        }
     }
 
     fn called(&mut self, called: Result<Called, tokio::task::JoinError>) {
@@ -249,6 +257,7 @@ impl Actor {
                     reason,
                     question,
                 } => self.judge(to, reason, question),
+                Effect::Judged { job, verdict } => self.judged(job, verdict),
                 Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
             }
         }
@@ -293,7 +302,7 @@ impl Actor {
             slot: request.slot,
             job_id: request.holder.job.to_string(),
             allocation_id: request.holder.allocation.to_string(),
-            profile: None,
+            profile: request.profile.to_message(),
             job_master_address: request.job_master_address.clone(),
         };
         let timeout = self.options.rpc_timeout;

@@ -1,50 +1,57 @@
-//! Which free slots a job is given. Pure, a part of [`super::slot_manager`], which says by what rule.
+//! Which slots a job is given: free default slots, or dynamic ones cut out of what a TaskExecutor has left. Pure, a part of
+//! [`super::slot_manager`], which says by what rule.
 
 use tanist_proto::id::{JobId, ResourceId};
-use tanist_proto::v1 as pb;
+use tanist_proto::resources::{ResourceProfile, Resources};
 
-use super::slots::Slots;
+use super::slots::{Slots, Worker};
 
-/// Free slots for as many of the profiles as there are.
-pub fn choose(
-    slots: &Slots,
-    job: JobId,
-    profiles: &[Option<pb::ResourceProfile>],
-) -> Vec<(ResourceId, u32)> {
+/// A slot to ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Whose.
+    pub worker: ResourceId,
+    /// Its number there.
+    pub number: u32,
+    /// What it is to have; unknown: it is a default slot.
+    pub profile: ResourceProfile,
+}
+
+/// Slots for as many of the profiles as there are.
+pub fn choose(slots: &Slots, job: JobId, profiles: &[ResourceProfile]) -> Vec<Choice> {
     if profiles.is_empty() {
         return Vec::new();
     }
-    let workers = slots.workers();
-    let usable = workers.filter(|(_, worker)| !worker.is_draining && worker.free().len() > 0);
-    let candidates = usable.map(|(id, worker)| Candidate {
+    let is_any_cut = profiles.iter().any(|profile| !profile.is_unknown());
+    let workers = slots.workers().filter(|(_, worker)| {
+        let is_usable = is_any_cut || worker.free().len() > 0;
+        is_usable && !worker.is_draining
+    });
+    let candidates = workers.map(|(id, worker)| Candidate {
         id,
-        profile: &worker.slot_profile,
+        worker,
         is_used_by_job: slots.is_held_at(job, id),
         free: worker.free(),
+        left: (is_any_cut || !worker.is_shared_equally()).then(|| worker.left()),
+        next_number: worker.next_number(),
     });
     let mut candidates: Vec<_> = candidates.collect();
     let mut chosen = Vec::new();
     for profile in profiles {
+        let room = |candidate: &Candidate<'_, _>| candidate.room_for(profile);
         let best = candidates
             .iter_mut()
-            .filter(|candidate| {
-                candidate.free.len() > 0 && fits(profile.as_ref(), candidate.profile)
-            })
+            .filter_map(|candidate| Some((room(candidate)?, candidate)))
             // Of equals the one with the lowest id.
-            .max_by_key(|candidate| {
-                let free = candidate.free.len();
+            .max_by_key(|(room, candidate)| {
                 (
                     candidate.is_used_by_job,
-                    free,
+                    *room,
                     std::cmp::Reverse(candidate.id),
                 )
             });
-        let Some(best) = best else { continue };
-        let Some(slot) = best.free.next() else {
-            continue;
-        };
-        best.is_used_by_job = true;
-        chosen.push((best.id.clone(), slot));
+        let Some((_, best)) = best else { continue };
+        chosen.extend(best.take(profile));
     }
     chosen
 }
@@ -52,15 +59,49 @@ pub fn choose(
 #[derive(Debug)]
 struct Candidate<'a, Free> {
     id: &'a ResourceId,
-    profile: &'a pb::ResourceProfile,
+    worker: &'a Worker,
     is_used_by_job: bool,
     /// The lowest number first.
     free: Free,
+    /// What nobody has; `None`: enough for every free default slot, and nothing else is asked for.
+    left: Option<Resources>,
+    next_number: u32,
 }
 
-/// Whether a slot is large enough. No profile, and no amount, is anything.
-pub fn fits(wanted: Option<&pb::ResourceProfile>, slot: &pb::ResourceProfile) -> bool {
-    wanted.is_none_or(|wanted| {
-        wanted.cpu_cores <= slot.cpu_cores && wanted.memory_bytes <= slot.memory_bytes
-    })
+impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
+    /// For how many such slots there is room; `None`: for none.
+    fn room_for(&self, profile: &ResourceProfile) -> Option<u64> {
+        let free = self.free.len() as u64;
+        let room = match (profile, &self.left) {
+            (ResourceProfile::Of(wanted), Some(left)) => left.holds(wanted).unwrap_or(u64::MAX),
+            (ResourceProfile::Unknown, None) => free,
+            (ResourceProfile::Unknown, Some(left)) => {
+                let share = self.worker.spec.default_slot();
+                left.holds(&share).unwrap_or(u64::MAX).min(free)
+            }
+            (ResourceProfile::Of(_), None) | (ResourceProfile::Any, _) => 0,
+        };
+        (room > 0).then_some(room)
+    }
+
+    fn take(&mut self, profile: &ResourceProfile) -> Option<Choice> {
+        let number = match profile {
+            ResourceProfile::Unknown => self.free.next()?,
+            ResourceProfile::Of(_) | ResourceProfile::Any => {
+                let number = self.next_number;
+                self.next_number = number.checked_add(1)?;
+                number
+            }
+        };
+        if let Some(left) = &mut self.left {
+            let share = self.worker.spec.default_slot();
+            *left = left.saturating_minus(profile.resources().unwrap_or(&share));
+        }
+        self.is_used_by_job = true;
+        Some(Choice {
+            worker: self.id.clone(),
+            number,
+            profile: profile.clone(),
+        })
+    }
 }

@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
+use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::Options;
+use super::fulfilling::Fulfilling;
 use super::job_masters::JobMasters;
 use super::report::{parse_report, slot_outcome};
 use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
 use crate::gateway::refusals::{Judged, Question, RefusedCalls};
-use crate::gateway::{GatewayError, GatewayResult};
+use crate::gateway::{GatewayError, GatewayResult, Unfulfillable};
 
 /// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
@@ -101,6 +103,13 @@ pub enum Effect {
         /// By what.
         question: Question,
     },
+    /// Tell a job's JobMaster what nobody could ever give to it, or that somebody could.
+    Judged {
+        /// Whose.
+        job: JobId,
+        /// What.
+        verdict: Option<Unfulfillable>,
+    },
     /// This term is over.
     HigherEpoch(Epoch),
 }
@@ -111,7 +120,7 @@ pub(super) struct Worker {
     pub(super) location: pb::TaskManagerLocation,
     pub(super) registration: u64,
     pub(super) hardware: Option<pb::HardwareDescription>,
-    pub(super) total_profile: Option<pb::ResourceProfile>,
+    pub(super) spec: WorkerResourceSpec,
     pub(super) memory_configuration: Option<pb::MemoryConfiguration>,
     pub(super) last_heartbeat: Instant,
     pub(super) next_heartbeat: Instant,
@@ -132,6 +141,7 @@ pub struct Core {
     check_at: Option<Instant>,
     retry_at: Option<Instant>,
     pub(super) job_masters: JobMasters,
+    pub(super) fulfilling: Fulfilling,
     shortages: BTreeMap<JobId, Shortage>,
     /// Whether `shortages` were taken since they last changed.
     shortages_are_taken: bool,
@@ -140,9 +150,10 @@ pub struct Core {
 
 impl Core {
     /// Knows nobody. `seed` tells this ResourceManager from all others.
-    pub fn new(options: Options, term: Term, seed: u64) -> Core {
+    pub fn new(now: Instant, options: Options, term: Term, seed: u64) -> Core {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
         Core {
+            fulfilling: Fulfilling::new(now, options.start_up_time),
             options,
             resource_id: format!("rm-{}-{seed:016x}", term.epoch),
             term,
@@ -207,9 +218,8 @@ impl Core {
         };
         worker.last_heartbeat = now;
         worker.refused.reached();
-        let version = SlotsVersion(report.version);
-        match parse_report(report) {
-            Ok(report) => self.slots.report(&to.worker, &report, asked_at, version),
+        match parse_report(report, true) {
+            Ok(report) => self.slots.report(&to.worker, &report, asked_at),
             Err(error) => tracing::warn!(task_manager = %to.worker, %error, "bad slot report"),
         }
         self.changed(now);
@@ -282,6 +292,7 @@ impl Core {
         });
         workers
             .chain(self.job_masters.next_deadline())
+            .chain(self.fulfilling.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
             .min()
@@ -297,6 +308,9 @@ impl Core {
             }
             self.changed(now);
         }
+        if self.fulfilling.is_due(now) {
+            self.changed(now);
+        }
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
             for request in self.slots.match_slots() {
@@ -307,6 +321,7 @@ impl Core {
                 self.request_slot(request);
             }
             self.note_shortages();
+            self.judge_requirements(now);
             // Of these nothing was heard but that TaskExecutors hold slots for them.
             self.job_masters.follow(now, self.slots.holders());
         }
@@ -324,9 +339,10 @@ impl Core {
                 slots_number,
                 free_slots,
                 hardware: worker.hardware,
-                total_profile: worker.total_profile.clone(),
+                total_profile: Some(worker.spec.total().into()),
                 memory_configuration: worker.memory_configuration,
                 draining: worker.is_draining,
+                free_profile: Some((&self.slots.left(id)).into()),
             }
         };
         self.workers.iter().map(info).collect()
@@ -369,13 +385,20 @@ impl Core {
 
     fn lose(&mut self, now: Instant, to: &Connection, cause: &str) {
         tracing::warn!(task_manager = %to.worker, address = to.address, cause, "lost task manager");
-        self.workers.remove(&to.worker);
-        self.slots.remove_worker(&to.worker);
+        self.depart(now, &to.worker);
         self.effects.push(Effect::Disconnect {
             to: to.clone(),
             cause: cause.to_owned(),
         });
         self.changed(now);
+    }
+
+    /// A TaskExecutor is there no more.
+    pub(super) fn depart(&mut self, now: Instant, id: &ResourceId) {
+        if let Some(worker) = self.workers.remove(id) {
+            self.fulfilling.departs(now, id, &worker.spec);
+        }
+        self.slots.remove_worker(id);
     }
 
     fn request_slot(&mut self, request: SlotRequest) {

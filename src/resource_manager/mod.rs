@@ -12,7 +12,7 @@
 //!                   ^                     | goodbye; silent for heartbeat.timeout
 //!                   |                     v
 //!                   +-- job.timeout -- absent     (requirements and unused slots go)
-//! slot:          free --match--> pending --allocated--> allocated --reported free--> free
+//! slot:          free --match--> pending --allocated--> allocated --reported free--> free     (a dynamic slot: forgotten)
 //!                  ^                |  \--occupied--> allocated (by whom it names)
 //!                  +--rest----------+ refused
 //! ```
@@ -21,8 +21,11 @@ mod actor;
 mod choosing;
 mod core;
 mod draining;
+mod fulfilling;
 mod handle;
 mod job_masters;
+#[cfg(test)]
+mod profile_tests;
 mod registering;
 #[cfg(test)]
 mod registration_tests;
@@ -32,6 +35,8 @@ mod slot_manager;
 mod slot_manager_tests;
 mod slots;
 #[cfg(test)]
+mod slots_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -40,6 +45,7 @@ use std::time::Duration;
 use tanist_ha::election::Epoch;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use self::core::{Contact, Term};
@@ -67,6 +73,9 @@ pub struct Options {
     pub slot_request_retry_delay: Duration,
     /// `resourcemanager.job.timeout`: so long a job without JobMaster keeps its requirements and unused slots.
     pub job_timeout: Duration,
+    /// `resourcemanager.standalone.start-up-time`: so long TaskExecutors have to register before a job is told that none can
+    /// serve it.
+    pub start_up_time: Duration,
 }
 
 impl Default for Options {
@@ -79,6 +88,7 @@ impl Default for Options {
             requirement_check_delay: Duration::from_millis(2),
             slot_request_retry_delay: Duration::from_millis(500),
             job_timeout: Duration::from_secs(300),
+            start_up_time: Duration::from_secs(300),
         }
     }
 }
@@ -120,7 +130,12 @@ impl ResourceManager {
         let (mailbox, messages) = mpsc::channel(actor::MAILBOX);
         let (shortages, followed) = watch::channel(Default::default());
         let cancel = CancellationToken::new();
-        let core = core::Core::new(options.clone(), services.term.clone(), rand::random());
+        let core = core::Core::new(
+            Instant::now(),
+            options.clone(),
+            services.term.clone(),
+            rand::random(),
+        );
         let actor = actor::Actor::new(options, services, core, messages, shortages, cancel.clone());
         let task = tokio::spawn(actor.run());
         let handle = ResourceManagerHandle::new(mailbox, followed);

@@ -11,8 +11,7 @@ use tokio::time::Instant;
 
 use super::core::{Core, Effect, Worker, millis};
 use super::job_masters::{Heard, Superseded};
-use super::report::parse_report;
-use super::slot_manager::SlotsVersion;
+use super::report::{parse_report, worker_of};
 use crate::gateway::refusals::RefusedCalls;
 use crate::gateway::registration::Answer;
 use crate::gateway::{Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirements};
@@ -42,6 +41,7 @@ impl Core {
         if let Some(reason) = self.misfit(&request) {
             return Ok(Answer::Rejection(reason));
         }
+        let spec = worker_of(&request);
         let location = request
             .location
             .ok_or_else(|| invalid("the registration has no location"))?;
@@ -57,9 +57,7 @@ impl Core {
         if sender.registration <= highest {
             return Ok(Answer::TooLow { highest });
         }
-        let report = request.slot_report.unwrap_or_default();
-        let version = SlotsVersion(report.version);
-        let report = parse_report(report)?;
+        let report = parse_report(request.slot_report.unwrap_or_default(), true)?;
         self.highest_registrations
             .insert(worker.clone(), sender.registration);
         if let Some(old) = self.workers.get(&worker)
@@ -71,15 +69,11 @@ impl Core {
             );
         }
         tracing::info!(
-            task_manager = %worker, address = location.rpc_address, slots = report.len(),
+            task_manager = %worker, address = location.rpc_address, slots = report.slots.len(),
             registration = sender.registration, "registered task manager"
         );
-        self.slots.put_worker(
-            &worker,
-            request.default_slot_profile.unwrap_or_default(),
-            &report,
-            version,
-        );
+        self.slots.put_worker(&worker, spec.clone(), report);
+        self.fulfilling.comes(&worker);
         // What it was told before it registered anew may not have reached it yet.
         let was_draining = self
             .workers
@@ -93,7 +87,7 @@ impl Core {
                 location,
                 registration: sender.registration,
                 hardware: request.hardware,
-                total_profile: request.total_profile,
+                spec,
                 memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
                 next_heartbeat: now + self.options.heartbeat_interval,
@@ -119,11 +113,9 @@ impl Core {
         request: pb::NotifySlotsAvailableRequest,
     ) -> GatewayResult<pb::Ack> {
         let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
-        let version = request.slots_version;
-        let slots = request.slots;
-        let report = parse_report(pb::SlotReport { slots, version })?;
-        let (now_known, version) = (self.slots.turn(), SlotsVersion(version));
-        self.slots.report(&worker, &report, now_known, version);
+        let (slots, version) = (request.slots, request.slots_version);
+        let report = parse_report(pb::SlotReport { slots, version }, request.are_all)?;
+        self.slots.report(&worker, &report, self.slots.turn());
         self.changed(now);
         Ok(pb::Ack {})
     }
@@ -136,8 +128,7 @@ impl Core {
     ) -> GatewayResult<pb::Ack> {
         let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
         tracing::info!(task_manager = %worker, cause = request.cause, "task manager left");
-        self.workers.remove(&worker);
-        self.slots.remove_worker(&worker);
+        self.depart(now, &worker);
         self.changed(now);
         Ok(pb::Ack {})
     }

@@ -82,6 +82,7 @@ async fn the_memory_of_a_task_manager_is_shown() {
     let mut request = registration(5, 1, pb::SlotReport::default());
     let memory = Some(pb::MemoryConfiguration {
         process_limit_bytes: 7,
+        ..pb::MemoryConfiguration::default()
     });
     request.memory_configuration = memory;
     handle

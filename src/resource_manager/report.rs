@@ -1,9 +1,10 @@
 //! What TaskExecutors say of their slots, taken out of the messages.
 
 use tanist_proto::id::ResourceId;
+use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 
-use super::slot_manager::{RequestOutcome, SlotHolder};
+use super::slot_manager::{ReportedSlot, RequestOutcome, SlotHolder, SlotsReport, SlotsVersion};
 use crate::gateway::{GatewayError, GatewayResult};
 
 /// What a TaskExecutor's answer to a slot request means.
@@ -26,17 +27,34 @@ pub(super) fn slot_outcome(worker: &ResourceId, answer: pb::RequestSlotResponse)
     }
 }
 
-/// The slots that a report names.
-pub(super) fn parse_report(
-    report: pb::SlotReport,
-) -> GatewayResult<Vec<(u32, Option<SlotHolder>)>> {
+/// The slots that a report names, and whether these are all.
+pub(super) fn parse_report(report: pb::SlotReport, are_all: bool) -> GatewayResult<SlotsReport> {
     let slot = |status: pb::SlotStatus| {
-        Ok((
-            status.slot,
-            status.allocation.as_ref().map(parse_holder).transpose()?,
-        ))
+        Ok(ReportedSlot {
+            number: status.slot,
+            holder: status.allocation.as_ref().map(parse_holder).transpose()?,
+            profile: ResourceProfile::from_message(status.profile.as_ref()),
+        })
     };
-    report.slots.into_iter().map(slot).collect()
+    let slots = report.slots.into_iter().map(slot);
+    Ok(SlotsReport {
+        slots: slots.collect::<GatewayResult<_>>()?,
+        version: SlotsVersion(report.version),
+        are_all,
+    })
+}
+
+/// What a TaskExecutor that registers has. Who does not say how much that is has only its default slots.
+pub(super) fn worker_of(request: &pb::RegisterTaskExecutorRequest) -> WorkerResourceSpec {
+    let reported = request.slot_report.as_ref().map_or(0, |it| it.slots.len());
+    let slots = match request.number_of_slots {
+        0 => u32::try_from(reported).unwrap_or(u32::MAX),
+        slots => slots,
+    };
+    let default_slot = request.default_slot_profile.as_ref().map(Resources::from);
+    let of_slots = || default_slot.unwrap_or_default().times(slots);
+    let total = request.total_profile.as_ref().map(Resources::from);
+    WorkerResourceSpec::new(total.unwrap_or_else(of_slots), slots)
 }
 
 fn parse_holder(allocation: &pb::SlotAllocation) -> GatewayResult<SlotHolder> {

@@ -9,15 +9,17 @@
 //! - A job's slots are taken from TaskExecutors that hold slots of it already, then from those with the most free slots.
 //!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
 //!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.
+//! - A job that states no profile is given default slots; one that does is given dynamic slots of exactly that profile, cut out
+//!   of what a TaskExecutor has left. What slots that were asked for are to have counts as taken, answered or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
-use tanist_proto::v1 as pb;
+use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
-pub use super::slots::{SlotHolder, SlotState, SlotsVersion, Turn};
+pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 
-use super::choosing::{choose, fits};
+use super::choosing::{Choice, choose};
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
 
@@ -30,6 +32,8 @@ pub struct SlotRequest {
     pub slot: u32,
     /// For whom.
     pub holder: SlotHolder,
+    /// What it is to have; unknown: it is a default slot.
+    pub profile: ResourceProfile,
     /// Where the job's JobMaster is.
     pub job_master_address: String,
 }
@@ -63,7 +67,15 @@ struct Job {
     /// The most demanding first.
     resources: Vec<ResourceRequirement>,
     /// Slots that it held before this term.
-    held: BTreeMap<ResourceId, u32>,
+    held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
+}
+
+impl Job {
+    fn states_profiles(&self) -> bool {
+        // The most demanding stands first.
+        let first = self.resources.first();
+        first.is_some_and(|resource| !resource.profile.is_unknown())
+    }
 }
 
 /// See the module.
@@ -103,14 +115,12 @@ impl SlotManager {
     pub fn put_worker(
         &mut self,
         worker: &ResourceId,
-        slot_profile: pb::ResourceProfile,
-        report: &[(u32, Option<SlotHolder>)],
-        version: SlotsVersion,
+        spec: WorkerResourceSpec,
+        report: SlotsReport,
     ) {
         self.turn.advance();
         self.seen.insert(worker.clone());
-        self.slots
-            .put_worker(worker, slot_profile, report, self.turn, version);
+        self.slots.put_worker(worker, spec, report, self.turn);
     }
 
     /// Asks no slots of a TaskExecutor, or does so again.
@@ -124,30 +134,40 @@ impl SlotManager {
     }
 
     /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor what is known as of a
-    /// higher `version`, nor a pending slot that is reported free: the request may still be on its way.
-    pub fn report(
-        &mut self,
-        worker: &ResourceId,
-        report: &[(u32, Option<SlotHolder>)],
-        asked_at: Turn,
-        version: SlotsVersion,
-    ) {
-        for &(number, holder) in report {
-            let Some(slot) = self.slots.get(worker, number) else {
-                continue;
-            };
-            if slot.changed > asked_at || version.is_before(slot.version) {
+    /// higher version, nor a pending slot that is reported free: the request may still be on its way.
+    pub fn report(&mut self, worker: &ResourceId, report: &SlotsReport, asked_at: Turn) {
+        let version = report.version;
+        for reported in &report.slots {
+            let number = reported.number;
+            let known = self.slots.get(worker, number);
+            if known.is_some_and(|it| it.changed > asked_at || version.is_before(it.version)) {
                 continue;
             }
-            self.slots.see(worker, number, version);
-            let reported = match (slot.state, holder) {
-                (SlotState::Pending { .. }, None) => continue,
-                (_, None) => SlotState::Free,
-                (_, Some(holder)) => SlotState::Allocated(holder),
+            let state = known.map(|it| it.state);
+            let mut turn = self.turn;
+            turn.advance();
+            let is_changed = match (state, reported.holder) {
+                (_, Some(_)) => self
+                    .slots
+                    .take_held(worker, reported, asked_at, version, turn),
+                (None | Some(SlotState::Pending { .. } | SlotState::Free), None) => false,
+                (Some(SlotState::Resting | SlotState::Allocated(_)), None) => {
+                    self.slots.set(worker, number, SlotState::Free, turn);
+                    true
+                }
             };
-            if slot.state != reported {
+            if is_changed {
+                self.turn = turn;
+            }
+            if state.is_some() {
+                self.slots.see(worker, number, version);
+            }
+        }
+        if report.are_all {
+            for number in self.slots.unreported(worker, report, asked_at) {
                 self.turn.advance();
-                self.slots.set(worker, number, reported, self.turn);
+                self.slots.see(worker, number, version);
+                self.slots.set(worker, number, SlotState::Free, self.turn);
             }
         }
     }
@@ -160,13 +180,12 @@ impl SlotManager {
             self.jobs.remove(&requirements.job);
             return;
         }
-        let memory = |resource: &ResourceRequirement| {
-            resource
-                .profile
-                .as_ref()
-                .map_or(0, |profile| profile.memory_bytes)
-        };
-        resources.sort_by_key(|resource| std::cmp::Reverse(memory(resource)));
+        // What fits nowhere else is placed first; who states nothing takes what is left.
+        resources.sort_by_key(|resource| {
+            let profile = resource.profile.resources();
+            let size = profile.map(|it| (it.cpu, it.total_memory(), it.all_extended().len()));
+            std::cmp::Reverse(size)
+        });
         let next_order = self.next_order;
         let job = self.jobs.entry(requirements.job).or_insert_with(|| Job {
             order: next_order,
@@ -230,11 +249,13 @@ impl SlotManager {
         let workers = self.slots.workers();
         let all = workers.flat_map(|(id, worker)| {
             let slots = worker.slots();
-            slots.map(move |(number, slot)| (id.clone(), number, *slot))
+            let waiting = slots.filter(|(_, slot)| is_waiting(slot.state));
+            waiting.map(move |(number, slot)| (id.clone(), number, slot.clone()))
         });
-        let waiting: Vec<_> = all.filter(|(_, _, slot)| is_waiting(slot.state)).collect();
+        let waiting: Vec<(ResourceId, u32, Slot)> = all.collect();
         let mut again = Vec::new();
-        for (worker, number, Slot { state, changed, .. }) in waiting {
+        for (worker, number, slot) in waiting {
+            let (state, changed) = (slot.state, slot.changed);
             let Some(holder) = state.holder() else {
                 self.slots.set(&worker, number, SlotState::Free, changed);
                 continue;
@@ -249,15 +270,16 @@ impl SlotManager {
                 worker,
                 slot: number,
                 holder,
+                profile: slot.profile,
                 job_master_address: address.unwrap_or_default(),
             });
         }
         again
     }
 
-    /// Gives free slots to the jobs that lack some; each is pending until answered.
+    /// Gives slots to the jobs that lack some; each is pending until answered.
     pub fn match_slots(&mut self) -> Vec<SlotRequest> {
-        if !self.slots.is_any_free() {
+        if !self.slots.is_any_free() && !self.jobs.values().any(Job::states_profiles) {
             return Vec::new();
         }
         let mut order: Vec<(u64, JobId)> =
@@ -278,8 +300,8 @@ impl SlotManager {
                 if !is_useful {
                     continue;
                 }
-                for (worker, slot) in chosen {
-                    requests.push(self.reserve(job, worker, slot));
+                for choice in chosen {
+                    requests.push(self.reserve(job, choice));
                 }
             }
         }
@@ -323,14 +345,40 @@ impl SlotManager {
         })
     }
 
-    /// The number of slots of a TaskExecutor, and how many of them nobody has.
+    /// The number of slots of a TaskExecutor, and for how many of those that nobody has there is enough left.
     pub fn slot_counts(&self, worker: &ResourceId) -> (u32, u32) {
         let Some(worker) = self.slots.worker(worker) else {
             return (0, 0);
         };
         let holders = worker.slots().map(|(_, slot)| slot.state.holder());
-        let free = holders.filter(Option::is_none).count();
-        (count(worker.slots().count()), count(free))
+        let free = count(holders.filter(Option::is_none).count());
+        let room = match worker.is_shared_equally() {
+            true => None,
+            false => worker.left().holds(&worker.spec.default_slot()),
+        };
+        let room = room.map_or(u32::MAX, |room| u32::try_from(room).unwrap_or(u32::MAX));
+        (count(worker.slots().count()), free.min(room))
+    }
+
+    /// What of a TaskExecutor no slot has.
+    pub fn left(&self, worker: &ResourceId) -> Resources {
+        let worker = self.slots.worker(worker);
+        worker.map(|worker| worker.left()).unwrap_or_default()
+    }
+
+    /// What the jobs lack without which they can't run and what none of these TaskExecutors could give if nothing of it were
+    /// taken: of each job the most demanding. Default slots are everywhere.
+    pub fn unfulfillable(
+        &self,
+        workers: &[WorkerResourceSpec],
+    ) -> BTreeMap<JobId, ResourceProfile> {
+        let stating = self.jobs.iter().filter(|(_, job)| job.states_profiles());
+        let lacking = stating.filter_map(|(&job, _)| {
+            let mut lacking = self.lacking(job, Bound::Minimum).into_iter();
+            let could = |profile: &ResourceProfile| workers.iter().any(|it| it.can_serve(profile));
+            Some((job, lacking.find(|profile| !could(profile))?))
+        });
+        lacking.collect()
     }
 
     /// Every slot with its state.
@@ -347,54 +395,72 @@ impl SlotManager {
         let Some(known) = self.jobs.get(&job) else {
             return 0;
         };
-        if known.resources.iter().any(|it| it.profile.is_some()) {
+        if known.states_profiles() {
             return count(self.lacking(job, Bound::Minimum).len());
         }
         // Any slot will do: they need only be counted.
         let wanted = known.resources.iter().map(|it| it.minimum.min(it.maximum));
         let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots);
         let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
-        let there = acquired.chain(unreported.map(|(_, slots)| *slots));
+        let there = acquired.chain(unreported.map(|(_, slots)| count(slots.len())));
         let (wanted, there): (u32, u32) = (wanted.sum(), there.sum());
         wanted.saturating_sub(there)
     }
 
-    /// The profiles of the slots that a job lacks up to the bound.
-    fn lacking(&self, job: JobId, bound: Bound) -> Vec<Option<pb::ResourceProfile>> {
+    /// The profiles of the slots that a job lacks up to the bound, the most demanding first.
+    fn lacking(&self, job: JobId, bound: Bound) -> Vec<ResourceProfile> {
         let Some(known) = self.jobs.get(&job) else {
             return Vec::new();
         };
-        let held = self.slots.held_by(job).flat_map(|(_, worker, slots)| {
-            let slots = usize::try_from(slots).unwrap_or(usize::MAX);
-            std::iter::repeat_n(&worker.slot_profile, slots)
-        });
-        let mut acquired: Vec<&pb::ResourceProfile> = held.collect();
-        // Slots of TaskExecutors that have yet to report them. What fits is not known, but the job runs in them.
+        let mut acquired: BTreeMap<&ResourceProfile, u32> = BTreeMap::new();
+        if known.states_profiles() {
+            for (_, worker, _) in self.slots.held_by(job) {
+                let own = worker
+                    .slots()
+                    .filter(|(_, slot)| slot.state.holder().is_some_and(|it| it.job == job));
+                for (_, slot) in own {
+                    *acquired.entry(worker.profile_of(slot)).or_default() += 1;
+                }
+            }
+        } else {
+            let held = self.slots.held_by(job).map(|(_, _, slots)| slots);
+            acquired.insert(&ResourceProfile::Any, held.sum());
+        }
+        // Slots of TaskExecutors that have yet to report them: the job runs in them.
         let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
-        let mut unreported: u32 = unreported.map(|(_, slots)| *slots).sum();
+        for profile in unreported.flat_map(|(_, profiles)| profiles) {
+            let profile = match known.states_profiles() {
+                true => profile,
+                false => &ResourceProfile::Any,
+            };
+            *acquired.entry(profile).or_default() += 1;
+        }
         let mut lacking = Vec::new();
         for resource in &known.resources {
-            let wanted = match bound {
+            let mut wanted = match bound {
                 Bound::Minimum => resource.minimum.min(resource.maximum),
                 Bound::Maximum => resource.maximum,
             };
-            for _ in 0..wanted {
-                let found = acquired
-                    .iter()
-                    .position(|slot| fits(resource.profile.as_ref(), slot));
-                match found {
-                    Some(index) => {
-                        acquired.swap_remove(index);
-                    }
-                    None if unreported > 0 => unreported -= 1,
-                    None => lacking.push(resource.profile.clone()),
+            for (profile, there) in &mut acquired {
+                if profile.is_matching(&resource.profile) {
+                    let taken = wanted.min(*there);
+                    *there -= taken;
+                    wanted -= taken;
                 }
+            }
+            for _ in 0..wanted {
+                lacking.push(resource.profile.clone());
             }
         }
         lacking
     }
 
-    fn reserve(&mut self, job: JobId, worker: ResourceId, number: u32) -> SlotRequest {
+    fn reserve(&mut self, job: JobId, choice: Choice) -> SlotRequest {
+        let Choice {
+            worker,
+            number,
+            profile,
+        } = choice;
         let bits = (u128::from(self.allocation_seed) << 64) | u128::from(self.next_allocation);
         self.next_allocation += 1;
         let holder = SlotHolder {
@@ -406,13 +472,15 @@ impl SlotManager {
             holder,
             is_in_flight: true,
         };
-        self.slots.set(&worker, number, state, self.turn);
+        self.slots
+            .ask(&worker, number, profile.clone(), state, self.turn);
         let address = self.jobs.get(&job).map(|job| job.address.clone());
         let job_master_address = address.unwrap_or_default();
         SlotRequest {
             worker,
             slot: number,
             holder,
+            profile,
             job_master_address,
         }
     }

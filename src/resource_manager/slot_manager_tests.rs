@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
-use tanist_proto::v1 as pb;
+use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
 use super::slot_manager::{
-    RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, SlotsVersion, Turn,
+    ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, SlotsReport,
+    SlotsVersion, Turn,
 };
 use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
 
@@ -33,7 +34,7 @@ fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
         },
         job_master_address: "jm:1".to_owned(),
         resources: vec![ResourceRequirement {
-            profile: None,
+            profile: ResourceProfile::Unknown,
             minimum,
             maximum,
         }],
@@ -41,18 +42,54 @@ fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
     }
 }
 
+fn cores(number: u32) -> Resources {
+    Resources {
+        cpu: CpuCores::whole(number),
+        ..Resources::ZERO
+    }
+}
+
+/// So many default slots of two cores each.
+fn spec(slots: u32) -> WorkerResourceSpec {
+    WorkerResourceSpec::new(cores(2 * slots), slots)
+}
+
+/// All slots of a TaskExecutor that has no dynamic ones.
+fn told(slots: &[(u32, Option<SlotHolder>)], version: SlotsVersion) -> SlotsReport {
+    let reported = slots.iter().map(|&(number, holder)| ReportedSlot {
+        number,
+        holder,
+        profile: ResourceProfile::Unknown,
+    });
+    SlotsReport {
+        slots: reported.collect(),
+        version,
+        are_all: true,
+    }
+}
+
 fn with_workers(free: &[u32]) -> SlotManager {
     let mut slots = SlotManager::new(1);
     for (number, &free) in free.iter().enumerate() {
         let report: Vec<_> = (0..free).map(|slot| (slot, None)).collect();
-        slots.put_worker(
-            &worker(number),
-            pb::ResourceProfile::default(),
-            &report,
-            NONE,
-        );
+        slots.put_worker(&worker(number), spec(free), told(&report, NONE));
     }
     slots
+}
+
+/// So many slots of each of these profiles.
+fn needs_of(of: JobId, profiles: &[(Resources, u32)]) -> ResourceRequirements {
+    let resources = profiles
+        .iter()
+        .map(|(profile, number)| ResourceRequirement {
+            profile: profile.clone().into(),
+            minimum: *number,
+            maximum: *number,
+        });
+    ResourceRequirements {
+        resources: resources.collect(),
+        ..needs(of, 0, 0)
+    }
 }
 
 fn chosen(requests: &[SlotRequest]) -> Vec<(String, u32)> {
@@ -98,12 +135,8 @@ fn what_a_task_executor_reports_counts_for_the_job() {
         job: job(1),
         allocation: AllocationId::from_bits(9),
     };
-    slots.put_worker(
-        &worker(0),
-        pb::ResourceProfile::default(),
-        &[(0, Some(holder)), (1, None)],
-        NONE,
-    );
+    let report = told(&[(0, Some(holder)), (1, None)], NONE);
+    slots.put_worker(&worker(0), spec(2), report);
     slots.declare(needs(job(1), 2, 2));
     assert_eq!(chosen(&slots.match_slots()), [("tm-0".to_owned(), 1)]);
     assert!(slots.match_slots().is_empty());
@@ -112,7 +145,7 @@ fn what_a_task_executor_reports_counts_for_the_job() {
 #[test]
 fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
     let mut slots = with_workers(&[3]);
-    let held = BTreeMap::from([(worker(1), 2)]);
+    let held = BTreeMap::from([(worker(1), vec![ResourceProfile::Unknown; 2])]);
     slots.declare(ResourceRequirements {
         held: held.clone(),
         ..needs(job(1), 3, 3)
@@ -128,7 +161,7 @@ fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
         allocation: AllocationId::from_bits(bits),
     };
     let report = [(0, Some(holder(8))), (1, Some(holder(9)))];
-    slots.put_worker(&worker(1), pb::ResourceProfile::default(), &report, NONE);
+    slots.put_worker(&worker(1), spec(2), told(&report, NONE));
     assert!(slots.match_slots().is_empty());
     // What has reported once counts as it is reported.
     slots.remove_worker(&worker(1));
@@ -171,23 +204,22 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
         &allocated,
         NONE,
     );
-    slots.report(&worker(0), &[(0, None), (1, None)], asked_at, NONE);
+    slots.report(&worker(0), &told(&[(0, None), (1, None)], NONE), asked_at);
     assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
     assert!(slots.match_slots().is_empty());
     // One that was asked for afterwards does.
-    slots.report(&worker(0), &[(0, None), (1, None)], slots.turn(), NONE);
+    slots.report(
+        &worker(0),
+        &told(&[(0, None), (1, None)], NONE),
+        slots.turn(),
+    );
     assert_eq!(slots.slot_counts(&worker(0)), (2, 2));
 }
 
 #[test]
 fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
     let mut slots = SlotManager::new(1);
-    slots.put_worker(
-        &worker(0),
-        pb::ResourceProfile::default(),
-        &[(0, None)],
-        SlotsVersion(1),
-    );
+    slots.put_worker(&worker(0), spec(1), told(&[(0, None)], SlotsVersion(1)));
     slots.declare(needs(job(1), 1, 1));
     let first = slots.match_slots().remove(0);
     let allocated = RequestOutcome::Allocated;
@@ -195,7 +227,7 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
     slots.answered(&first.worker, slot, holder, &allocated, SlotsVersion(2));
     // It is freed; that is told twice, as the first message seems lost, and the slot is given away anew.
     let freed = SlotsVersion(3);
-    slots.report(&worker(0), &[(0, None)], slots.turn(), freed);
+    slots.report(&worker(0), &told(&[(0, None)], freed), slots.turn());
     let second = slots.match_slots().remove(0);
     assert_ne!(second.holder, first.holder);
     slots.answered(
@@ -205,7 +237,7 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
         &allocated,
         SlotsVersion(4),
     );
-    slots.report(&worker(0), &[(0, None)], slots.turn(), freed);
+    slots.report(&worker(0), &told(&[(0, None)], freed), slots.turn());
     assert_eq!(slots.slot_counts(&worker(0)), (1, 0));
     assert!(slots.match_slots().is_empty());
 }
@@ -213,47 +245,19 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
 #[test]
 fn an_answer_from_before_a_report_that_was_heard_first_is_asked_for_again() {
     let mut slots = SlotManager::new(1);
-    slots.put_worker(
-        &worker(0),
-        pb::ResourceProfile::default(),
-        &[(0, None)],
-        SlotsVersion(1),
-    );
+    slots.put_worker(&worker(0), spec(1), told(&[(0, None)], SlotsVersion(1)));
     slots.declare(needs(job(1), 1, 1));
     let request = slots.match_slots().remove(0);
     // Allocated as of 2, freed as of 3.
-    slots.report(&worker(0), &[(0, None)], slots.turn(), SlotsVersion(3));
+    slots.report(
+        &worker(0),
+        &told(&[(0, None)], SlotsVersion(3)),
+        slots.turn(),
+    );
     let allocated = RequestOutcome::Allocated;
     let (slot, holder) = (request.slot, request.holder);
     assert!(slots.answered(&request.worker, slot, holder, &allocated, SlotsVersion(2)));
     assert_eq!(slots.retry(), [request]);
-}
-
-#[test]
-fn a_slot_that_is_too_small_is_not_taken() {
-    let mut slots = SlotManager::new(1);
-    let small = pb::ResourceProfile {
-        cpu_cores: 1.0,
-        memory_bytes: 100,
-        ..pb::ResourceProfile::default()
-    };
-    let large = pb::ResourceProfile {
-        cpu_cores: 1.0,
-        memory_bytes: 300,
-        ..pb::ResourceProfile::default()
-    };
-    slots.put_worker(&worker(0), small, &[(0, None), (1, None)], NONE);
-    slots.put_worker(&worker(1), large.clone(), &[(0, None)], NONE);
-    let mut needs = needs(job(1), 1, 1);
-    needs.resources.push(ResourceRequirement {
-        profile: Some(large),
-        minimum: 1,
-        maximum: 1,
-    });
-    slots.declare(needs);
-    let mut taken = chosen(&slots.match_slots());
-    taken.sort();
-    assert_eq!(taken, [("tm-0".to_owned(), 0), ("tm-1".to_owned(), 0)]);
 }
 
 /// What happens to the manager and to the messages between it and its TaskExecutors.
@@ -312,17 +316,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => which.clone().prop_map(|which| Step::Late { which }),
         2 => (0usize..2).prop_map(|worker| Step::AskReport { worker }),
         2 => which.clone().prop_map(|which| Step::DeliverReport { which }),
-        2 => (0usize..2, 0..SLOTS).prop_map(|(worker, slot)| Step::Free { worker, slot }),
+        2 => (0usize..2, 0..SLOTS + 4).prop_map(|(worker, slot)| Step::Free { worker, slot }),
         1 => (0usize..2).prop_map(|worker| Step::Register { worker }),
-        2 => (0usize..2, 0..SLOTS).prop_map(|(worker, slot)| Step::Notify { worker, slot }),
+        2 => (0usize..2, 0..SLOTS + 4).prop_map(|(worker, slot)| Step::Notify { worker, slot }),
         2 => (0usize..8, any::<bool>())
             .prop_map(|(which, comes_again)| Step::DeliverNotice { which, comes_again }),
     ];
     proptest::collection::vec(step, 0..80)
 }
 
-type Truth = BTreeMap<(ResourceId, u32), SlotHolder>;
-type Report = Vec<(u32, Option<SlotHolder>)>;
+/// Who holds a slot, and what is reserved for it.
+type Truth = BTreeMap<(ResourceId, u32), (SlotHolder, Resources)>;
 
 /// The manager, the true slots, and what is under way between them.
 struct World {
@@ -332,8 +336,8 @@ struct World {
     freed: BTreeSet<AllocationId>,
     in_flight: Vec<(u64, SlotRequest)>,
     given_up: Vec<(u64, SlotRequest)>,
-    reports: Vec<(u64, ResourceId, Turn, Report, SlotsVersion)>,
-    notices: Vec<(u64, ResourceId, Report, SlotsVersion)>,
+    reports: Vec<(u64, ResourceId, Turn, SlotsReport)>,
+    notices: Vec<(u64, ResourceId, SlotsReport)>,
     /// How often the slots of each have changed.
     versions: BTreeMap<ResourceId, SlotsVersion>,
     /// Registrations so far, by worker.
@@ -346,6 +350,7 @@ impl World {
         let mut slots = with_workers(&[SLOTS, SLOTS]);
         slots.declare(needs(job(1), 2, 3));
         slots.declare(needs(job(2), 1, 2));
+        slots.declare(needs_of(job(3), &[(cores(1), 2)]));
         World {
             slots,
             truth: BTreeMap::new(),
@@ -361,10 +366,31 @@ impl World {
         }
     }
 
-    fn report_of(&self, worker: &ResourceId) -> Report {
-        (0..SLOTS)
-            .map(|slot| (slot, self.truth.get(&(worker.clone(), slot)).copied()))
-            .collect()
+    fn reported(&self, worker: &ResourceId, number: u32) -> ReportedSlot {
+        let held = self.truth.get(&(worker.clone(), number));
+        ReportedSlot {
+            number,
+            holder: held.map(|(holder, _)| *holder),
+            profile: held.map_or(ResourceProfile::Unknown, |(_, has)| has.clone().into()),
+        }
+    }
+
+    fn report_of(&self, worker: &ResourceId) -> SlotsReport {
+        let held = self.truth.keys().filter(|(id, _)| id == worker);
+        let dynamic = held.map(|(_, number)| *number).filter(|it| *it >= SLOTS);
+        let numbers = (0..SLOTS).chain(dynamic);
+        SlotsReport {
+            slots: numbers
+                .map(|number| self.reported(worker, number))
+                .collect(),
+            version: self.versions[worker],
+            are_all: true,
+        }
+    }
+
+    fn taken_of(&self, worker: &ResourceId) -> Resources {
+        let held = self.truth.iter().filter(|((id, _), _)| id == worker);
+        held.fold(Resources::ZERO, |sum, (_, (_, has))| sum.plus(has))
     }
 
     fn allocated_of(&self, worker: &ResourceId) -> Vec<(u32, SlotHolder)> {
@@ -399,10 +425,16 @@ impl World {
         }
         let slot = (request.worker.clone(), request.slot);
         if !self.truth.contains_key(&slot) {
-            self.truth.insert(slot.clone(), request.holder);
+            let wanted = request.profile.resources().cloned().unwrap_or(cores(2));
+            let taken = self.taken_of(&request.worker).plus(&wanted);
+            if !spec(SLOTS).total().covers(&taken) {
+                self.freed.insert(request.holder.allocation);
+                return RequestOutcome::Refused;
+            }
+            self.truth.insert(slot.clone(), (request.holder, wanted));
             self.change(&request.worker);
         }
-        let holder = self.truth[&slot];
+        let (holder, _) = self.truth[&slot];
         if holder == request.holder {
             RequestOutcome::Allocated
         } else {
@@ -469,15 +501,14 @@ impl World {
             }
             Step::AskReport { worker: number } => {
                 let id = worker(number);
-                let report = self.report_of(&id);
-                let (turn, version) = (self.slots.turn(), self.versions[&id]);
+                let (report, turn) = (self.report_of(&id), self.slots.turn());
                 self.reports
-                    .push((self.registrations[&id], id, turn, report, version));
+                    .push((self.registrations[&id], id, turn, report));
             }
             Step::DeliverReport { which } if which < self.reports.len() => {
-                let (registration, id, turn, report, version) = self.reports.remove(which);
+                let (registration, id, turn, report) = self.reports.remove(which);
                 if self.registrations[&id] == registration {
-                    self.slots.report(&id, &report, turn, version);
+                    self.slots.report(&id, &report, turn);
                 }
             }
             Step::Free {
@@ -485,7 +516,7 @@ impl World {
                 slot,
             } => {
                 let freed = self.truth.remove(&(worker(number), slot));
-                if let Some(holder) = freed {
+                if let Some((holder, _)) = freed {
                     self.freed.insert(holder.allocation);
                     self.change(&worker(number));
                 }
@@ -495,19 +526,23 @@ impl World {
                 slot,
             } => {
                 let id = worker(number);
-                let told = vec![(slot, self.truth.get(&(id.clone(), slot)).copied())];
-                let (registration, version) = (self.registrations[&id], self.versions[&id]);
-                self.notices.push((registration, id, told, version));
+                let told = SlotsReport {
+                    slots: vec![self.reported(&id, slot)],
+                    version: self.versions[&id],
+                    are_all: false,
+                };
+                self.notices.push((self.registrations[&id], id, told));
             }
             Step::DeliverNotice { which, comes_again } if which < self.notices.len() => {
                 let notice = self.notices.remove(which);
-                let (registration, id, told, version) = &notice;
+                let (registration, id, told) = &notice;
                 if self.registrations[id] == *registration {
                     let allocated = self.allocated_of(id);
-                    self.slots.report(id, told, self.slots.turn(), *version);
+                    self.slots.report(id, told, self.slots.turn());
                     for (slot, holder) in allocated {
                         // What is true, and known, no late message undoes.
-                        let is_true = self.truth.get(&(id.clone(), slot)) == Some(&holder);
+                        let held = self.truth.get(&(id.clone(), slot));
+                        let is_true = held.is_some_and(|(it, _)| *it == holder);
                         let known = self.allocated_of(id);
                         prop_assert!(
                             !is_true || known.contains(&(slot, holder)),
@@ -523,12 +558,7 @@ impl World {
                 let id = worker(number);
                 *self.registrations.entry(id.clone()).or_default() += 1;
                 let report = self.report_of(&id);
-                self.slots.put_worker(
-                    &id,
-                    pb::ResourceProfile::default(),
-                    &report,
-                    self.versions[&id],
-                );
+                self.slots.put_worker(&id, spec(SLOTS), report);
             }
             Step::Deliver { .. } | Step::Drop { .. } | Step::Late { .. } => {}
             Step::DeliverReport { .. } | Step::DeliverNotice { .. } => {}
@@ -538,21 +568,22 @@ impl World {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let mut seen = BTreeSet::new();
-        for holder in self.truth.values() {
+        for (holder, _) in self.truth.values() {
             prop_assert!(
                 seen.insert(holder.allocation),
                 "an allocation holds two slots"
             );
         }
-        for (id, maximum) in [(job(1), 3), (job(2), 2)] {
-            let held = self
-                .truth
-                .values()
-                .filter(|holder| holder.job == id)
-                .count();
+        for (id, maximum) in [(job(1), 3), (job(2), 2), (job(3), 2)] {
+            let held = self.held_by(id);
             prop_assert!(held <= maximum, "{id} holds {held} slots, wanted {maximum}");
         }
         Ok(())
+    }
+
+    fn held_by(&self, job: JobId) -> usize {
+        let holders = self.truth.values();
+        holders.filter(|(holder, _)| holder.job == job).count()
     }
 }
 
@@ -575,8 +606,7 @@ proptest! {
             for number in 0..2 {
                 let report = world.report_of(&worker(number));
                 let turn = world.slots.turn();
-                let version = world.versions[&worker(number)];
-                world.slots.report(&worker(number), &report, turn, version);
+                world.slots.report(&worker(number), &report, turn);
             }
             let again = world.slots.retry();
             world.send(again);
@@ -585,9 +615,17 @@ proptest! {
         }
         prop_assert!(world.in_flight.is_empty());
         for (id, slot, state) in world.slots.slots() {
-            let held = world.truth.get(&(id.clone(), slot)).copied();
+            let held = world.truth.get(&(id.clone(), slot)).map(|(holder, _)| *holder);
             prop_assert_eq!(state, held.map_or(SlotState::Free, SlotState::Allocated));
         }
-        prop_assert_eq!(world.truth.len(), 5);
+        prop_assert_eq!(world.slots.slots().filter(|(.., state)| state.holder().is_some()).count(), world.truth.len());
+        for number in 0..2 {
+            let left = spec(SLOTS).total().minus(&world.taken_of(&worker(number)));
+            prop_assert_eq!(Some(world.slots.left(&worker(number))), left);
+        }
+        for (id, minimum) in [(job(1), 2), (job(2), 1), (job(3), 2)] {
+            let held = world.held_by(id);
+            prop_assert!(held >= minimum, "{id} holds {held} slots, needs {minimum}");
+        }
     }
 }

@@ -3,11 +3,15 @@
 //!
 //! With very many jobs and slots neither may be looked for by going through all slots: every change of a slot passes through
 //! here, so that the indices are always those of the states.
+//!
+//! The default slots of a TaskExecutor are always there; numbers above theirs are *dynamic slots*, cut to what a job asked for,
+//! which are forgotten when they are free. A dynamic slot's number is never used again in the same registration, so that what
+//! comes late of an earlier one can't be taken for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
-use tanist_proto::v1 as pb;
+use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 /// Who holds a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +80,7 @@ impl SlotState {
 }
 
 /// A slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     /// As it is believed to be.
     pub state: SlotState,
@@ -84,28 +88,119 @@ pub struct Slot {
     pub changed: Turn,
     /// The youngest version as of which its TaskExecutor told of it, in this registration.
     pub version: SlotsVersion,
+    /// What it has, or is to have; unknown: as a default slot.
+    pub profile: ResourceProfile,
+}
+
+/// A slot as its TaskExecutor tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportedSlot {
+    /// Its number there.
+    pub number: u32,
+    /// Who has it.
+    pub holder: Option<SlotHolder>,
+    /// What is reserved for the holder; unknown: as for a default slot.
+    pub profile: ResourceProfile,
+}
+
+/// What a TaskExecutor tells of its slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotsReport {
+    /// These.
+    pub slots: Vec<ReportedSlot>,
+    /// As of when.
+    pub version: SlotsVersion,
+    /// Whether there are no others.
+    pub are_all: bool,
 }
 
 /// A TaskExecutor.
 #[derive(Debug)]
 pub struct Worker {
-    /// What each slot has.
-    pub slot_profile: pb::ResourceProfile,
+    /// What it has.
+    pub spec: WorkerResourceSpec,
     /// It is to leave: nothing is asked of it any more.
     pub is_draining: bool,
+    default_slot: ResourceProfile,
     slots: BTreeMap<u32, Slot>,
     free: BTreeSet<u32>,
+    /// What the slots that are not free have together.
+    taken: Resources,
+    /// How many of them are no default slots, or have something else.
+    taken_otherwise: usize,
+    /// The next dynamic slot.
+    next_number: u32,
+    /// When a dynamic slot was last forgotten.
+    forgotten: (Turn, SlotsVersion),
 }
 
 impl Worker {
+    fn new(spec: WorkerResourceSpec) -> Worker {
+        Worker {
+            default_slot: spec.default_slot().into(),
+            next_number: spec.slots(),
+            spec,
+            is_draining: false,
+            slots: BTreeMap::new(),
+            free: BTreeSet::new(),
+            taken: Resources::ZERO,
+            taken_otherwise: 0,
+            forgotten: Default::default(),
+        }
+    }
+
     /// Its slots.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
         self.slots.iter().map(|(&number, slot)| (number, slot))
     }
 
-    /// The numbers of those that are free, the lowest first.
+    /// The numbers of the default slots that nobody has, the lowest first. Whether anything is left for them is another question.
     pub fn free(&self) -> impl ExactSizeIterator<Item = u32> {
         self.free.iter().copied()
+    }
+
+    /// What no slot has.
+    pub fn left(&self) -> Resources {
+        self.spec.total().saturating_minus(&self.taken)
+    }
+
+    /// Whether all slots that somebody has are as default slots are: then there is enough for every one that is free.
+    pub fn is_shared_equally(&self) -> bool {
+        self.taken_otherwise == 0
+    }
+
+    /// The number of the next dynamic slot.
+    pub fn next_number(&self) -> u32 {
+        self.next_number
+    }
+
+    /// What a slot of it has, or is to have.
+    pub fn profile_of<'a>(&'a self, slot: &'a Slot) -> &'a ResourceProfile {
+        match &slot.profile {
+            ResourceProfile::Of(_) => &slot.profile,
+            ResourceProfile::Unknown | ResourceProfile::Any => &self.default_slot,
+        }
+    }
+
+    fn is_dynamic(&self, number: u32) -> bool {
+        number >= self.spec.slots()
+    }
+
+    /// Counts what a slot has, or counts it no more.
+    fn count(&mut self, number: u32, slot: &Slot, is_there: bool) {
+        if slot.state == SlotState::Free {
+            return;
+        }
+        let is_default = !self.is_dynamic(number) && *self.profile_of(slot) == self.default_slot;
+        let has = self.profile_of(slot).resources().cloned();
+        let has = has.unwrap_or_default();
+        if is_there {
+            self.taken = self.taken.plus(&has);
+            self.taken_otherwise += usize::from(!is_default);
+        } else {
+            self.taken = self.taken.saturating_minus(&has);
+            self.taken_otherwise -= usize::from(!is_default);
+        }
     }
 }
 
@@ -122,25 +217,23 @@ impl Slots {
     pub fn put_worker(
         &mut self,
         id: &ResourceId,
-        slot_profile: pb::ResourceProfile,
-        report: &[(u32, Option<SlotHolder>)],
+        spec: WorkerResourceSpec,
+        report: SlotsReport,
         changed: Turn,
-        version: SlotsVersion,
     ) {
         self.remove_worker(id);
-        let worker = Worker {
-            slot_profile,
-            is_draining: false,
-            slots: BTreeMap::new(),
-            free: BTreeSet::new(),
-        };
-        self.workers.insert(id.clone(), worker);
-        for &(number, holder) in report {
-            let state = holder.map_or(SlotState::Free, SlotState::Allocated);
+        self.workers.insert(id.clone(), Worker::new(spec));
+        for reported in report.slots {
+            let ReportedSlot {
+                number,
+                holder,
+                profile,
+            } = reported;
             let slot = Slot {
-                state,
+                state: holder.map_or(SlotState::Free, SlotState::Allocated),
                 changed,
-                version,
+                version: report.version,
+                profile,
             };
             self.put(id, number, slot);
         }
@@ -174,28 +267,113 @@ impl Slots {
     }
 
     /// One slot.
-    pub fn get(&self, id: &ResourceId, number: u32) -> Option<Slot> {
-        self.workers.get(id)?.slots.get(&number).copied()
+    pub fn get(&self, id: &ResourceId, number: u32) -> Option<&Slot> {
+        self.workers.get(id)?.slots.get(&number)
     }
 
-    /// Changes a slot that is there.
+    /// Changes a slot that is there. A dynamic slot that is free is there no more.
     pub fn set(&mut self, id: &ResourceId, number: u32, state: SlotState, changed: Turn) {
-        if let Some(Slot { version, .. }) = self.get(id, number) {
-            let slot = Slot {
-                state,
-                changed,
-                version,
-            };
-            self.put(id, number, slot);
-        }
+        let Some(slot) = self.get(id, number).cloned() else {
+            return;
+        };
+        let profile = match state {
+            SlotState::Free => ResourceProfile::Unknown,
+            SlotState::Resting | SlotState::Pending { .. } | SlotState::Allocated(_) => {
+                slot.profile
+            }
+        };
+        let slot = Slot {
+            state,
+            changed,
+            version: slot.version,
+            profile,
+        };
+        self.put(id, number, slot);
+    }
+
+    /// Asks for a slot: a free default slot, or a dynamic one that was not there.
+    pub fn ask(
+        &mut self,
+        id: &ResourceId,
+        number: u32,
+        profile: ResourceProfile,
+        slot: SlotState,
+        changed: Turn,
+    ) {
+        let version = self.get(id, number).map(|slot| slot.version);
+        let slot = Slot {
+            state: slot,
+            changed,
+            version: version.unwrap_or_default(),
+            profile,
+        };
+        self.put(id, number, slot);
     }
 
     /// Its TaskExecutor told of a slot as of this version.
     pub fn see(&mut self, id: &ResourceId, number: u32, version: SlotsVersion) {
-        let worker = self.workers.get_mut(id);
-        if let Some(slot) = worker.and_then(|worker| worker.slots.get_mut(&number)) {
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        if let Some(slot) = worker.slots.get_mut(&number) {
             slot.version = slot.version.max(version);
+        } else {
+            worker.forgotten.1 = worker.forgotten.1.max(version);
         }
+    }
+
+    /// Takes what is reported of a slot that somebody has: of one that is known, and of a dynamic one that is not, unless that
+    /// is from before one was forgotten. Whether that changed anything.
+    pub fn take_held(
+        &mut self,
+        id: &ResourceId,
+        reported: &ReportedSlot,
+        asked_at: Turn,
+        version: SlotsVersion,
+        changed: Turn,
+    ) -> bool {
+        let Some(worker) = self.workers.get(id) else {
+            return false;
+        };
+        let (number, Some(holder)) = (reported.number, reported.holder) else {
+            return false;
+        };
+        let known = worker.slots.get(&number);
+        let (forgotten_in, forgotten_as_of) = worker.forgotten;
+        let is_late = forgotten_in > asked_at || version.is_before(forgotten_as_of);
+        if known.is_none() && (!worker.is_dynamic(number) || is_late) {
+            return false;
+        }
+        let slot = Slot {
+            state: SlotState::Allocated(holder),
+            changed,
+            version,
+            profile: reported.profile.clone(),
+        };
+        let is_same = known.is_some_and(|known| {
+            known.state == slot.state && worker.profile_of(known) == worker.profile_of(&slot)
+        });
+        if !is_same {
+            self.put(id, number, slot);
+        }
+        !is_same
+    }
+
+    /// The dynamic slots that are believed to be allocated, are not among those that are reported, and were not when it was
+    /// asked.
+    pub fn unreported(&self, id: &ResourceId, report: &SlotsReport, asked_at: Turn) -> Vec<u32> {
+        let Some(worker) = self.workers.get(id) else {
+            return Vec::new();
+        };
+        let reported: BTreeSet<u32> = report.slots.iter().map(|slot| slot.number).collect();
+        let dynamic = worker.slots.range(worker.spec.slots()..);
+        let gone = dynamic.filter(|(number, slot)| {
+            matches!(slot.state, SlotState::Allocated(_))
+                && !reported.contains(number)
+                && slot.changed <= asked_at
+                && !report.version.is_before(slot.version)
+        });
+        gone.map(|(&number, _)| number).collect()
     }
 
     /// How many slots a job holds, by TaskExecutor.
@@ -214,7 +392,12 @@ impl Slots {
         self.held.keys().copied()
     }
 
-    /// Whether any slot is free.
+    #[cfg(test)]
+    pub fn held(&self) -> &BTreeMap<JobId, BTreeMap<ResourceId, u32>> {
+        &self.held
+    }
+
+    /// Whether any default slot is free.
     pub fn is_any_free(&self) -> bool {
         self.workers.values().any(|worker| !worker.free.is_empty())
     }
@@ -223,16 +406,28 @@ impl Slots {
         let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
-        if slot.state == SlotState::Free {
-            worker.free.insert(number);
+        let (state, is_free) = (slot.state, slot.state == SlotState::Free);
+        let before = if worker.is_dynamic(number) && is_free {
+            let (turn, version) = worker.forgotten;
+            let before = worker.slots.remove(&number);
+            let seen = before.as_ref().map_or(version, |before| before.version);
+            worker.forgotten = (turn.max(slot.changed), version.max(seen));
+            before
         } else {
-            worker.free.remove(&number);
-        }
-        let before = worker.slots.insert(number, slot);
+            if is_free {
+                worker.free.insert(number);
+            } else {
+                worker.free.remove(&number);
+            }
+            worker.count(number, &slot, true);
+            worker.slots.insert(number, slot)
+        };
+        worker.next_number = worker.next_number.max(number.saturating_add(1));
         if let Some(before) = before {
+            worker.count(number, &before, false);
             self.release(id, before.state);
         }
-        if let Some(holder) = slot.state.holder() {
+        if let Some(holder) = state.holder() {
             let at = self.held.entry(holder.job).or_default();
             *at.entry(id.clone()).or_default() += 1;
         }
@@ -254,78 +449,6 @@ impl Slots {
         }
         if at.is_empty() {
             self.held.remove(&job);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn state() -> impl Strategy<Value = SlotState> {
-        let holder = (0..3_u128, 0..4_u128).prop_map(|(job, allocation)| SlotHolder {
-            job: JobId::from_bits(job),
-            allocation: AllocationId::from_bits(allocation),
-        });
-        prop_oneof![
-            Just(SlotState::Free),
-            Just(SlotState::Resting),
-            (holder.clone(), any::<bool>()).prop_map(|(holder, is_in_flight)| {
-                SlotState::Pending {
-                    holder,
-                    is_in_flight,
-                }
-            }),
-            holder.prop_map(SlotState::Allocated),
-        ]
-    }
-
-    /// What the indices should be, from the states.
-    fn check(slots: &Slots) {
-        let mut held: BTreeMap<JobId, BTreeMap<ResourceId, u32>> = BTreeMap::new();
-        for (id, worker) in slots.workers() {
-            let mut free = Vec::new();
-            for (number, slot) in worker.slots() {
-                if let Some(holder) = slot.state.holder() {
-                    let at = held.entry(holder.job).or_default();
-                    *at.entry(id.clone()).or_default() += 1;
-                }
-                if slot.state == SlotState::Free {
-                    free.push(number);
-                }
-            }
-            assert_eq!(worker.free().collect::<Vec<_>>(), free);
-        }
-        assert_eq!(slots.held, held);
-    }
-
-    proptest! {
-        #[test]
-        fn the_indices_are_those_of_the_states_after_any_changes(
-            changes in proptest::collection::vec((0..3_u8, 0..4_u32, proptest::option::of(state())), 1..60),
-        ) {
-            let mut slots = Slots::default();
-            for (turn, (worker, number, state)) in changes.into_iter().enumerate() {
-                let id: ResourceId = format!("tm-{worker}").parse().expect("a name");
-                let changed = Turn::of(turn as u64);
-                match state {
-                    Some(state) if slots.worker(&id).is_some() => {
-                        slots.set(&id, number, state, changed);
-                    }
-                    None if number == 0 => slots.remove_worker(&id),
-                    Some(_) | None => {
-                        let holder = SlotHolder {
-                            job: JobId::from_bits(u128::from(number)),
-                            allocation: AllocationId::from_bits(1),
-                        };
-                        let report = [(0, None), (1, Some(holder)), (2, None), (3, Some(holder))];
-                        let version = SlotsVersion::default();
-                        slots.put_worker(&id, pb::ResourceProfile::default(), &report, changed, version);
-                    }
-                }
-                check(&slots);
-            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
@@ -239,6 +240,7 @@ pub(super) async fn job_master(
         job,
         job_master: id(incarnation),
         superseded: superseded.clone(),
+        unfulfillable: Arc::default(),
     };
     handle.register_job_master(registration).await?;
     Ok(superseded)
@@ -257,7 +259,7 @@ pub(super) fn needs(job: JobId, slots: u32) -> ResourceRequirements {
         job_master: id(1),
         job_master_address: "jm:1".to_owned(),
         resources: vec![ResourceRequirement {
-            profile: None,
+            profile: ResourceProfile::Unknown,
             minimum: slots,
             maximum: slots,
         }],

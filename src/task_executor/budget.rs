@@ -1,42 +1,53 @@
 //! What a TaskManager has in total, and what of it is reserved for which allocation. Pure.
+//!
+//! Extended resources are not only counted: each reservation holds some of them by their indices, from 0 up to the amount that
+//! there is, and no index is held twice.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::AllocationId;
-use tanist_proto::v1 as pb;
+use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
-/// By how many cores sums of shares of a total may be off: far less than anybody asks for.
-const ROUNDING: f64 = 1e-6;
+/// The indices of extended resources, by name.
+pub type Indices = BTreeMap<String, Vec<u64>>;
 
 /// More was wanted than there is.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("wanted {}, of {} in total {} are left", Shown(.wanted), Shown(.total), Shown(.left))]
+#[error("wanted: {wanted}; left: {left}; in total: {total}")]
 pub struct Exceeded {
     /// What was wanted.
-    pub wanted: pb::ResourceProfile,
+    pub wanted: Box<Resources>,
     /// What nobody has.
-    pub left: pb::ResourceProfile,
+    pub left: Box<Resources>,
     /// All that there is.
-    pub total: pb::ResourceProfile,
+    pub total: Box<Resources>,
+}
+
+/// What an allocation has.
+#[derive(Debug, Clone, Default)]
+struct Reservation {
+    resources: Resources,
+    indices: Indices,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Budget {
-    total: pb::ResourceProfile,
+    total: Resources,
     /// What is taken where nothing else is asked for.
-    share: pb::ResourceProfile,
-    reserved: BTreeMap<AllocationId, pb::ResourceProfile>,
+    share: Resources,
+    reserved: BTreeMap<AllocationId, Reservation>,
+    left: Resources,
 }
 
 impl Budget {
     /// All of it is left.
-    pub fn new(share: pb::ResourceProfile, total: pb::ResourceProfile) -> Budget {
+    pub fn new(worker: &WorkerResourceSpec) -> Budget {
         Budget {
-            total,
-            share,
+            total: worker.total().clone(),
+            share: worker.default_slot(),
             reserved: BTreeMap::new(),
+            left: worker.total().clone(),
         }
     }
 
@@ -44,107 +55,165 @@ impl Budget {
     pub fn reserve(
         &mut self,
         allocation: AllocationId,
-        wanted: Option<&pb::ResourceProfile>,
+        wanted: Option<&Resources>,
     ) -> Result<(), Exceeded> {
         let wanted = wanted.unwrap_or(&self.share).clone();
-        let left = self.left();
-        let fits = wanted.cpu_cores <= left.cpu_cores + ROUNDING
-            && wanted.memory_bytes <= left.memory_bytes;
-        if !fits {
-            let total = self.total.clone();
+        let Some(left) = self.left.minus(&wanted) else {
             return Err(Exceeded {
-                wanted,
-                left,
-                total,
+                wanted: Box::new(wanted),
+                left: Box::new(self.left.clone()),
+                total: Box::new(self.total.clone()),
             });
-        }
-        self.reserved.insert(allocation, wanted);
+        };
+        let indices = wanted
+            .all_extended()
+            .map(|(name, amount)| (name.to_owned(), self.free_indices(name, amount)));
+        let reservation = Reservation {
+            indices: indices.collect(),
+            resources: wanted,
+        };
+        self.left = left;
+        self.reserved.insert(allocation, reservation);
         Ok(())
     }
 
     /// Ends a reservation.
     pub fn give_back(&mut self, allocation: AllocationId) {
-        self.reserved.remove(&allocation);
+        if let Some(reservation) = self.reserved.remove(&allocation) {
+            self.left = self.left.plus(&reservation.resources);
+        }
     }
 
     /// What is reserved for an allocation.
-    pub fn reserved(&self, allocation: AllocationId) -> pb::ResourceProfile {
-        self.reserved
-            .get(&allocation)
-            .unwrap_or(&self.share)
-            .clone()
+    pub fn reserved(&self, allocation: AllocationId) -> &Resources {
+        let reservation = self.reserved.get(&allocation);
+        reservation.map_or(&self.share, |it| &it.resources)
     }
 
-    /// Summed up anew each time, so that nothing adds up.
-    fn left(&self) -> pb::ResourceProfile {
-        let reserved = self.reserved.values();
-        let cpu_cores: f64 = reserved.clone().map(|profile| profile.cpu_cores).sum();
-        let memory = reserved.fold(0u64, |sum, profile| {
-            sum.saturating_add(profile.memory_bytes)
-        });
-        pb::ResourceProfile {
-            cpu_cores: (self.total.cpu_cores - cpu_cores).max(0.0),
-            memory_bytes: self.total.memory_bytes.saturating_sub(memory),
-            ..pb::ResourceProfile::default()
-        }
+    /// Which extended resources an allocation has.
+    pub fn indices(&self, allocation: AllocationId) -> Indices {
+        let reservation = self.reserved.get(&allocation);
+        reservation.map(|it| it.indices.clone()).unwrap_or_default()
     }
-}
 
-struct Shown<'a>(&'a pb::ResourceProfile);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pb::ResourceProfile {
-            cpu_cores,
-            memory_bytes,
-            ..
-        } = self.0;
-        write!(f, "{cpu_cores} cores and {memory_bytes} bytes of memory")
+    /// The lowest that nobody has. As many as wanted are left: that was looked at before.
+    fn free_indices(&self, name: &str, amount: u64) -> Vec<u64> {
+        let held = self.reserved.values().filter_map(|it| it.indices.get(name));
+        let held: BTreeSet<u64> = held.flatten().copied().collect();
+        let all = 0..self.total.extended(name);
+        let wanted = usize::try_from(amount).unwrap_or(usize::MAX);
+        all.filter(|index| !held.contains(index))
+            .take(wanted)
+            .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use tanist_proto::resources::CpuCores;
+
     use super::*;
 
-    fn profile(cpu_cores: f64, memory_bytes: u64) -> pb::ResourceProfile {
-        pb::ResourceProfile {
-            cpu_cores,
-            memory_bytes,
-            ..pb::ResourceProfile::default()
-        }
+    fn resources(cpu: u32, task_memory: u64, gpus: u64) -> Resources {
+        let resources = Resources {
+            cpu: CpuCores::whole(cpu),
+            task_memory,
+            ..Resources::ZERO
+        };
+        resources.with_extended("gpu", gpus)
+    }
+
+    fn budget(total: Resources, slots: u32) -> Budget {
+        Budget::new(&WorkerResourceSpec::new(total, slots))
+    }
+
+    fn allocation(number: u32) -> AllocationId {
+        AllocationId::from_bits(number.into())
     }
 
     #[test]
     fn a_refusal_names_what_is_wanted_left_and_there_in_total() {
-        let mut budget = Budget::new(profile(1.0, 10), profile(4.0, 40));
-        let one = AllocationId::from_bits(1);
-        budget.reserve(one, Some(&profile(2.5, 10))).expect("fits");
-        let refusal = budget.reserve(AllocationId::from_bits(2), Some(&profile(2.0, 5)));
+        let mut budget = budget(resources(4, 40, 0), 4);
+        let one = allocation(1);
+        budget
+            .reserve(one, Some(&resources(3, 10, 0)))
+            .expect("fits");
+        let refusal = budget.reserve(allocation(2), Some(&resources(2, 5, 0)));
         assert_eq!(
             refusal.expect_err("does not fit").to_string(),
-            "wanted 2 cores and 5 bytes of memory, of 4 cores and 40 bytes of memory in total 1.5 \
-             cores and 30 bytes of memory are left"
+            "wanted: 2 cores, 5 bytes of task memory; left: 1 cores, 30 bytes of task memory; in total: 4 cores, 40 bytes of \
+             task memory"
         );
         budget.give_back(one);
         budget
-            .reserve(AllocationId::from_bits(2), Some(&profile(4.0, 40)))
+            .reserve(allocation(2), Some(&resources(4, 40, 0)))
             .expect("all is left again");
     }
 
     #[test]
     fn equal_shares_of_any_total_fit_as_often_as_there_are_slots() {
-        for slots in 1..=64u32 {
-            let total = profile(4.0, 1_000_003);
-            let share = profile(4.0 / f64::from(slots), 1_000_003 / u64::from(slots));
-            let mut budget = Budget::new(share, total);
+        for slots in 1..=64 {
+            let mut budget = budget(resources(4, 1_000_003, 2), slots);
             for slot in 0..slots {
-                let allocation = AllocationId::from_bits(slot.into());
                 assert_eq!(
-                    budget.reserve(allocation, None),
+                    budget.reserve(allocation(slot), None),
                     Ok(()),
                     "{slot} of {slots}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn extended_resources_are_given_out_by_index_and_taken_back() {
+        let mut budget = budget(resources(4, 40, 3), 4);
+        let gpus = |number| Some(resources(0, 0, number));
+        budget
+            .reserve(allocation(1), gpus(1).as_ref())
+            .expect("fits");
+        budget
+            .reserve(allocation(2), gpus(1).as_ref())
+            .expect("fits");
+        assert!(budget.reserve(allocation(3), gpus(2).as_ref()).is_err());
+        assert_eq!(budget.indices(allocation(2))["gpu"], [1]);
+        budget.give_back(allocation(1));
+        budget
+            .reserve(allocation(3), gpus(2).as_ref())
+            .expect("fits");
+        assert_eq!(budget.indices(allocation(3))["gpu"], [0, 2]);
+        assert!(budget.indices(allocation(1)).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_reserved_and_given_back_no_more_is_held_than_there_is_and_no_index_twice(
+            steps in proptest::collection::vec((0..8_u32, any::<bool>(), 0..3_u32, 0..20_u64, 0..3_u64), 1..60),
+        ) {
+            let total = resources(4, 40, 3);
+            let mut budget = budget(total.clone(), 4);
+            let mut model = BTreeMap::new();
+            for (number, is_reserved, cpu, memory, gpus) in steps {
+                let id = allocation(number);
+                let wanted = resources(cpu, memory, gpus);
+                if !is_reserved {
+                    budget.give_back(id);
+                    model.remove(&id);
+                } else if !model.contains_key(&id) {
+                    let held = model.values().fold(Resources::ZERO, |sum, it| sum.plus(it));
+                    let fits = total.covers(&held.plus(&wanted));
+                    prop_assert_eq!(budget.reserve(id, Some(&wanted)).is_ok(), fits);
+                    if fits {
+                        model.insert(id, wanted);
+                    }
+                }
+                let mut seen = BTreeSet::new();
+                for (id, held) in &model {
+                    prop_assert_eq!(budget.reserved(*id), held);
+                    let indices = budget.indices(*id).remove("gpu").unwrap_or_default();
+                    prop_assert_eq!(indices.len() as u64, held.extended("gpu"));
+                    prop_assert!(indices.into_iter().all(|index| index < 3 && seen.insert(index)));
+                }
             }
         }
     }

@@ -146,11 +146,7 @@ impl Core {
         highest: HighestEpoch,
         first_registration: u64,
     ) -> Core {
-        let slots = SlotTable::new(
-            description.slots,
-            description.default_slot_profile.clone(),
-            description.total_profile.clone(),
-        );
+        let slots = SlotTable::new(&description.worker);
         Core {
             options,
             description,
@@ -364,7 +360,7 @@ impl Core {
         let freed = self.slots.free_released(is_in_use);
         if !freed.is_empty() {
             let statuses = self.slots.statuses(&freed);
-            self.notify_slots(statuses);
+            self.notify_slots(statuses, false);
         }
         let is_over = self
             .jobs

@@ -17,6 +17,7 @@ impl TaskLauncher for TaskRuntime {
                 cluster_incarnation: task.cluster_incarnation,
                 epoch: task.epoch,
                 job_incarnation: task.job_incarnation,
+                external_resources: task.external_resources,
             },
         ))
     }

@@ -153,8 +153,8 @@ impl Core {
         }
     }
 
-    /// Tells the ResourceManager of slots. While there is none, the next registration does.
-    pub(super) fn notify_slots(&mut self, slots: Vec<pb::SlotStatus>) {
+    /// Tells the ResourceManager of slots, of all of them or of some. While there is none, the next registration does.
+    pub(super) fn notify_slots(&mut self, slots: Vec<pb::SlotStatus>, are_all: bool) {
         if !self.resource_manager.is_registered() || self.is_stopping {
             return;
         }
@@ -165,6 +165,7 @@ impl Core {
             resource_id,
             incarnation,
             slots,
+            are_all,
             slots_version: self.slots.version(),
         };
         let address = self.resource_manager.address.clone();

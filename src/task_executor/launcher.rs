@@ -1,5 +1,6 @@
 //! What a TaskExecutor needs from whoever runs its tasks.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct TaskStart {
     pub graph: Arc<pb::JobGraph>,
     /// Which task, which generation, and where its input comes from.
     pub deployment: pb::TaskDeployment,
+    /// The indices of the extended resources that are its own, by name.
+    pub external_resources: BTreeMap<String, Vec<u64>>,
 }
 
 /// Runs tasks. Every call returns at once.

@@ -8,7 +8,7 @@
 //! connection:  idle --leader--> registering --success--> registered
 //!                                 ^  ^  another leader       | silence, "outdated", let go
 //!                                 |  +-----------------------+
-//! slot:        free --request_slot--> allocated --accepted--> active
+//! slot:        free --request_slot--> allocated --accepted--> active          (a dynamic slot is not there when it is free)
 //!                ^                        | rejected, not taken in time  | free_slots, job ended
 //!                +---nothing runs in it-- releasing <--------------------+
 //! job:         (first slot) --> known --ended, unknown to leader or store, nobody answers for too long--> ending --tasks gone--> forgotten
@@ -54,6 +54,8 @@ mod requests;
 #[cfg(test)]
 mod scripted_leader;
 mod slot_table;
+#[cfg(test)]
+mod slot_table_tests;
 mod superseding;
 #[cfg(test)]
 mod superseding_tests;
@@ -70,6 +72,7 @@ use std::time::Duration;
 use rand::Rng as _;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::retrieval::LeaderView;
+use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -125,12 +128,8 @@ pub struct TaskExecutorDescription {
     pub location: pb::TaskManagerLocation,
     /// The host.
     pub hardware: pb::HardwareDescription,
-    /// All that its slots have together.
-    pub total_profile: pb::ResourceProfile,
-    /// What a slot has.
-    pub default_slot_profile: pb::ResourceProfile,
-    /// How many slots.
-    pub slots: u32,
+    /// All that its slots have together, and how many default slots that is.
+    pub worker: WorkerResourceSpec,
     /// What the system lets the process have.
     pub memory_configuration: pb::MemoryConfiguration,
     /// The cluster that it is configured for.

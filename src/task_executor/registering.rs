@@ -132,9 +132,9 @@ impl Core {
             sender: Some(sender),
             location: Some(of.location.clone()),
             hardware: Some(of.hardware),
-            total_profile: Some(of.total_profile.clone()),
-            default_slot_profile: Some(of.default_slot_profile.clone()),
-            number_of_slots: of.slots,
+            total_profile: Some(of.worker.total().into()),
+            default_slot_profile: Some((&of.worker.default_slot()).into()),
+            number_of_slots: of.worker.slots(),
             slot_report: Some(self.slots.report()),
             version: of.version.clone(),
             protocol_version: of.protocol_version,
@@ -213,7 +213,7 @@ impl Core {
                 self.wake_all();
                 if self.slots.version() != self.reported_slots {
                     let all = self.slots.report().slots;
-                    self.notify_slots(all);
+                    self.notify_slots(all, true);
                 }
             }
             Registered::Rejected(reason) => {

@@ -55,11 +55,11 @@ async fn slots_are_asked_for_only_by_the_resource_manager_of_the_present_registr
 async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
     use pb::request_slot_response::Answer;
     let (_world, leader, _task) = running(false).await;
-    let request = |memory_bytes| pb::RequestSlotRequest {
+    let request = |allocation: &str, memory_bytes| pb::RequestSlotRequest {
         sender: leader.resource_manager_sender(),
         slot: 1,
         job_id: JOB.to_string(),
-        allocation_id: A2.to_owned(),
+        allocation_id: allocation.to_owned(),
         profile: Some(pb::ResourceProfile {
             cpu_cores: 1.0,
             memory_bytes,
@@ -68,11 +68,13 @@ async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
         ..pb::RequestSlotRequest::default()
     };
     let executor = leader.task_executor();
-    let ask = async |memory_bytes| {
-        let answer = executor.request_slot(request(memory_bytes)).await;
+    let ask = async |allocation, memory_bytes| {
+        let answer = executor
+            .request_slot(request(allocation, memory_bytes))
+            .await;
         answer.expect("is registered").answer.expect("not empty")
     };
-    let Answer::Refused(reason) = ask(101).await else {
+    let Answer::Refused(reason) = ask(A2, 101).await else {
         panic!("100 bytes are left");
     };
     for amount in ["101 bytes", "100 bytes", "200 bytes"] {
@@ -85,7 +87,13 @@ async fn a_request_for_more_than_is_left_is_refused_until_a_slot_is_freed() {
     };
     executor.free_slots(free).await.expect("is registered");
     leader.freed(0).await;
-    assert_eq!(ask(101).await, Answer::Allocated(pb::Ack {}));
+    let late = ask(A2, 101).await;
+    assert!(
+        matches!(late, Answer::Refused(_)),
+        "it was told so: {late:?}"
+    );
+    let other = "000000000000000000000000000000a9";
+    assert_eq!(ask(other, 101).await, Answer::Allocated(pb::Ack {}));
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
@@ -19,6 +20,7 @@ use super::launcher::TaskStart;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
 use crate::gateway::{GatewayError, GatewayResult};
 use crate::job::regions;
+use crate::job::resources::share_of;
 
 impl Core {
     /// The ResourceManager gives a slot to a job.
@@ -40,13 +42,11 @@ impl Core {
         } else if self.jobs.get(&job).is_some_and(|known| known.is_ending) {
             refused("what is left of the job is being stopped")
         } else {
-            match self
-                .slots
-                .request(request.slot, holder, request.profile.as_ref())
-            {
+            let wanted = ResourceProfile::from_message(request.profile.as_ref());
+            match self.slots.request(request.slot, holder, &wanted) {
                 RequestAnswer::Allocated { is_new } => {
                     if is_new {
-                        tracing::info!(%job, %allocation, slot = request.slot, "allocated slot");
+                        tracing::info!(%job, %allocation, slot = request.slot, profile = %wanted, "allocated slot");
                         self.offer_new(now, holder);
                     }
                     Answer::Allocated(pb::Ack {})
@@ -334,6 +334,7 @@ impl Core {
             cluster_incarnation: ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
             epoch: Epoch::new(sender.epoch),
             graph: graph.clone(),
+            external_resources: share_of(graph, key.vertex, &self.slots.indices(allocation)),
             deployment,
         };
         self.effects

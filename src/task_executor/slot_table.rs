@@ -1,22 +1,27 @@
 //! Who holds which slot of a TaskExecutor. Pure.
 //!
-//! - A slot has at most one holder, an allocation at most one slot; an allocation that was freed is never taken again, so
-//!   that a request which comes late can't bring it back.
+//! There are as many *default slots* as are configured, numbered from 0: equal shares of all that the TaskManager has. A number
+//! above these is a *dynamic slot*, which is there only while somebody holds it: cut to the profile that was asked for, out of
+//! what nobody has. So default slots may be free and yet nothing left for them.
+//!
+//! - A slot has at most one holder, an allocation at most one slot; an allocation that was freed, or for which too little was
+//!   left, is never taken again, so that a request which comes late can't bring it back.
 //! - A slot that is being released belongs to its holder until nothing runs in it.
 //! - What is taken is reserved from all that the TaskManager has, as long as the slot is held: the profile that was asked for,
 //!   else that of a slot. So a slot may be larger than its share while others are smaller or free.
 //! - The time in which a JobMaster has to take an allocated slot runs only while [`SlotTable::start_timers`] says so.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tanist_proto::id::{AllocationId, JobId};
+use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
-use super::budget::Budget;
+use super::budget::{Budget, Indices};
 
-/// Freed allocations that are remembered: more than can be under way.
+/// Allocations that are remembered when they are gone: more than can be under way.
 const REMEMBERED: usize = 4096;
 
 /// Who holds a slot.
@@ -75,24 +80,28 @@ pub enum RequestAnswer {
 /// See the module.
 #[derive(Debug)]
 pub struct SlotTable {
-    slots: Vec<SlotState>,
+    slots: BTreeMap<u32, SlotState>,
+    /// Numbers below this are those of default slots.
+    default_slots: u32,
     budget: Budget,
-    freed: BTreeSet<AllocationId>,
-    /// The order in which they were freed.
-    freed_order: VecDeque<AllocationId>,
+    gone: BTreeSet<AllocationId>,
+    /// The order in which they went.
+    gone_order: VecDeque<AllocationId>,
     version: u64,
 }
 
 impl SlotTable {
-    /// So many free slots of this size each, out of this total.
-    pub fn new(number: u32, profile: pb::ResourceProfile, total: pb::ResourceProfile) -> SlotTable {
-        let slots = (0..number).map(|_| SlotState::Free).collect();
-        let (freed, freed_order) = (BTreeSet::new(), VecDeque::new());
+    /// All that this TaskManager has, and all of it free.
+    pub fn new(worker: &WorkerResourceSpec) -> SlotTable {
+        let default_slots = worker.slots();
         SlotTable {
-            slots,
-            budget: Budget::new(profile, total),
-            freed,
-            freed_order,
+            slots: (0..default_slots)
+                .map(|number| (number, SlotState::Free))
+                .collect(),
+            default_slots,
+            budget: Budget::new(worker),
+            gone: BTreeSet::new(),
+            gone_order: VecDeque::new(),
             version: 1,
         }
     }
@@ -107,41 +116,48 @@ impl SlotTable {
         &mut self,
         number: u32,
         holder: SlotHolder,
-        wanted: Option<&pb::ResourceProfile>,
+        wanted: &ResourceProfile,
     ) -> RequestAnswer {
-        let total = self.slots.len();
-        if self.freed.contains(&holder.allocation) {
-            let allocation = holder.allocation;
-            return RequestAnswer::Refused(format!("allocation {allocation} was freed before"));
+        let allocation = holder.allocation;
+        if self.gone.contains(&allocation) {
+            let reason = format!("allocation {allocation} was freed or refused before");
+            return RequestAnswer::Refused(reason);
         }
-        let elsewhere = self.find(holder.allocation).filter(|&at| at != number);
-        let Some(slot) = self.slots.get_mut(index(number)) else {
-            return RequestAnswer::Refused(format!("no slot {number}, there are {total}"));
-        };
-        if let Some(at) = elsewhere {
-            let allocation = holder.allocation;
+        if let Some(at) = self.find(allocation).filter(|&at| at != number) {
             return RequestAnswer::Refused(format!("allocation {allocation} holds slot {at}"));
         }
-        match slot.holder() {
-            Some(present) if present == holder => RequestAnswer::Allocated { is_new: false },
-            Some(present) => RequestAnswer::Occupied(present),
-            None => {
-                if let Err(reason) = self.budget.reserve(holder.allocation, wanted) {
-                    return RequestAnswer::Refused(reason.to_string());
-                }
-                *slot = SlotState::Allocated {
-                    holder,
-                    deadline: None,
-                };
-                self.version += 1;
-                RequestAnswer::Allocated { is_new: true }
+        match self.slots.get(&number).and_then(SlotState::holder) {
+            Some(present) if present == holder => {
+                return RequestAnswer::Allocated { is_new: false };
             }
+            Some(present) => return RequestAnswer::Occupied(present),
+            None => {}
         }
+        let wanted = match wanted {
+            ResourceProfile::Of(resources) => Some(resources),
+            ResourceProfile::Unknown if number < self.default_slots => None,
+            ResourceProfile::Unknown | ResourceProfile::Any => {
+                let total = self.default_slots;
+                return RequestAnswer::Refused(format!("no slot {number}, there are {total}"));
+            }
+        };
+        if let Err(reason) = self.budget.reserve(allocation, wanted) {
+            // Who is told so asks for another one: an earlier copy of the request must not be granted after that.
+            self.never_again(allocation);
+            return RequestAnswer::Refused(reason.to_string());
+        }
+        let allocated = SlotState::Allocated {
+            holder,
+            deadline: None,
+        };
+        self.slots.insert(number, allocated);
+        self.version += 1;
+        RequestAnswer::Allocated { is_new: true }
     }
 
     /// A JobMaster took it.
     pub fn activate(&mut self, allocation: AllocationId) {
-        for slot in &mut self.slots {
+        for slot in self.slots.values_mut() {
             if let SlotState::Allocated { holder, .. } = slot
                 && holder.allocation == allocation
             {
@@ -152,7 +168,7 @@ impl SlotTable {
 
     /// Begins to free it. Whether there was something to free.
     pub fn release(&mut self, allocation: AllocationId) -> bool {
-        for slot in &mut self.slots {
+        for slot in self.slots.values_mut() {
             match slot {
                 SlotState::Allocated { holder, .. } | SlotState::Active(holder)
                     if holder.allocation == allocation =>
@@ -169,30 +185,29 @@ impl SlotTable {
         false
     }
 
-    /// Frees what is being released and in which nothing runs; gives the numbers.
+    /// Frees what is being released and in which nothing runs; gives the numbers. Dynamic slots cease to be.
     pub fn free_released(&mut self, is_in_use: impl Fn(SlotHolder) -> bool) -> Vec<u32> {
-        let mut freed = Vec::new();
-        for (number, slot) in (0..).zip(&mut self.slots) {
-            let SlotState::Releasing(holder) = slot else {
-                continue;
-            };
-            if is_in_use(*holder) {
-                continue;
+        let ended = |(&number, slot): (&u32, &SlotState)| match slot {
+            SlotState::Releasing(holder) if !is_in_use(*holder) => {
+                Some((number, holder.allocation))
             }
-            let allocation = holder.allocation;
-            *slot = SlotState::Free;
+            SlotState::Free
+            | SlotState::Allocated { .. }
+            | SlotState::Active(_)
+            | SlotState::Releasing(_) => None,
+        };
+        let ended: Vec<_> = self.slots.iter().filter_map(ended).collect();
+        for &(number, allocation) in &ended {
+            if number < self.default_slots {
+                self.slots.insert(number, SlotState::Free);
+            } else {
+                self.slots.remove(&number);
+            }
             self.budget.give_back(allocation);
             self.version += 1;
-            freed.push(number);
-            self.freed.insert(allocation);
-            self.freed_order.push_back(allocation);
-            if self.freed_order.len() > REMEMBERED
-                && let Some(oldest) = self.freed_order.pop_front()
-            {
-                self.freed.remove(&oldest);
-            }
+            self.never_again(allocation);
         }
-        freed
+        ended.into_iter().map(|(number, _)| number).collect()
     }
 
     /// From now on the job's JobMaster has so much time to take what is allocated.
@@ -202,7 +217,7 @@ impl SlotTable {
 
     /// From now on its JobMaster has so much time to take this one.
     pub fn start_timer(&mut self, allocation: AllocationId, now: Instant, timeout: Duration) {
-        for slot in &mut self.slots {
+        for slot in self.slots.values_mut() {
             if let SlotState::Allocated { holder, deadline } = slot
                 && holder.allocation == allocation
             {
@@ -218,7 +233,7 @@ impl SlotTable {
 
     /// The time stands still for all jobs.
     pub fn stop_all_timers(&mut self) {
-        for slot in &mut self.slots {
+        for slot in self.slots.values_mut() {
             if let SlotState::Allocated { deadline, .. } = slot {
                 *deadline = None;
             }
@@ -237,7 +252,7 @@ impl SlotTable {
             | SlotState::Active(_)
             | SlotState::Releasing(_) => None,
         };
-        self.slots.iter().filter_map(is_due).collect()
+        self.slots.values().filter_map(is_due).collect()
     }
 
     /// When the next allocation expires.
@@ -246,7 +261,7 @@ impl SlotTable {
             SlotState::Allocated { deadline, .. } => *deadline,
             SlotState::Free | SlotState::Active(_) | SlotState::Releasing(_) => None,
         };
-        self.slots.iter().filter_map(deadline).min()
+        self.slots.values().filter_map(deadline).min()
     }
 
     /// Whether the job holds this allocation, and it is not being released.
@@ -257,7 +272,8 @@ impl SlotTable {
 
     /// The job's slots that are not being released.
     pub fn held_by(&self, job: JobId) -> impl Iterator<Item = (u32, &SlotState)> {
-        (0..).zip(&self.slots).filter(move |(_, slot)| match slot {
+        let all = self.slots.iter().map(|(&number, slot)| (number, slot));
+        all.filter(move |(_, slot)| match slot {
             SlotState::Allocated { holder, .. } | SlotState::Active(holder) => holder.job == job,
             SlotState::Free | SlotState::Releasing(_) => false,
         })
@@ -266,18 +282,18 @@ impl SlotTable {
     /// Whether the job holds a slot, also one that is being released.
     pub fn is_used_by(&self, job: JobId) -> bool {
         self.slots
-            .iter()
+            .values()
             .any(|slot| slot.holder().is_some_and(|holder| holder.job == job))
     }
 
     /// Whether nobody holds any slot.
     pub fn is_free(&self) -> bool {
-        self.slots.iter().all(|slot| slot.holder().is_none())
+        self.slots.values().all(|slot| slot.holder().is_none())
     }
 
     /// Every slot.
     pub fn report(&self) -> pb::SlotReport {
-        let numbers: Vec<u32> = (0..).zip(&self.slots).map(|(number, _)| number).collect();
+        let numbers: Vec<u32> = self.slots.keys().copied().collect();
         pb::SlotReport {
             slots: self.statuses(&numbers),
             version: self.version,
@@ -287,11 +303,11 @@ impl SlotTable {
     /// The named slots.
     pub fn statuses(&self, numbers: &[u32]) -> Vec<pb::SlotStatus> {
         let status = |&number: &u32| {
-            let holder = self.slots.get(index(number)).and_then(SlotState::holder);
+            let holder = self.slots.get(&number).and_then(SlotState::holder);
             pb::SlotStatus {
                 slot: number,
                 allocation: holder.map(allocation_message),
-                profile: None,
+                profile: holder.map(|holder| self.budget.reserved(holder.allocation).into()),
             }
         };
         numbers.iter().map(status).collect()
@@ -302,21 +318,36 @@ impl SlotTable {
         pb::SlotOffer {
             allocation_id: allocation.to_string(),
             slot: number,
-            profile: Some(self.budget.reserved(allocation)),
+            profile: Some(self.budget.reserved(allocation).into()),
         }
     }
 
     /// The slot of an allocation.
     pub fn find(&self, allocation: AllocationId) -> Option<u32> {
         let is_it = |slot: &SlotState| slot.holder().is_some_and(|of| of.allocation == allocation);
-        (0..)
-            .zip(&self.slots)
+        let mut slots = self.slots.iter();
+        slots
             .find(|(_, slot)| is_it(slot))
-            .map(|(number, _)| number)
+            .map(|(&number, _)| number)
+    }
+
+    /// Which extended resources an allocation has.
+    pub fn indices(&self, allocation: AllocationId) -> Indices {
+        self.budget.indices(allocation)
+    }
+
+    fn never_again(&mut self, allocation: AllocationId) {
+        self.gone.insert(allocation);
+        self.gone_order.push_back(allocation);
+        if self.gone_order.len() > REMEMBERED
+            && let Some(oldest) = self.gone_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
     }
 
     fn set_deadlines(&mut self, job: JobId, to: Option<Instant>) {
-        for slot in &mut self.slots {
+        for slot in self.slots.values_mut() {
             if let SlotState::Allocated { holder, deadline } = slot
                 && holder.job == job
             {
@@ -331,131 +362,5 @@ pub fn allocation_message(holder: SlotHolder) -> pb::SlotAllocation {
     pb::SlotAllocation {
         allocation_id: holder.allocation.to_string(),
         job_id: holder.job.to_string(),
-    }
-}
-
-fn index(number: u32) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holder(job: u128, allocation: u128) -> SlotHolder {
-        SlotHolder {
-            job: JobId::from_bits(job),
-            allocation: AllocationId::from_bits(allocation),
-        }
-    }
-
-    fn profile(cpu_cores: f64, memory_bytes: u64) -> pb::ResourceProfile {
-        pb::ResourceProfile {
-            cpu_cores,
-            memory_bytes,
-            ..pb::ResourceProfile::default()
-        }
-    }
-
-    fn table() -> SlotTable {
-        SlotTable::new(2, profile(1.0, 100), profile(2.0, 200))
-    }
-
-    #[test]
-    fn a_repeated_request_is_granted_and_another_one_learns_who_holds_the_slot() {
-        let mut table = table();
-        let answer = table.request(0, holder(1, 1), None);
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-        let answer = table.request(0, holder(1, 1), None);
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: false });
-        assert_eq!(
-            table.request(0, holder(2, 2), None),
-            RequestAnswer::Occupied(holder(1, 1))
-        );
-        assert!(matches!(
-            table.request(1, holder(1, 1), None),
-            RequestAnswer::Refused(_)
-        ));
-        assert!(matches!(
-            table.request(2, holder(1, 3), None),
-            RequestAnswer::Refused(_)
-        ));
-    }
-
-    #[test]
-    fn what_a_slot_takes_is_reserved_from_the_total_until_nothing_runs_in_it() {
-        let mut table = table();
-        let large = profile(1.0, 150);
-        let answer = table.request(0, holder(1, 1), Some(&large));
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-        assert_eq!(
-            table.offer(0, holder(1, 1).allocation).profile,
-            Some(large.clone())
-        );
-        for wanted in [None, Some(&large)] {
-            let answer = table.request(1, holder(2, 2), wanted);
-            let RequestAnswer::Refused(reason) = answer else {
-                panic!("it does not fit: {answer:?}");
-            };
-            assert!(
-                reason.contains("50 bytes") && reason.contains("200 bytes"),
-                "{reason}"
-            );
-        }
-        let answer = table.request(1, holder(2, 3), Some(&profile(1.0, 50)));
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-        table.release(holder(1, 1).allocation);
-        table.free_released(|_| true);
-        let refused = table.request(0, holder(2, 4), None);
-        assert_eq!(refused, RequestAnswer::Occupied(holder(1, 1)));
-        table.free_released(|_| false);
-        let answer = table.request(0, holder(2, 4), Some(&large));
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-    }
-
-    #[test]
-    fn a_repeated_request_reserves_nothing_more() {
-        let mut table = table();
-        for _ in 0..5 {
-            table.request(0, holder(1, 1), None);
-        }
-        let answer = table.request(1, holder(1, 2), None);
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-    }
-
-    #[test]
-    fn a_released_slot_is_free_when_nothing_runs_in_it_and_its_allocation_never_comes_back() {
-        let mut table = table();
-        table.request(0, holder(1, 1), None);
-        table.activate(holder(1, 1).allocation);
-        assert!(table.release(holder(1, 1).allocation));
-        assert!(table.free_released(|_| true).is_empty());
-        assert_eq!(
-            table.request(0, holder(2, 2), None),
-            RequestAnswer::Occupied(holder(1, 1))
-        );
-        assert_eq!(table.free_released(|_| false), [0]);
-        assert!(matches!(
-            table.request(0, holder(1, 1), None),
-            RequestAnswer::Refused(_)
-        ));
-        let answer = table.request(0, holder(2, 2), None);
-        assert_eq!(answer, RequestAnswer::Allocated { is_new: true });
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_allocated_slot_expires_only_while_its_time_runs() {
-        let mut table = table();
-        let now = Instant::now();
-        let later = now + Duration::from_secs(60);
-        table.request(0, holder(1, 1), None);
-        assert_eq!(table.expired(later), []);
-        table.start_timers(JobId::from_bits(1), now, Duration::from_secs(10));
-        assert_eq!(table.expired(later), [holder(1, 1)]);
-        table.stop_timers(JobId::from_bits(1));
-        assert_eq!(table.expired(later), []);
-        table.start_timers(JobId::from_bits(1), now, Duration::from_secs(10));
-        table.activate(holder(1, 1).allocation);
-        assert_eq!(table.expired(later), []);
     }
 }

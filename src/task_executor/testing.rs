@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
@@ -319,17 +320,14 @@ pub fn description() -> TaskExecutorDescription {
             cpu_cores: 2,
             physical_memory_bytes: 1000,
         },
-        total_profile: pb::ResourceProfile {
-            cpu_cores: 2.0,
-            memory_bytes: 200,
-            ..pb::ResourceProfile::default()
-        },
-        default_slot_profile: pb::ResourceProfile {
-            cpu_cores: 1.0,
-            memory_bytes: 100,
-            ..pb::ResourceProfile::default()
-        },
-        slots: 2,
+        worker: WorkerResourceSpec::new(
+            Resources {
+                cpu: CpuCores::whole(2),
+                task_memory: 200,
+                ..Resources::ZERO
+            },
+            2,
+        ),
         memory_configuration: pb::MemoryConfiguration::default(),
         cluster_id: "test".to_owned(),
         version: "0.1.0".to_owned(),

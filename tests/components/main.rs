@@ -24,6 +24,7 @@ use tanist::task_executor::{
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -211,9 +212,7 @@ impl Cluster {
                     data_address: format!("{name}:2"),
                 },
                 hardware: pb::HardwareDescription::default(),
-                total_profile: pb::ResourceProfile::default(),
-                default_slot_profile: pb::ResourceProfile::default(),
-                slots,
+                worker: WorkerResourceSpec::new(Resources::ZERO, slots),
                 memory_configuration: pb::MemoryConfiguration::default(),
                 cluster_id: "test".to_owned(),
                 version: String::new(),
@@ -237,6 +236,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
         job,
         job_master,
         superseded: CancellationToken::new(),
+        unfulfillable: Arc::default(),
     };
     handle
         .register_job_master(registration)
@@ -247,7 +247,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
         job_master,
         job_master_address: format!("jm{epoch}:1"),
         resources: vec![ResourceRequirement {
-            profile: None,
+            profile: ResourceProfile::Unknown,
             minimum: slots,
             maximum: slots,
         }],

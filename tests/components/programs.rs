@@ -1,5 +1,6 @@
 //! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real binary.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,6 +72,7 @@ impl World {
             cluster_incarnation: ClusterIncarnation::new("test"),
             epoch: Epoch::new(1),
             job_incarnation: 1,
+            external_resources: BTreeMap::from([("gpu".to_owned(), vec![1, 3])]),
         };
         TaskRuntime::new(Handle::current(), exchange)
             .on(host)

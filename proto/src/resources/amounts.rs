@@ -238,6 +238,17 @@ impl Resources {
     }
 }
 
+/// What is wrong with the name of an extended resource.
+pub fn extended_name_problem(name: &str) -> Option<&'static str> {
+    let is_allowed =
+        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    let is_name = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.len() <= 64
+        && name.chars().all(is_allowed);
+    (!is_name)
+        .then_some("is no name: write up to 64 lower-case letters, digits, - and _, a letter first")
+}
+
 impl fmt::Display for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Resources {

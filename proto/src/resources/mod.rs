@@ -12,6 +12,6 @@ mod profile;
 mod tests;
 mod worker;
 
-pub use amounts::{CpuCores, ExtendedResources, InvalidCpuCores, Resources};
+pub use amounts::{CpuCores, ExtendedResources, InvalidCpuCores, Resources, extended_name_problem};
 pub use profile::{ResourceProfile, Unmatched};
 pub use worker::WorkerResourceSpec;

@@ -4,6 +4,7 @@
 //! checked, as the one problem is enough.
 
 mod ha;
+mod task_manager;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -265,6 +266,9 @@ impl Builder<'_> {
             rpc_ports: self.values.get(&TM_PORT),
             data_ports: self.values.get(&TM_DATA_PORT),
             slots: self.values.get(&TM_SLOTS),
+            cpu: self.cpu(),
+            memory: self.memory(),
+            external_resources: self.external_resources(),
             registration_timeout: self.positive(&TM_REGISTRATION_TIMEOUT),
             slot_timeout: self.positive(&TM_SLOT_TIMEOUT),
             failover_timeout: self.positive(&TM_FAILOVER_TIMEOUT),
@@ -347,7 +351,9 @@ impl Builder<'_> {
                 keys[0]
             )
         });
+        let start_up_time = self.values.find(&RM_START_UP_TIME);
         ResourceOptions {
+            start_up_time: start_up_time.unwrap_or_else(|| self.values.get(&SLOT_REQUEST_TIMEOUT)),
             job_timeout,
             slot_request_timeout: self.positive(&SLOT_REQUEST_TIMEOUT),
             slot_idle_timeout: self.positive(&SLOT_IDLE_TIMEOUT),

@@ -1,6 +1,6 @@
 //! What a program finds: its directory and its environment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -129,5 +129,26 @@ fn environment(context: &OperatorContext, directory: &Path) -> BTreeMap<String, 
         ),
     ];
     all.extend(ours.map(|(name, value)| (name.to_owned(), value)));
+    all.extend(external_resources(context));
     all
+}
+
+/// Which of each extended resource of this TaskManager is the program's own, as indices with commas between them. Said also of
+/// those of which it has none: what takes a missing variable for all of them is to see none.
+fn external_resources(context: &OperatorContext) -> Vec<(String, String)> {
+    let (given, host) = (
+        &context.external_resources,
+        &context.host.external_resources,
+    );
+    let names: BTreeSet<&String> = given.keys().chain(host.keys()).collect();
+    let mut variables = Vec::new();
+    for name in names {
+        let indices = given.get(name).into_iter().flatten().map(u64::to_string);
+        let indices = indices.collect::<Vec<_>>().join(",");
+        let upper = name.replace('-', "_").to_ascii_uppercase();
+        variables.push((format!("TANIST_RESOURCE_{upper}"), indices.clone()));
+        let further = host.get(name).cloned().flatten();
+        variables.extend(further.map(|variable| (variable, indices)));
+    }
+    variables
 }

@@ -37,6 +37,7 @@ mod values;
 mod watermarks;
 mod windows;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -144,6 +145,8 @@ pub struct OperatorContext {
     pub host: Arc<TaskHost>,
     /// Held by what goes on for a moment when the task's code has ended.
     pub lingering: Lingering,
+    /// The indices of the extended resources that are the task's own, by name.
+    pub external_resources: Arc<BTreeMap<String, Vec<u64>>>,
 }
 
 impl OperatorContext {

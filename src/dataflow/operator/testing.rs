@@ -48,6 +48,7 @@ pub(crate) fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         output: None,
         host: Arc::default(),
         lingering: Lingering::new().0,
+        external_resources: Arc::default(),
     }
 }
 

@@ -17,6 +17,7 @@ mod tests;
 #[cfg(test)]
 mod time_tests;
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ pub struct TaskSpec {
     pub epoch: Epoch,
     /// Counts the job's JobMasters.
     pub job_incarnation: u64,
+    /// The indices of the extended resources that are the task's own, by name.
+    pub external_resources: BTreeMap<String, Vec<u64>>,
 }
 
 /// Where tasks run.

@@ -113,6 +113,7 @@ impl Plan {
             output: None,
             host: Arc::clone(host),
             lingering: lingering.clone(),
+            external_resources: Arc::new(spec.external_resources.clone()),
         };
         let operators = plan_operators(vertex, &context)?;
         let output = operators

@@ -7,8 +7,9 @@ mod placement;
 mod types;
 mod wiring;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
 use super::compile::CompileOptions;
@@ -33,6 +34,7 @@ pub(super) struct ResolvedJob {
     pub max_parallelism: u32,
     pub exchange: Exchange,
     pub restart_strategy: Option<v1::RestartStrategy>,
+    pub slot_sharing_groups: BTreeMap<String, Resources>,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) struct ResolvedOperator {
     pub parallelism: u32,
     pub chaining: bool,
     pub slot_sharing_group: String,
+    pub co_location_group: Option<String>,
+    pub resources: Option<Resources>,
     pub inputs: Vec<ResolvedEdge>,
 }
 
@@ -73,6 +77,7 @@ pub(super) fn resolve(
         check.types(&order);
         check.partitions();
         check.exchanges();
+        check.resources();
         check.sinks();
     }
     check.finish()
@@ -167,17 +172,18 @@ impl<'a> Check<'a> {
                     "another step has this name already: give each step a `name` of its own",
                 );
             }
-            if node
-                .slot_sharing_group
-                .as_deref()
-                .is_some_and(|group| name_problem(group).is_some())
-            {
-                self.report(
-                    index,
-                    format!(
-                        "`slot-sharing-group` must be 1 to {MAX_NAME_LENGTH} characters, none of them a control character"
-                    ),
-                );
+            for (field, group) in [
+                ("slot-sharing-group", &node.slot_sharing_group),
+                ("co-location-group", &node.co_location_group),
+            ] {
+                if group.as_deref().and_then(name_problem).is_some() {
+                    self.report(
+                        index,
+                        format!(
+                            "`{field}` must be 1 to {MAX_NAME_LENGTH} characters, none of them a control character"
+                        ),
+                    );
+                }
             }
         }
     }
@@ -197,6 +203,7 @@ impl<'a> Check<'a> {
                 max_parallelism: self.max_parallelism,
                 exchange: self.graph.exchange.unwrap_or(Exchange::Pipelined),
                 restart_strategy: self.graph.restart_strategy,
+                slot_sharing_groups: self.graph.slot_sharing_groups.clone(),
             });
         }
         if self.problems.is_empty() {
@@ -261,6 +268,8 @@ impl<'a> Check<'a> {
                 parallelism,
                 chaining: node.chaining,
                 slot_sharing_group: known.group.clone(),
+                co_location_group: node.co_location_group.clone(),
+                resources: node.resources.clone(),
                 inputs,
             });
         }

@@ -152,6 +152,30 @@ impl Check<'_> {
         }
     }
 
+    /// Resources are stated for all steps or for none: a step without would be in a slot that has nothing for it. What else
+    /// can be wrong with them is seen in the JobGraph.
+    pub(super) fn resources(&mut self) {
+        let groups = &self.graph.slot_sharing_groups;
+        let is_stated = |&index: &usize| {
+            self.nodes[index].resources.is_some() || groups.contains_key(&self.known[index].group)
+        };
+        let steps = (0..self.nodes.len()).filter(|index| {
+            // What is not known of a step was reported.
+            self.nodes[*index].key_columns().is_none() && self.known[*index].output.is_some()
+        });
+        let (stated, others): (Vec<usize>, Vec<usize>) = steps.partition(is_stated);
+        let Some(&first) = stated.first() else {
+            return;
+        };
+        for index in others {
+            let message = format!(
+                "it states no resources, but `{}` does: state them for all steps or slot sharing groups of the job, or for none",
+                self.nodes[first].name
+            );
+            self.report(index, message);
+        }
+    }
+
     fn key_by_fields(&mut self, index: usize, inputs: &[usize]) {
         let node = &self.nodes[index];
         let fields = [
@@ -160,6 +184,8 @@ impl Check<'_> {
             (node.exchange.is_some(), "exchange"),
             (!node.chaining, "chaining"),
             (node.slot_sharing_group.is_some(), "slot-sharing-group"),
+            (node.co_location_group.is_some(), "co-location-group"),
+            (node.resources.is_some(), "resources"),
         ];
         for (_, field) in fields.into_iter().filter(|(given, _)| *given) {
             self.report(

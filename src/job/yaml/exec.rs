@@ -125,7 +125,7 @@ fn limits(node: &Node, reader: &mut Reader) -> ExecLimits {
 }
 
 /// A size with its unit.
-fn bytes(reader: &mut Reader, field: &str, node: &Node) -> Option<u64> {
+pub(super) fn bytes(reader: &mut Reader, field: &str, node: &Node) -> Option<u64> {
     let text = reader.text(field, node)?;
     let size = parse_bytes(&text);
     if size.is_none() {

@@ -11,6 +11,7 @@ mod node;
 mod operators;
 mod parameters;
 mod reader;
+mod resources;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -94,6 +95,9 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
+    if let Some(node) = fields.node("slot-sharing-groups") {
+        graph.slot_sharing_groups = resources::groups(node, reader);
+    }
     if let Some(node) = fields.node("artifacts") {
         graph.artifacts = artifacts::read(node, reader);
     }

@@ -7,6 +7,7 @@ use super::expressions;
 use super::node::{Node, Value};
 use super::operators;
 use super::reader::{Fields, Reader};
+use super::resources;
 use crate::job::operator::Comparison;
 use crate::job::problem::instead;
 use crate::job::spec::AggregateFunction;
@@ -46,7 +47,7 @@ const OPERATORS: [&str; 29] = [
 ];
 
 /// What every step can have beside its operator.
-const STEP_FIELDS: [&str; 8] = [
+const STEP_FIELDS: [&str; 10] = [
     "name",
     "input",
     "inputs",
@@ -55,6 +56,8 @@ const STEP_FIELDS: [&str; 8] = [
     "exchange",
     "chaining",
     "slot-sharing-group",
+    "co-location-group",
+    "resources",
 ];
 
 /// What messages call a step: its name, else its operator, else its number.
@@ -112,6 +115,8 @@ pub(super) fn read(index: usize, node: &Node, reader: &mut Reader) -> StreamNode
         .optional_value("chaining", reader, Reader::bool)
         .unwrap_or(true);
     step.slot_sharing_group = fields.optional("slot-sharing-group", reader, Reader::text);
+    step.co_location_group = fields.optional("co-location-group", reader, Reader::text);
+    step.resources = fields.optional("resources", reader, resources::read);
 
     let others: Vec<_> = all
         .iter()

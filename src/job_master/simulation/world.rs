@@ -202,7 +202,7 @@ impl World {
                 assert!(self.write.is_none(), "one write is in flight");
                 self.write = Some((number, *state));
             }
-            Effect::Declare { needed, .. } => self.declared = needed,
+            Effect::Declare(needs) => self.declared = needs.slots.values().sum(),
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);

@@ -279,10 +279,9 @@ impl TestCluster {
             rpc_address: format!("{name}:1"),
             data_address: "-:0".to_owned(),
         };
-        let slots = self.options.taskmanager.slots.get();
         let description = TaskExecutorDescription {
             protocol_version,
-            ..describe(location, slots, &self.options.ha.cluster_id)
+            ..describe(location, &self.options).expect("the memory adds up")
         };
         let process = ProcessId::new(name);
         let observer = self.memory.observer_of(process.clone());

@@ -11,11 +11,13 @@ use tanist_ha::memory::MemoryCluster;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::PROTOCOL_VERSION;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::{Configuration, LoadOptions};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::refusals::RefusalsCount;
 use crate::gateway::{
@@ -218,7 +220,8 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         rpc_address: "tm:1".to_owned(),
         data_address: "tm:2".to_owned(),
     };
-    let cluster_id = "default".parse().expect("a name");
+    let load = LoadOptions::default().with("taskmanager.numberOfTaskSlots", "2");
+    let configuration = Configuration::load(load).expect("valid");
     let empty = Arc::new(MemoryCluster::default().store());
     let services = TaskExecutorServices {
         records: Arc::new(StoredJobRecords::opened(RecordStore::new(empty, None, 0))),
@@ -226,7 +229,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         leaders,
         highest_epoch: HighestEpoch::default(),
         launcher: Arc::new(NoTasks),
-        description: describe(location, 2, &cluster_id),
+        description: describe(location, configuration.options()).expect("it adds up"),
         first_registration: first_registration(),
     };
     let executor = TaskExecutor::start(crate::task_executor::Options::default(), services);
@@ -241,7 +244,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         job_master,
         job_master_address: "jm:1".to_owned(),
         resources: vec![ResourceRequirement {
-            profile: None,
+            profile: ResourceProfile::Unknown,
             minimum: 2,
             maximum: 2,
         }],
@@ -252,6 +255,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             job,
             job_master,
             superseded: CancellationToken::new(),
+            unfulfillable: Arc::default(),
         };
         resources.register_job_master(registration).await?;
         resources.declare_required_resources(needs(job)).await

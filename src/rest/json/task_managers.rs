@@ -1,12 +1,13 @@
 //! Bodies about TaskManagers: `/taskmanagers`, `/taskmanagers/:id`.
 //!
-//! Flink states memory by its JVM pools. There is one pool here, shown as task heap; all other pools are 0. The memory of the
-//! process is what the system lets it have, where there is such a limit.
+//! Flink states memory by its JVM pools. Task memory is shown as task heap, the framework's as framework heap, and the overhead
+//! as that of the JVM; pools that only a JVM has are 0.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tanist_proto::resources::Resources;
 use tanist_proto::v1::{ResourceProfile, TaskManagerInfo};
-
-use super::Nothing;
 
 /// `/taskmanagers`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -54,37 +55,35 @@ pub struct TaskManager {
     pub blocked: bool,
 }
 
-/// A part of a TaskManager. Memory in MiB.
+/// What a TaskManager has, or has left. Memory in MiB.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
     /// Cores.
     pub cpu_cores: f64,
-    /// All of the memory.
+    /// For tasks.
     pub task_heap_memory: u64,
     /// 0.
     pub task_off_heap_memory: u64,
-    /// 0.
+    /// For state.
     pub managed_memory: u64,
-    /// 0.
+    /// For records between tasks.
     pub network_memory: u64,
-    /// None.
-    pub extended_resources: Nothing,
+    /// Whatever else is counted, by name.
+    pub extended_resources: BTreeMap<String, u64>,
 }
 
 impl Resource {
-    /// `slots` out of `of` equal parts of `profile`.
-    fn part(profile: Option<&ResourceProfile>, slots: u32, of: u32) -> Resource {
-        let profile = profile.cloned().unwrap_or_default();
-        let (slots, of) = (u64::from(slots), u64::from(of.max(1)));
-        let share = slots as f64 / of as f64;
+    fn new(profile: Option<&ResourceProfile>) -> Resource {
+        let resources = profile.map(Resources::from).unwrap_or_default();
+        let extended = resources.all_extended();
         Resource {
-            cpu_cores: profile.cpu_cores * share,
-            task_heap_memory: (profile.memory_bytes >> 20) * slots / of,
+            cpu_cores: resources.cpu.cores(),
+            task_heap_memory: resources.task_memory >> 20,
             task_off_heap_memory: 0,
-            managed_memory: 0,
-            network_memory: 0,
-            extended_resources: Nothing {},
+            managed_memory: resources.managed_memory >> 20,
+            network_memory: resources.network_memory >> 20,
+            extended_resources: extended.map(|(name, it)| (name.to_owned(), it)).collect(),
         }
     }
 }
@@ -99,7 +98,7 @@ pub struct Hardware {
     pub physical_memory: u64,
     /// Not measured.
     pub free_memory: u64,
-    /// 0.
+    /// That of the TaskManager.
     pub managed_memory: u64,
 }
 
@@ -107,25 +106,25 @@ pub struct Hardware {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryConfiguration {
-    /// 0.
+    /// The TaskManager itself.
     pub framework_heap: u64,
-    /// All of it.
+    /// For tasks.
     pub task_heap: u64,
     /// 0.
     pub framework_off_heap: u64,
     /// 0.
     pub task_off_heap: u64,
-    /// 0.
+    /// For records between tasks.
     pub network_memory: u64,
-    /// 0.
+    /// For state.
     pub managed_memory: u64,
     /// 0.
     pub jvm_metaspace: u64,
-    /// 0.
+    /// What nobody counts.
     pub jvm_overhead: u64,
-    /// All of it.
+    /// All but the overhead.
     pub total_flink_memory: u64,
-    /// What the system lets the process have; without a limit, all of it.
+    /// All of the process.
     pub total_process_memory: u64,
 }
 
@@ -135,8 +134,11 @@ impl TaskManager {
         let location = info.location.clone().unwrap_or_default();
         let hardware = info.hardware.unwrap_or_default();
         let profile = info.total_profile.as_ref();
-        let memory = profile.map_or(0, |profile| profile.memory_bytes);
-        let limit = info.memory_configuration.unwrap_or_default();
+        let resources = profile.map(Resources::from).unwrap_or_default();
+        let memory = info.memory_configuration.unwrap_or_default();
+        let flink = resources
+            .total_memory()
+            .saturating_add(memory.framework_bytes);
         let data_port = location.data_address.rsplit_once(':');
         TaskManager {
             id: location.resource_id,
@@ -148,21 +150,22 @@ impl TaskManager {
             time_since_last_heartbeat: info.last_heartbeat_ms,
             slots_number: info.slots_number,
             free_slots: info.free_slots,
-            total_resource: Resource::part(profile, 1, 1),
-            free_resource: Resource::part(profile, info.free_slots, info.slots_number),
+            total_resource: Resource::new(profile),
+            free_resource: Resource::new(info.free_profile.as_ref()),
             hardware: Hardware {
                 cpu_cores: hardware.cpu_cores,
                 physical_memory: hardware.physical_memory_bytes,
                 free_memory: 0,
-                managed_memory: 0,
+                managed_memory: resources.managed_memory,
             },
             memory_configuration: MemoryConfiguration {
-                task_heap: memory,
-                total_flink_memory: memory,
-                total_process_memory: match limit.process_limit_bytes {
-                    0 => memory,
-                    limit => limit,
-                },
+                framework_heap: memory.framework_bytes,
+                task_heap: resources.task_memory,
+                network_memory: resources.network_memory,
+                managed_memory: resources.managed_memory,
+                jvm_overhead: memory.overhead_bytes,
+                total_flink_memory: flink,
+                total_process_memory: flink.saturating_add(memory.overhead_bytes),
                 ..MemoryConfiguration::default()
             },
             blocked: info.draining,

@@ -304,17 +304,28 @@ fn a_task_manager_has_flinks_fields() {
         total_profile: Some(pb::ResourceProfile {
             cpu_cores: 4.0,
             memory_bytes: 1 << 30,
+            network_memory_bytes: 64 << 20,
+            managed_memory_bytes: 128 << 20,
+            ..pb::ResourceProfile::default()
+        }),
+        free_profile: Some(pb::ResourceProfile {
+            cpu_cores: 1.0,
+            memory_bytes: 256 << 20,
+            network_memory_bytes: 16 << 20,
+            managed_memory_bytes: 32 << 20,
             ..pb::ResourceProfile::default()
         }),
         draining: false,
         memory_configuration: Some(pb::MemoryConfiguration {
             process_limit_bytes: 3 << 30,
+            framework_bytes: 1 << 27,
+            overhead_bytes: 1 << 28,
         }),
     };
     let resource = |cores: f64, memory: u64| {
         json!({
-            "cpuCores": cores, "taskHeapMemory": memory, "taskOffHeapMemory": 0,
-            "managedMemory": 0, "networkMemory": 0, "extendedResources": {}
+            "cpuCores": cores, "taskHeapMemory": memory - memory / 16 * 3, "taskOffHeapMemory": 0,
+            "managedMemory": memory / 8, "networkMemory": memory / 16, "extendedResources": {}
         })
     };
     let expected = json!({"taskmanagers": [{
@@ -322,12 +333,12 @@ fn a_task_manager_has_flinks_fields() {
         "timeSinceLastHeartbeat": 1900, "slotsNumber": 4, "freeSlots": 1,
         "totalResource": resource(4.0, 1024), "freeResource": resource(1.0, 256),
         "hardware": {
-            "cpuCores": 8, "physicalMemory": 1u64 << 34, "freeMemory": 0, "managedMemory": 0
+            "cpuCores": 8, "physicalMemory": 1u64 << 34, "freeMemory": 0, "managedMemory": 1 << 27
         },
         "memoryConfiguration": {
-            "frameworkHeap": 0, "taskHeap": 1 << 30, "frameworkOffHeap": 0, "taskOffHeap": 0,
-            "networkMemory": 0, "managedMemory": 0, "jvmMetaspace": 0, "jvmOverhead": 0,
-            "totalFlinkMemory": 1 << 30, "totalProcessMemory": 3u64 << 30
+            "frameworkHeap": 1 << 27, "taskHeap": 13 << 26, "frameworkOffHeap": 0, "taskOffHeap": 0,
+            "networkMemory": 1 << 26, "managedMemory": 1 << 27, "jvmMetaspace": 0,
+            "jvmOverhead": 1 << 28, "totalFlinkMemory": 9 << 27, "totalProcessMemory": 11 << 27
         },
         "blocked": false
     }]});

@@ -1,0 +1,121 @@
+//! Which jobs ask for slots that no TaskExecutor could ever give. Pure, a part of [`super::core`].
+//!
+//! Where TaskExecutors are started by hand nobody starts a larger one for a job, so it is told at once instead of waiting for
+//! nothing. Not before those that there are have had their time to register, though, and one that left counts for as long: it may
+//! be on its way back. Where none is known at all nothing is said, as nothing is known of what will come.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::WorkerResourceSpec;
+use tokio::time::Instant;
+
+use super::core::{Core, Effect};
+use crate::gateway::Unfulfillable;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Fulfilling {
+    /// `resourcemanager.standalone.start-up-time`.
+    start_up_time: Duration,
+    /// Until then TaskExecutors come that were there before this term.
+    starts_until: Instant,
+    /// Those that left, and when.
+    departed: BTreeMap<ResourceId, (Instant, WorkerResourceSpec)>,
+    /// What jobs were told.
+    told: BTreeMap<JobId, Unfulfillable>,
+    check_at: Option<Instant>,
+}
+
+impl Fulfilling {
+    pub(super) fn new(now: Instant, start_up_time: Duration) -> Fulfilling {
+        let starts_until = now + start_up_time;
+        Fulfilling {
+            start_up_time,
+            starts_until,
+            departed: BTreeMap::new(),
+            told: BTreeMap::new(),
+            check_at: Some(starts_until),
+        }
+    }
+
+    /// When something may be known that was not.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.check_at
+    }
+
+    /// Whether that time has come.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.check_at.is_some_and(|at| at <= now);
+        if is_due {
+            let start_up_time = self.start_up_time;
+            self.departed.retain(|_, (at, _)| *at + start_up_time > now);
+            let departed = self.departed.values().map(|(at, _)| *at + start_up_time);
+            self.check_at = departed.min();
+        }
+        is_due
+    }
+
+    pub(super) fn departs(&mut self, now: Instant, id: &ResourceId, spec: &WorkerResourceSpec) {
+        self.departed.insert(id.clone(), (now, spec.clone()));
+        let back_by = now + self.start_up_time;
+        self.check_at = Some(self.check_at.map_or(back_by, |at| at.min(back_by)));
+    }
+
+    pub(super) fn comes(&mut self, id: &ResourceId) {
+        self.departed.remove(id);
+    }
+}
+
+impl Core {
+    /// What the job was told that nobody could ever give.
+    pub fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
+        self.fulfilling.told.get(&job)
+    }
+
+    /// The kinds of TaskExecutors whose slots may be had, sooner or later.
+    fn possible_workers(&self) -> Vec<WorkerResourceSpec> {
+        let registered = self.workers.values().filter(|worker| !worker.is_draining);
+        let registered = registered.map(|worker| &worker.spec);
+        let departed = self.fulfilling.departed.values().map(|(_, spec)| spec);
+        let mut all: Vec<_> = registered.chain(departed).cloned().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Finds out which jobs ask for what nobody could ever give, and has those told for which that has changed.
+    pub(super) fn judge_requirements(&mut self, now: Instant) {
+        if now < self.fulfilling.starts_until {
+            return;
+        }
+        let workers = self.possible_workers();
+        let size = |spec: &&WorkerResourceSpec| (spec.total().cpu, spec.total().total_memory());
+        let largest = workers.iter().max_by_key(size);
+        let unfulfillable = match largest {
+            None => BTreeMap::new(),
+            Some(largest) => {
+                let found = self.slots.unfulfillable(&workers).into_iter();
+                let named = found.map(|(job, profile)| {
+                    let largest = largest.total().clone();
+                    (job, Unfulfillable { profile, largest })
+                });
+                named.collect()
+            }
+        };
+        let before = std::mem::take(&mut self.fulfilling.told);
+        for (&job, verdict) in &unfulfillable {
+            if before.get(&job) != Some(verdict) {
+                tracing::warn!(%job, %verdict, "no task manager can serve the job");
+                let verdict = Some(verdict.clone());
+                self.effects.push(Effect::Judged { job, verdict });
+            }
+        }
+        for &job in before.keys().filter(|job| !unfulfillable.contains_key(job)) {
+            let verdict = None;
+            self.effects.push(Effect::Judged { job, verdict });
+        }
+        self.fulfilling.told = unfulfillable;
+    }
+}
