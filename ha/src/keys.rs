@@ -19,6 +19,7 @@
 //! doomed/<object>   persistent   blobs that are about to be deleted
 //! history/<epoch>   persistent   one record a term
 //! applications/<cluster-id>      persistent   how the application stands whose cluster this is; of a session there is none
+//! workers/<worker>  persistent   that a driver has started this worker, or is to
 //! ```
 
 use std::fmt;
@@ -89,11 +90,13 @@ pub enum Kind {
     History,
     /// The application whose cluster this is.
     Applications,
+    /// Workers that a driver has started or is to start.
+    Workers,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
@@ -102,6 +105,7 @@ impl Kind {
         Kind::Doomed,
         Kind::History,
         Kind::Applications,
+        Kind::Workers,
     ];
 
     /// The directory below the namespace, without slashes.
@@ -115,6 +119,7 @@ impl Kind {
             Kind::Doomed => "doomed",
             Kind::History => "history",
             Kind::Applications => "applications",
+            Kind::Workers => "workers",
         }
     }
 }

@@ -196,9 +196,10 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "TARGET", value_parser = ExecutionTarget::from_str)]
     pub(super) target: Option<ExecutionTarget>,
 
-    /// With the target per-job: how many TaskManagers are started here. With 0 others have to join
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(super) taskmanagers: u32,
+    /// With the target per-job: how many TaskManagers are part of this process, 1 unless a driver starts them. With 0 and no
+    /// driver others have to join
+    #[arg(long, value_name = "N")]
+    pub(super) taskmanagers: Option<u32>,
 
     /// Says where the job goes, and why
     #[arg(short, long)]

@@ -12,7 +12,7 @@ use super::output::say;
 use super::progress::Progress;
 use super::run::compile_job;
 use crate::client::ClusterClient;
-use crate::config::{BackendOptions, Configuration, LoadOptions};
+use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::slots_needed;
 use crate::process::application::job_id_of;
 use crate::process::shutdown::watch_signals;
@@ -38,7 +38,10 @@ pub(super) async fn per_job(
             return ExitCode::InvalidJob;
         }
     };
-    let (load, is_own) = of_its_own(load, configuration, &graph, args.taskmanagers);
+    let taskmanagers = args
+        .taskmanagers
+        .unwrap_or_else(|| by_default(configuration));
+    let (load, is_own) = of_its_own(load, configuration, &graph, taskmanagers);
     let configuration = match Configuration::load(load) {
         Ok(configuration) => configuration,
         Err(error) => {
@@ -46,7 +49,7 @@ pub(super) async fn per_job(
             return ExitCode::Configuration;
         }
     };
-    let code = Box::pin(host(configuration.clone(), graph, args.taskmanagers)).await;
+    let code = Box::pin(host(configuration.clone(), graph, taskmanagers)).await;
     let is_known = matches!(
         code,
         ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
@@ -104,6 +107,14 @@ async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) 
     };
     say(format_args!("job {job} {how}"));
     code
+}
+
+/// How many TaskManagers are part of this process unless that is said.
+fn by_default(configuration: &Configuration) -> u32 {
+    match configuration.resources().workers.driver {
+        WorkerDriver::Standalone => 1,
+        WorkerDriver::LocalProcess => 0,
+    }
 }
 
 /// The program that submits one job and waits for it.

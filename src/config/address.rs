@@ -183,6 +183,12 @@ impl PortRange {
         PortRange(vec![port..=port])
     }
 
+    /// Whether it is one certain port.
+    pub fn is_one_fixed(&self) -> bool {
+        let mut ports = self.iter();
+        ports.next().is_some_and(|first| first != 0) && ports.next().is_none()
+    }
+
     /// Every port, in the order in which they are to be tried.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         self.0.iter().flat_map(Clone::clone)

@@ -32,13 +32,13 @@ pub use options::{
     BackendOptions, CleanupOptions, ClientOptions, ClusterOptions, EmbeddedOptions, EtcdOptions,
     HaOptions, HeartbeatOptions, JobManagerOptions, JobOptions, LogOptions, ProcessOptions,
     RegistrationOptions, ResourceOptions, RestOptions, RestartStrategyOptions, RpcOptions,
-    StorageOptions, TaskManagerOptions, UserPassword, ZookeeperOptions,
+    StorageOptions, TaskManagerOptions, UserPassword, WorkerOptions, ZookeeperOptions,
 };
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
 pub use value::{
     Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
-    MemorySize, RestartStrategyType, Secret,
+    MemorySize, RestartStrategyType, Secret, WorkerDriver,
 };
 
 use value::nearest;
@@ -226,6 +226,16 @@ impl Configuration {
             .iter()
             .map(|spec| self.values.setting(spec))
             .collect()
+    }
+
+    /// The options that somebody set, as environment variables with which another process has the same configuration. Secrets
+    /// are not masked: for a process's environment, and for nothing else.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let variable = |spec: &OptionSpec| {
+            let text = self.values.text(spec.key)?;
+            Some((spec.environment_variable(), text.to_owned()))
+        };
+        OPTIONS.iter().filter_map(variable).collect()
     }
 
     /// The options that somebody set, secrets masked.

@@ -14,6 +14,7 @@ use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
     Attempts, ExecutionTarget, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret,
+    WorkerDriver,
 };
 
 /// Everything.
@@ -212,6 +213,8 @@ pub struct TaskManagerOptions {
     pub registration_timeout: Duration,
     /// After how long an allocated slot that no JobMaster took is free again.
     pub slot_timeout: Duration,
+    /// The incarnation of the cluster whose driver started it; `None`: no driver did.
+    pub worker_of: Option<Name>,
     /// How long tasks go on while neither a leader nor the store can be reached.
     pub failover_timeout: Duration,
 }
@@ -285,6 +288,31 @@ pub struct ResourceOptions {
     pub slot_request_timeout: Duration,
     /// After how long an idle slot is given back.
     pub slot_idle_timeout: Duration,
+    /// The TaskManagers that a driver starts.
+    pub workers: WorkerOptions,
+}
+
+/// TaskManagers that a driver starts.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// The driver.
+    pub driver: WorkerDriver,
+    /// Where `local-process` keeps the logs of those that it started.
+    pub log_dir: PathBuf,
+    /// After how long one that is not used is released.
+    pub idle_timeout: Duration,
+    /// In which one that was started has to register.
+    pub registration_timeout: Duration,
+    /// How many failures a minute are too many; above zero.
+    pub max_failure_rate: f64,
+    /// For how long nothing is started then.
+    pub retry_interval: Duration,
+    /// So many slots there are at least; not above `max_slots`.
+    pub min_slots: u32,
+    /// So many slots there are at most.
+    pub max_slots: u32,
+    /// The slots of so many TaskManagers are kept free.
+    pub redundant: u32,
 }
 
 /// Defaults of jobs.

@@ -15,7 +15,7 @@ use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLo
 use super::external::ExternalResource;
 use super::value::{
     Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
-    MemorySize, OptionValue, RestartStrategyType, Secret,
+    MemorySize, OptionValue, RestartStrategyType, Secret, WorkerDriver,
 };
 
 /// One option, as it is documented.
@@ -202,6 +202,8 @@ options! {
             "After how long without a ResourceManager a TaskManager complains. It stays and keeps its tasks.";
         TM_SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", Value("10 s"),
             "After how long an allocated slot that no JobMaster took is free again.";
+        TM_WORKER_OF: Name = "taskmanager.worker-of", Unset,
+            "Set by the driver that starts this TaskManager, never by hand: the incarnation of the cluster that it is for. When that has no record of it any more, it ends.";
         TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
             "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
     }
@@ -256,6 +258,24 @@ options! {
     "Slots and resources" {
         RM_JOB_TIMEOUT: Duration = "resourcemanager.job.timeout", Value("5 min"),
             "After how long without a JobMaster a job loses its requirements and unused slots.";
+        RM_DRIVER: WorkerDriver = "resourcemanager.driver", Value("standalone"),
+            "Who starts TaskManagers. `standalone`: somebody by hand; `local-process`: the leading JobManager, as processes of its own host, as jobs need them. The same for all JobManagers.";
+        RM_LOG_DIR: PathBuf = "resourcemanager.local-process.log-dir", Derived("`workers` in `process.working-dir`"),
+            "Where the driver `local-process` keeps the logs of the TaskManagers that it started, the last 50.";
+        RM_IDLE_TIMEOUT: Duration = "resourcemanager.taskmanager-timeout", Value("30 s"),
+            "After how long a TaskManager that a driver started and nobody uses is released. One that keeps results which somebody still reads is in use.";
+        RM_REGISTRATION_TIMEOUT: Duration = "resourcemanager.taskmanager-registration.timeout", Value("5 min"),
+            "In which a TaskManager that a driver started has to register; else it is stopped, and another one is started.";
+        RM_MAX_FAILURE_RATE: f64 = "resourcemanager.start-worker.max-failure-rate", Value("10"),
+            "How many TaskManagers whose start fails within a minute are too many: then none is started for a while.";
+        RM_RETRY_INTERVAL: Duration = "resourcemanager.start-worker.retry-interval", Value("3 s"),
+            "For how long then.";
+        SLOTS_MIN: u32 = "slotmanager.number-of-slots.min", Value("0"),
+            "So many slots a driver sees to at any time, whether jobs need them or not.";
+        SLOTS_MAX: u32 = "slotmanager.number-of-slots.max", Value("2147483647"),
+            "A driver starts no TaskManager with which there would be more slots than this.";
+        REDUNDANT_TMS: u32 = "slotmanager.redundant-taskmanager-num", Value("0"),
+            "The slots of so many TaskManagers a driver keeps free beyond what jobs need, so that the loss of one is made good at once.";
         RM_START_UP_TIME: Duration = "resourcemanager.standalone.start-up-time", Derived("`slot.request.timeout`"),
             "How long TaskManagers have to register, from the beginning of a leader's term or since they left, before a job that asks for a slot larger than any of them is told so at once.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),

@@ -344,6 +344,16 @@ choice! {
 }
 
 choice! {
+    /// Who starts TaskManagers.
+    WorkerDriver, "`standalone` or `local-process`" {
+        /// Somebody by hand, or another system.
+        Standalone = "standalone",
+        /// The leading JobManager, as processes of its host.
+        LocalProcess = "local-process",
+    }
+}
+
+choice! {
     /// Where a job goes.
     ExecutionTarget, "`remote`, `local`, `per-job` or `application`" {
         /// A cluster that runs.

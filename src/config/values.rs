@@ -51,6 +51,11 @@ impl Values {
         self.given.keys().copied()
     }
 
+    /// What was set, as it was written, also of a secret.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.given.get(key).map(|given| given.text.as_str())
+    }
+
     /// The value, or the default if that is a plain value.
     pub(super) fn find<T: OptionValue>(&self, key: &Key<T>) -> Option<T> {
         let default = || match find(key.name)?.default {

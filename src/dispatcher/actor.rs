@@ -322,9 +322,10 @@ impl DispatcherActor {
                 let resources = self.context.resources.clone();
                 let as_of = Some(self.position());
                 self.spawn_reply(reply, async move {
-                    let task_managers = resources.resource_overview().await?.task_managers;
+                    let overview = resources.resource_overview().await?;
                     Ok(pb::ListTaskManagersResponse {
-                        task_managers,
+                        task_managers: overview.task_managers,
+                        workers: overview.workers,
                         as_of,
                     })
                 });

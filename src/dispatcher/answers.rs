@@ -10,7 +10,7 @@ use super::actor::{DispatcherActor, Event};
 use super::entry::{Entry, describe, no_such_job, status_name};
 use super::handle::Reply;
 use super::submissions::suspended;
-use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway};
+use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway};
 
 impl DispatcherActor {
     pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
@@ -103,11 +103,11 @@ impl DispatcherActor {
             Some(entry) => {
                 let described = describe(job, entry);
                 let as_of = Some(self.position());
+                let resources = self.context.resources.clone();
                 self.spawn_reply(reply, async move {
-                    Ok(pb::JobDetails {
-                        as_of,
-                        ..described.await?
-                    })
+                    let mut details = described.await?;
+                    tell_of_workers(std::slice::from_mut(&mut details), &*resources).await;
+                    Ok(pb::JobDetails { as_of, ..details })
                 });
             }
         }
@@ -120,12 +120,11 @@ impl DispatcherActor {
             .map(|(job, entry)| describe(*job, entry))
             .collect();
         let as_of = self.position();
+        let resources = self.context.resources.clone();
         self.spawn_reply(reply, async move {
-            let jobs = join_all(described)
-                .await
-                .into_iter()
-                .filter_map(Result::ok)
-                .collect();
+            let described = join_all(described).await.into_iter();
+            let mut jobs: Vec<_> = described.filter_map(Result::ok).collect();
+            tell_of_workers(&mut jobs, &*resources).await;
             Ok(pb::ListJobsResponse {
                 jobs,
                 as_of: Some(as_of),
@@ -152,7 +151,9 @@ impl DispatcherActor {
         };
         let resources = self.context.resources.clone();
         self.spawn_reply(reply, async move {
-            let task_managers = resources.resource_overview().await?.task_managers;
+            let resources = resources.resource_overview().await?;
+            let task_managers = resources.task_managers;
+            overview.workers = resources.workers;
             overview.task_managers = u32::try_from(task_managers.len()).unwrap_or(u32::MAX);
             overview.slots_total = task_managers.iter().map(|worker| worker.slots_number).sum();
             let open = task_managers.iter().filter(|worker| !worker.draining);
@@ -165,6 +166,25 @@ impl DispatcherActor {
         pb::ReadPosition {
             epoch: self.context.session.epoch().get(),
             change: self.context.store.last_change().number,
+        }
+    }
+}
+
+/// Where jobs wait for slots and a driver starts TaskManagers, says what of that is under way.
+async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRequirementsGateway) {
+    let mut waiting: Vec<&mut pb::Hindrance> = jobs
+        .iter_mut()
+        .flat_map(|job| &mut job.hindrances)
+        .filter(|it| it.kind() == pb::HindranceKind::NoSlots && it.slots_missing > 0)
+        .collect();
+    if waiting.is_empty() {
+        return;
+    }
+    let overview = resources.resource_overview().await;
+    if let Some(workers) = overview.ok().and_then(|overview| overview.workers) {
+        for it in &mut waiting {
+            let (missing, needed) = (it.slots_missing, it.slots_needed);
+            it.text = format!("{missing} of {needed} slots are missing: {}", workers.text);
         }
     }
 }

@@ -82,12 +82,13 @@ pub struct JobStore {
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 5] = [
+    pub const KINDS: [Kind; 6] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
         Kind::Results,
         Kind::Applications,
+        Kind::Workers,
     ];
 
     /// The jobs of the term whose pipeline this is.

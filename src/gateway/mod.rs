@@ -270,6 +270,8 @@ pub struct ResourceRequirement {
 pub struct ResourceOverview {
     /// Each with its slots.
     pub task_managers: Vec<pb::TaskManagerInfo>,
+    /// Those that a driver starts and that have not registered; nothing where none does.
+    pub workers: Option<pb::WorkersInfo>,
 }
 
 /// What TaskExecutors ask of the JobMaster of one job.

@@ -9,6 +9,7 @@ use super::application::{self, ApplicationSetup, ApplicationTerm, Standing};
 use super::term::TermServices;
 use super::view::TermComponents;
 use crate::dispatcher::JobStore;
+use crate::resource_manager::ResourceManagerHandle;
 use crate::telemetry::ExitCode;
 
 /// How the cluster stands. An error: the process is to end, as `ending` says.
@@ -27,6 +28,7 @@ pub(super) fn application_standing(services: &TermServices, records: &Records) -
 pub(super) async fn attend_application(
     services: &TermServices,
     components: &TermComponents,
+    resources: ResourceManagerHandle,
     store: &JobStore,
     standing: Standing,
 ) {
@@ -37,6 +39,7 @@ pub(super) async fn attend_application(
         setup,
         cluster_id: services.options.ha.cluster_id.clone(),
         dispatcher: Arc::new(components.dispatcher.clone()),
+        resources,
         pipeline: components.pipeline.clone(),
         store: store.coordination_store().clone(),
         ending: services.ending.clone(),

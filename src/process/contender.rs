@@ -31,6 +31,7 @@ use super::view::{CurrentTerm, JobManagerView, ViewInner};
 use crate::config::ClusterOptions;
 use crate::gateway::Connector;
 use crate::gateway::blobs::ServedBlobs;
+use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::{ExitCode, version};
 
 /// The newest format of records that this version reads.
@@ -55,6 +56,8 @@ pub(super) struct ContenderOptions {
     pub blobs: ServedBlobs,
     /// Whose cluster this is; none: a session's.
     pub application: Option<ApplicationSetup>,
+    /// Starts TaskManagers; none: somebody else does.
+    pub driver: Option<Arc<dyn ResourceManagerDriver>>,
 }
 
 /// See the module.
@@ -175,6 +178,7 @@ impl Contender {
             peers: peers.clone(),
             blobs: of.blobs.clone(),
             application: of.application.clone(),
+            driver: of.driver.clone(),
             ending: Ending::default(),
             last_led: Arc::default(),
         };

@@ -83,6 +83,7 @@ impl JobManager {
             peers: Some(settings::peers(&options, listen::detach(peer)?)),
             blobs: blobs.clone(),
             application,
+            driver: settings::driver(configuration),
         });
         Ok(JobManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),

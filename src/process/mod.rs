@@ -29,6 +29,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub mod view;
+mod worker;
 mod working_dir;
 
 pub use application::ApplicationSetup;

@@ -3,12 +3,18 @@
 use std::sync::Arc;
 
 use tanist_ha::detector::DetectorOptions;
+use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
 use super::peers::PeersSetup;
-use crate::config::{Attempts, ClusterOptions, FailureThreshold, RestartStrategyOptions};
+use super::taskmanager::HostResources;
+use crate::config::{
+    Attempts, ClusterOptions, Configuration, FailureThreshold, RestartStrategyOptions, WorkerDriver,
+};
 use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
 use crate::job_master::{JobMasterOptions, RestartStrategy};
+use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalProcessOptions};
+use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
 use crate::{resource_manager, task_executor};
 
@@ -67,6 +73,50 @@ pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Op
         job_timeout: options.resources.job_timeout,
         start_up_time: options.resources.start_up_time,
         ..resource_manager::Options::default()
+    }
+}
+
+/// The limits of the TaskManagers that a driver starts.
+pub(super) fn workers(options: &ClusterOptions) -> WorkersOptions {
+    let of = &options.resources.workers;
+    WorkersOptions {
+        spec: worker_spec(options),
+        min_slots: of.min_slots,
+        max_slots: of.max_slots,
+        redundant_workers: of.redundant,
+        idle_timeout: of.idle_timeout,
+        registration_timeout: of.registration_timeout,
+        max_failure_rate: of.max_failure_rate,
+        retry_interval: of.retry_interval,
+    }
+}
+
+/// What a TaskManager has that is started on this host.
+fn worker_spec(options: &ClusterOptions) -> WorkerResourceSpec {
+    let host = HostResources::own();
+    host.worker(options).unwrap_or_else(|error| {
+        // Each that is started says so itself, and ends.
+        tracing::error!(%error, "TaskManagers can't be started with this configuration");
+        WorkerResourceSpec::new(Resources::ZERO, options.taskmanager.slots.get())
+    })
+}
+
+/// Who starts TaskManagers, with the configuration of this process; nobody, unless that is configured.
+pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceManagerDriver>> {
+    let workers = &configuration.resources().workers;
+    match workers.driver {
+        WorkerDriver::Standalone => None,
+        WorkerDriver::LocalProcess => {
+            let program = std::env::current_exe().unwrap_or_default();
+            let name = program.file_name().unwrap_or("tanist".as_ref());
+            let options = LocalProcessOptions {
+                name: name.to_string_lossy().into_owned(),
+                environment: configuration.environment(),
+                log_dir: workers.log_dir.clone(),
+                stop_timeout: configuration.process().shutdown_timeout,
+            };
+            Some(Arc::new(LocalProcessDriver::new(options)))
+        }
     }
 }
 

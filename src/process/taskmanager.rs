@@ -7,15 +7,17 @@ use std::sync::Arc;
 use tanist_ha::election::ProcessId;
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
-use tanist_proto::resources::CpuCores;
+use tanist_proto::resources::{CpuCores, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
+use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration, MemoryContradiction};
 use crate::dataflow::{Exchange, TaskHost, TaskRuntime};
@@ -23,7 +25,7 @@ use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
-    Fatal, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
+    Fatal, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
     first_registration,
 };
 use crate::telemetry::{ExitCode, memory_limit_bytes, version};
@@ -96,7 +98,11 @@ impl TaskManager {
             tasks.handle(),
         )
         .map_err(StartError::Host)?;
-        let description = describe(location, &options)?;
+        let worker_of = manager.worker_of.as_ref().map(ToString::to_string);
+        let description = TaskExecutorDescription {
+            worker_of: worker_of.unwrap_or_default(),
+            ..describe(location, &options)?
+        };
         info!(worker = %description.worker, "resources");
         Ok(TaskManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
@@ -121,9 +127,20 @@ impl TaskManager {
         self.description.location.resource_id.parse().ok()
     }
 
+    /// What it watches if a driver has started it.
+    fn wanted(&self) -> Option<Wanted> {
+        Some(Wanted {
+            cluster: self.options.taskmanager.worker_of.as_ref()?.to_string(),
+            worker: self.resource_id()?,
+            ha: self.options.ha.clone(),
+            failover_timeout: self.options.taskmanager.failover_timeout,
+        })
+    }
+
     /// Runs tasks for whoever leads, until `stop`; then says goodbye.
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
+        let wanted = self.wanted();
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description: self.description.clone(),
@@ -139,6 +156,16 @@ impl TaskManager {
         let serving = CancellationToken::new();
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = tokio::spawn(self.rpc.serve(service, serving.clone()));
+        let stop = stop.child_token();
+        // Ends with this process's run.
+        let mut watching = JoinSet::new();
+        if let Some(wanted) = wanted {
+            watching.spawn(stop_when_unwanted(
+                wanted,
+                executor.presence(),
+                stop.clone(),
+            ));
+        }
         let code = until_it_ends(executor, &stop).await;
         serving.cancel();
         if let Ok(Err(error)) = server.await {
@@ -147,6 +174,16 @@ impl TaskManager {
         self.tasks.shut_down();
         code
     }
+}
+
+async fn stop_when_unwanted(
+    wanted: Wanted,
+    presence: watch::Receiver<Presence>,
+    stop: CancellationToken,
+) {
+    let cause = until_unwanted(wanted, presence).await;
+    warn!(cause, "this worker ends");
+    stop.cancel();
 }
 
 /// Programs find the extended resources of the process.
@@ -240,35 +277,63 @@ pub(super) fn follow_store(
 }
 
 /// What a TaskManager with these options says of itself on this host.
+/// What the host lets a TaskManager have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HostResources {
+    cpu_cores: u32,
+    physical_memory_bytes: u64,
+    limit_bytes: Option<u64>,
+}
+
+impl HostResources {
+    pub(super) fn own() -> HostResources {
+        let cpu_cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let memory = rustix::system::sysinfo();
+        HostResources {
+            cpu_cores: u32::try_from(cpu_cores).unwrap_or(u32::MAX),
+            physical_memory_bytes: memory.totalram.saturating_mul(u64::from(memory.mem_unit)),
+            limit_bytes: memory_limit_bytes(),
+        }
+    }
+
+    fn usable_memory(&self) -> u64 {
+        let physical = self.physical_memory_bytes;
+        self.limit_bytes
+            .map_or(physical, |limit| limit.min(physical))
+    }
+
+    /// What a TaskManager with these options has here.
+    pub(super) fn worker(
+        &self,
+        options: &ClusterOptions,
+    ) -> Result<WorkerResourceSpec, MemoryContradiction> {
+        let cores = CpuCores::whole(self.cpu_cores);
+        options.taskmanager.worker(cores, self.usable_memory())
+    }
+}
+
 pub(super) fn describe(
     location: pb::TaskManagerLocation,
     options: &ClusterOptions,
 ) -> Result<TaskExecutorDescription, MemoryContradiction> {
-    let cpu_cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let memory = rustix::system::sysinfo();
-    let physical_memory_bytes = memory.totalram.saturating_mul(u64::from(memory.mem_unit));
-    let cores = u32::try_from(cpu_cores).unwrap_or(u32::MAX);
-    let limit = memory_limit_bytes();
-    let usable = limit.map_or(physical_memory_bytes, |limit| {
-        limit.min(physical_memory_bytes)
-    });
-    let manager = &options.taskmanager;
-    let memory = manager.memory.resolve(usable)?;
+    let host = HostResources::own();
+    let memory = options.taskmanager.memory.resolve(host.usable_memory())?;
     Ok(TaskExecutorDescription {
         location,
         hardware: pb::HardwareDescription {
-            cpu_cores: cores,
-            physical_memory_bytes,
+            cpu_cores: host.cpu_cores,
+            physical_memory_bytes: host.physical_memory_bytes,
         },
-        worker: manager.worker(CpuCores::whole(cores), usable)?,
+        worker: host.worker(options)?,
         memory_configuration: pb::MemoryConfiguration {
-            process_limit_bytes: limit.unwrap_or_default(),
+            process_limit_bytes: host.limit_bytes.unwrap_or_default(),
             framework_bytes: memory.framework,
             overhead_bytes: memory.overhead,
         },
         cluster_id: options.ha.cluster_id.to_string(),
         version: version(),
         protocol_version: tanist_proto::PROTOCOL_VERSION,
+        worker_of: String::new(),
     })
 }
 

@@ -20,6 +20,7 @@ use tanist_ha::retry::Backoff;
 use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -42,12 +43,13 @@ use super::sinks::Sinks;
 use super::standby;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
-use crate::dispatcher::{
-    Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
-};
+use crate::dispatcher::{Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
+use crate::resource_manager::workers::{
+    ResourceManagerDriver, WorkerRecord, WorkersServices, recorded_workers,
+};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -69,6 +71,7 @@ pub(super) struct TermServices {
     pub peers: Option<PeersHandle>,
     pub blobs: ServedBlobs,
     pub application: Option<ApplicationSetup>,
+    pub driver: Option<Arc<dyn ResourceManagerDriver>>,
     /// Whether the process is to end.
     pub ending: Ending,
     /// The last epoch that this process led.
@@ -109,6 +112,8 @@ struct Begun {
     phases: Phases,
     standing: Standing,
     record: Arc<TermRecord>,
+    /// Those that drivers of former terms have started.
+    workers: Vec<(ResourceId, WorkerRecord)>,
 }
 
 /// Proves and decodes the records, and says in the term's own that it recovers. May be dropped at any point.
@@ -144,7 +149,9 @@ async fn begin(
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
+    let workers = recorded_workers(&proven.records);
     Ok(Begun {
+        workers,
         pipeline,
         store,
         recovered,
@@ -173,6 +180,7 @@ async fn lead_on(
         mut phases,
         standing,
         record,
+        workers,
     } = begun;
     let suspects = recovering::suspects(&recovered);
     let jobs = recovered.jobs.len();
@@ -192,6 +200,7 @@ async fn lead_on(
         recovered,
         dial_services.clone(),
         refusals,
+        workers,
     );
     services.current.begin(term.components.clone());
     // Ends with the term.
@@ -230,9 +239,18 @@ async fn lead_on(
                 interval: services.options.heartbeat.interval,
                 timeout: services.options.heartbeat.timeout,
             };
-            let attending = attend_application(services, &term.components, &store, standing);
+            let attending = attend_application(
+                services,
+                &term.components,
+                resources.clone(),
+                &store,
+                standing,
+            );
             // Nobody waits for this, and nobody is held up by it.
-            let sweep = tokio::spawn(remove_orphaned_parts(store.clone(), session.clone()));
+            let sweep = tokio::spawn(recovering::remove_orphaned_parts(
+                store.clone(),
+                session.clone(),
+            ));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
@@ -324,8 +342,15 @@ fn start_components(
     recovered: RecoveredJobs,
     dial: DialServices,
     refusals: Arc<dyn Refusals>,
+    recorded: Vec<(ResourceId, WorkerRecord)>,
 ) -> StartedTerm {
     let options = &services.options;
+    let workers = services.driver.clone().map(|driver| WorkersServices {
+        options: settings::workers(options),
+        driver,
+        pipeline: store.pipeline().clone(),
+        recorded,
+    });
     let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
@@ -338,6 +363,7 @@ fn start_components(
                 epoch: session.epoch(),
             },
             on_higher_epoch: on_higher_epoch.clone(),
+            workers,
         },
     );
     let resources = Arc::new(resource_manager.handle());
@@ -464,23 +490,6 @@ async fn follow_decoding(
         }
         if decoded.changed().await.is_err() {
             return std::future::pending().await;
-        }
-    }
-}
-
-/// Removes what former leaders left between the parts of a graph and the graph; tries as long as the term lasts.
-async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-    loop {
-        match store.remove_orphaned_parts().await {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "parts without a graph can't be looked for, this is tried again");
-            }
-            Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = session.over() => return,
         }
     }
 }

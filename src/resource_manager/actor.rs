@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::{Connection, Contact, Core, Effect};
 use super::slot_manager::{Shortage, SlotRequest, Turn};
-use super::{Options, ResourceManagerServices};
+use super::workers::acting::WorkerEvent;
+use super::{Options, ResourceManagerServices, workers};
 use crate::gateway::refusals::{self, Question};
 use crate::gateway::{
     Departure, GatewayError, GatewayResult, JobMasterRegistration, ResourceOverview,
@@ -43,6 +44,7 @@ pub(super) enum Message {
     Declare(ResourceRequirements, Reply<()>),
     DisconnectJobMaster(JobId, Departure, Reply<()>),
     Drain(ResourceId, Reply<()>),
+    DismissWorkers(Reply<()>),
     Overview(Reply<ResourceOverview>),
     Contacts(Reply<Vec<Contact>>),
 }
@@ -69,6 +71,7 @@ enum Called {
         reason: String,
         is_lost: bool,
     },
+    Worker(WorkerEvent),
 }
 
 /// See the module.
@@ -106,6 +109,7 @@ impl Actor {
     }
 
     pub(super) async fn run(mut self) {
+        self.run_effects();
         loop {
             let deadline = self.core.next_deadline();
             let due = async move {
@@ -157,9 +161,17 @@ impl Actor {
                 Ok(to) => self.heartbeat(to, self.core.turn(), true, Some(reply)),
                 Err(error) => answer_to(reply, Err(error)),
             },
+            Message::DismissWorkers(reply) => {
+                self.core.dismiss_workers(now);
+                answer_to(reply, Ok(()));
+            }
             Message::Overview(reply) => {
-                let task_managers = self.core.overview(now, wall_clock_ms());
-                answer_to(reply, Ok(ResourceOverview { task_managers }));
+                let wall_clock_ms = wall_clock_ms();
+                let overview = ResourceOverview {
+                    task_managers: self.core.overview(now, wall_clock_ms),
+                    workers: self.core.workers_overview(now, wall_clock_ms),
+                };
+                answer_to(reply, Ok(overview));
             }
             Message::Contacts(reply) => answer_to(reply, Ok(self.core.contacts(now))),
         }
@@ -218,6 +230,7 @@ impl Actor {
                 reason,
                 is_lost,
             }) => self.core.judged(now, &to, reason, is_lost),
+            Ok(Called::Worker(event)) => self.core.worker_event(now, event),
             Err(error) => tracing::error!(%error, "a call ended without result"),
         }
     }
@@ -257,6 +270,7 @@ impl Actor {
                     reason,
                     question,
                 } => self.judge(to, reason, question),
+                Effect::Worker(effect) => self.act(effect),
                 Effect::Judged { job, verdict } => self.judged(job, verdict),
                 Effect::HigherEpoch(epoch) => (self.services.on_higher_epoch)(epoch),
             }
@@ -314,6 +328,32 @@ impl Actor {
                 answer,
             }
         });
+    }
+
+    fn act(&mut self, effect: workers::core::Effect) {
+        use workers::core::Effect;
+        let Some(acts) = self.services.acts() else {
+            return;
+        };
+        let record = |id: &ResourceId| self.core.worker_record(id);
+        let calls = &mut self.calls;
+        match effect {
+            Effect::Recover(recorded) => {
+                calls.spawn(async move { Called::Worker(acts.recover(recorded).await) })
+            }
+            Effect::Start(id) => {
+                let Some(record) = record(&id) else { return };
+                calls.spawn(async move { Called::Worker(acts.start(id, record).await) })
+            }
+            Effect::Watch(id) => calls.spawn(async move { Called::Worker(acts.watch(id).await) }),
+            Effect::Release(id) => {
+                let Some(record) = record(&id) else { return };
+                calls.spawn(async move { Called::Worker(acts.release(id, record).await) })
+            }
+            Effect::Stop(id) => calls.spawn(async move { Called::Worker(acts.stop(id).await) }),
+            // The core tells it by a heartbeat.
+            Effect::Drain(_) => return,
+        };
     }
 
     fn judge(&mut self, to: Connection, reason: String, question: Question) {

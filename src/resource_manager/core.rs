@@ -16,12 +16,14 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::Options;
+pub use super::effect::{Connection, Contact, Effect};
 use super::fulfilling::Fulfilling;
 use super::job_masters::JobMasters;
 use super::report::{parse_report, slot_outcome};
 use super::slot_manager::{RequestOutcome, Shortage, SlotManager, SlotRequest, SlotsVersion, Turn};
-use crate::gateway::refusals::{Judged, Question, RefusedCalls};
-use crate::gateway::{GatewayError, GatewayResult, Unfulfillable};
+use super::workers::core::Workers;
+use crate::gateway::refusals::{Judged, RefusedCalls};
+use crate::gateway::{GatewayError, GatewayResult};
 
 /// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
@@ -37,83 +39,6 @@ pub struct Term {
     pub epoch: Epoch,
 }
 
-/// A connection to a TaskExecutor: it ends when it registers again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
-    /// Who.
-    pub worker: ResourceId,
-    /// Its registration.
-    pub registration: u64,
-    /// Where it is.
-    pub address: String,
-}
-
-/// How a TaskExecutor is heard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contact {
-    /// Where it is.
-    pub address: String,
-    /// Since its last answer to a heartbeat.
-    pub silent_for: Duration,
-    /// So many calls in a row did not reach it.
-    pub refused: u32,
-}
-
-/// Something to do. What comes of heartbeats and slot requests is told to the core.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Ask for a sign of life and the slots.
-    Heartbeat {
-        /// Whom.
-        to: Connection,
-        /// Tell it with the answer.
-        asked_at: Turn,
-        /// Whether it is to leave.
-        is_draining: bool,
-    },
-    /// Ask for a slot.
-    RequestSlot {
-        /// Whom.
-        to: Connection,
-        /// For what.
-        request: SlotRequest,
-    },
-    /// Ask to free what is not in use.
-    FreeSlots {
-        /// Whom.
-        to: Connection,
-        /// What.
-        allocations: Vec<AllocationId>,
-        /// Why.
-        cause: String,
-    },
-    /// Say that it is no longer registered.
-    Disconnect {
-        /// Whom.
-        to: Connection,
-        /// Why.
-        cause: String,
-    },
-    /// Find out whether it is gone: it refuses calls.
-    Judge {
-        /// Whom.
-        to: Connection,
-        /// How it refused the last one.
-        reason: String,
-        /// By what.
-        question: Question,
-    },
-    /// Tell a job's JobMaster what nobody could ever give to it, or that somebody could.
-    Judged {
-        /// Whose.
-        job: JobId,
-        /// What.
-        verdict: Option<Unfulfillable>,
-    },
-    /// This term is over.
-    HigherEpoch(Epoch),
-}
-
 /// A registered TaskExecutor.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -126,6 +51,8 @@ pub(super) struct Worker {
     pub(super) next_heartbeat: Instant,
     pub(super) refused: RefusedCalls,
     pub(super) is_draining: bool,
+    /// How many outputs it keeps that somebody may still read, once it has said so.
+    pub(super) kept_outputs: Option<u32>,
 }
 
 /// See the module.
@@ -145,6 +72,8 @@ pub struct Core {
     shortages: BTreeMap<JobId, Shortage>,
     /// Whether `shortages` were taken since they last changed.
     shortages_are_taken: bool,
+    /// Those that it starts itself, if it does.
+    pub(super) workers_of_driver: Option<Workers>,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -165,6 +94,7 @@ impl Core {
             job_masters,
             shortages: BTreeMap::new(),
             shortages_are_taken: true,
+            workers_of_driver: None,
             effects: Vec::new(),
         }
     }
@@ -203,7 +133,10 @@ impl Core {
             return;
         };
         let report = match answer {
-            Ok(answer) => answer.slot_report.unwrap_or_default(),
+            Ok(answer) => {
+                worker.kept_outputs = Some(answer.kept_outputs);
+                answer.slot_report.unwrap_or_default()
+            }
             Err(GatewayError::Unreachable { reason, .. }) => {
                 // Whether it is gone is found out, one question at a time.
                 let question = threshold.and_then(|threshold| worker.refused.refused(threshold));
@@ -295,12 +228,18 @@ impl Core {
             .chain(self.fulfilling.next_deadline())
             .chain(self.check_at)
             .chain(self.retry_at)
+            .chain(
+                self.workers_of_driver
+                    .as_ref()
+                    .and_then(Workers::next_deadline),
+            )
             .min()
     }
 
     /// Does what is due.
     pub fn on_time(&mut self, now: Instant) {
         self.beat(now);
+        self.attend_workers(now);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             for request in self.slots.retry() {
@@ -322,6 +261,7 @@ impl Core {
             }
             self.note_shortages();
             self.judge_requirements(now);
+            self.review_workers(now);
             // Of these nothing was heard but that TaskExecutors hold slots for them.
             self.job_masters.follow(now, self.slots.holders());
         }
@@ -383,9 +323,10 @@ impl Core {
         }
     }
 
-    fn lose(&mut self, now: Instant, to: &Connection, cause: &str) {
+    pub(super) fn lose(&mut self, now: Instant, to: &Connection, cause: &str) {
         tracing::warn!(task_manager = %to.worker, address = to.address, cause, "lost task manager");
         self.depart(now, &to.worker);
+        self.worker_gone(now, &to.worker, false);
         self.effects.push(Effect::Disconnect {
             to: to.clone(),
             cause: cause.to_owned(),

@@ -12,6 +12,7 @@ use tanist_proto::resources::WorkerResourceSpec;
 use tokio::time::Instant;
 
 use super::core::{Core, Effect};
+use super::workers::core::Workers;
 use crate::gateway::Unfulfillable;
 
 /// See the module.
@@ -79,7 +80,8 @@ impl Core {
         let registered = self.workers.values().filter(|worker| !worker.is_draining);
         let registered = registered.map(|worker| &worker.spec);
         let departed = self.fulfilling.departed.values().map(|(_, spec)| spec);
-        let mut all: Vec<_> = registered.chain(departed).cloned().collect();
+        let started = self.workers_of_driver.as_ref().map(Workers::spec);
+        let mut all: Vec<_> = registered.chain(departed).chain(started).cloned().collect();
         all.sort_unstable();
         all.dedup();
         all

@@ -40,6 +40,11 @@ impl ResourceManagerHandle {
         self.ask(Message::Contacts).await
     }
 
+    /// The cluster ends: no worker is started any more, and those that there are leave.
+    pub async fn dismiss_workers(&self) -> GatewayResult<()> {
+        self.ask(Message::DismissWorkers).await
+    }
+
     async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
         let gone = || GatewayError::gone("ResourceManager");
         let (reply, answer) = oneshot::channel();

@@ -4,6 +4,8 @@
 //! tell a new term's ResourceManager at registration what is allocated, JobMasters what they need. It does not know what
 //! runs in a slot, and takes none away that is in use.
 //!
+//! Where a driver is configured it starts TaskExecutors as jobs need them, and releases those that idle: [`workers`].
+//!
 //! ```text
 //! TaskExecutor:  unknown --register--> registered --register (higher number)--> registered
 //!                   ^                      | goodbye; no answer for heartbeat.timeout; refused calls
@@ -21,6 +23,8 @@ mod actor;
 mod choosing;
 mod core;
 mod draining;
+pub mod drivers;
+mod effect;
 mod fulfilling;
 mod handle;
 mod job_masters;
@@ -38,6 +42,8 @@ mod slots;
 mod slots_tests;
 #[cfg(test)]
 mod tests;
+mod worker_control;
+pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +57,9 @@ use tokio_util::sync::CancellationToken;
 pub use self::core::{Contact, Term};
 pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
+use self::workers::WorkersServices;
+use self::workers::acting::Acts;
+use self::workers::core::{Starter, Workers};
 use crate::gateway::Connector;
 use crate::gateway::refusals::Refusals;
 
@@ -106,6 +115,34 @@ pub struct ResourceManagerServices {
     pub term: Term,
     /// Ends the term.
     pub on_higher_epoch: OnHigherEpoch,
+    /// Starts TaskExecutors; none: that is somebody else's business.
+    pub workers: Option<WorkersServices>,
+}
+
+impl ResourceManagerServices {
+    /// What decisions about workers are carried out with.
+    fn acts(&self) -> Option<Acts> {
+        let workers = self.workers.as_ref()?;
+        Some(Acts {
+            driver: workers.driver.clone(),
+            pipeline: workers.pipeline.clone(),
+            cluster: self.term.incarnation.clone(),
+            spec: workers.options.spec.clone(),
+        })
+    }
+
+    /// What the ResourceManager begins with, of workers.
+    fn workers(&self, seed: u64) -> Option<Workers> {
+        let workers = self.workers.as_ref()?;
+        let starter = Starter {
+            driver: workers.driver.name(),
+            place: workers.driver.place(),
+            epoch: self.term.epoch.get(),
+            seed,
+        };
+        let (options, recorded) = (workers.options.clone(), workers.recorded.clone());
+        Some(Workers::new(options, starter, recorded))
+    }
 }
 
 impl std::fmt::Debug for ResourceManagerServices {
@@ -130,12 +167,9 @@ impl ResourceManager {
         let (mailbox, messages) = mpsc::channel(actor::MAILBOX);
         let (shortages, followed) = watch::channel(Default::default());
         let cancel = CancellationToken::new();
-        let core = core::Core::new(
-            Instant::now(),
-            options.clone(),
-            services.term.clone(),
-            rand::random(),
-        );
+        let seed = rand::random();
+        let core = core::Core::new(Instant::now(), options.clone(), services.term.clone(), seed)
+            .with_workers(services.workers(seed));
         let actor = actor::Actor::new(options, services, core, messages, shortages, cancel.clone());
         let task = tokio::spawn(actor.run());
         let handle = ResourceManagerHandle::new(mailbox, followed);

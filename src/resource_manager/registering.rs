@@ -58,6 +58,11 @@ impl Core {
             return Ok(Answer::TooLow { highest });
         }
         let report = parse_report(request.slot_report.unwrap_or_default(), true)?;
+        let is_releasing =
+            match self.admit_worker(&worker, &request.worker_of, request.number_of_slots) {
+                Ok(is_releasing) => is_releasing,
+                Err(reason) => return Ok(Answer::Rejection(reason)),
+            };
         self.highest_registrations
             .insert(worker.clone(), sender.registration);
         if let Some(old) = self.workers.get(&worker)
@@ -79,7 +84,7 @@ impl Core {
             .workers
             .get(&worker)
             .is_some_and(|old| old.is_draining && old.location.incarnation == location.incarnation);
-        let is_draining = request.draining || was_draining;
+        let is_draining = request.draining || was_draining || is_releasing;
         self.slots.set_draining(&worker, is_draining);
         self.workers.insert(
             worker,
@@ -90,9 +95,14 @@ impl Core {
                 spec,
                 memory_configuration: request.memory_configuration,
                 last_heartbeat: now,
-                next_heartbeat: now + self.options.heartbeat_interval,
+                // Who is to leave is told so at once.
+                next_heartbeat: match is_releasing {
+                    true => now,
+                    false => now + self.options.heartbeat_interval,
+                },
                 refused: RefusedCalls::default(),
                 is_draining,
+                kept_outputs: None,
             },
         );
         self.changed(now);
@@ -129,6 +139,7 @@ impl Core {
         let worker = self.check_registered(request.sender.as_ref(), &request.resource_id)?;
         tracing::info!(task_manager = %worker, cause = request.cause, "task manager left");
         self.depart(now, &worker);
+        self.worker_gone(now, &worker, true);
         self.changed(now);
         Ok(pb::Ack {})
     }

@@ -282,12 +282,10 @@ impl SlotManager {
         if !self.slots.is_any_free() && !self.jobs.values().any(Job::states_profiles) {
             return Vec::new();
         }
-        let mut order: Vec<(u64, JobId)> =
-            self.jobs.iter().map(|(&id, job)| (job.order, id)).collect();
-        order.sort_unstable();
+        let order = self.in_order();
         let mut requests = Vec::new();
         for bound in [Bound::Minimum, Bound::Maximum] {
-            for &(_, job) in &order {
+            for &job in &order {
                 if bound == Bound::Minimum && self.missing(job) == 0 {
                     continue;
                 }
@@ -319,6 +317,17 @@ impl SlotManager {
             })
         };
         self.jobs.keys().filter_map(shortage).collect()
+    }
+
+    /// What each job lacks without which it can't run, in the order in which jobs are served.
+    pub fn lacking_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+        let lacking = self
+            .in_order()
+            .into_iter()
+            .filter(|job| self.missing(*job) > 0);
+        lacking
+            .map(|job| (job, self.lacking(job, Bound::Minimum)))
+            .collect()
     }
 
     /// How many jobs have stated requirements.
@@ -388,6 +397,12 @@ impl SlotManager {
             let slots = worker.slots();
             slots.map(move |(number, slot)| (id, number, slot.state))
         })
+    }
+
+    fn in_order(&self) -> Vec<JobId> {
+        let mut order: Vec<_> = self.jobs.iter().map(|(&id, job)| (job.order, id)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, id)| id).collect()
     }
 
     /// How many slots a job lacks without which it can't run. Asked of every job again and again.

@@ -116,7 +116,10 @@ impl TaskExecutorGateway for ScriptedTaskExecutor {
         _request: pb::HeartbeatFromResourceManagerRequest,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         let slot_report = Some(self.report());
-        Ok(pb::HeartbeatFromResourceManagerResponse { slot_report })
+        Ok(pb::HeartbeatFromResourceManagerResponse {
+            slot_report,
+            kept_outputs: 0,
+        })
     }
 
     async fn disconnect_resource_manager(
@@ -196,6 +199,7 @@ fn start_with(refusals: Arc<dyn Refusals>) -> Cluster {
             epoch: Epoch::new(5),
         },
         on_higher_epoch: Arc::new(move |epoch| sender.try_send(epoch).expect("there is room")),
+        workers: None,
     };
     Cluster {
         connector,

@@ -53,7 +53,7 @@ pub(super) async fn task_managers(
 ) -> Result<(HeaderMap, Json<TaskManagers>), RestError> {
     let list = task_manager_list(&context, &parameters).await?;
     let headers = position_headers(list.as_of);
-    Ok((headers, Json(TaskManagers::new(&list.task_managers))))
+    Ok((headers, Json(TaskManagers::new(&list))))
 }
 
 pub(super) async fn task_manager(

@@ -20,7 +20,7 @@ use super::graphs::{GraphFetches, GraphKey};
 use super::launcher::{RunningTask, TaskStart, TaskStatus};
 use super::superseding::PAUSE;
 use super::together::{Together, metrics_of};
-use super::{Fatal, Options, TaskExecutorServices};
+use super::{Fatal, Options, Presence, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
@@ -96,6 +96,7 @@ pub(super) struct Channels {
     pub(super) mailbox: mpsc::Sender<Message>,
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
+    pub(super) presence: watch::Sender<Presence>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -146,7 +147,9 @@ impl Actor {
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
             self.core.review_doubts(Instant::now());
-            self.core.review_draining(*kept_outputs.borrow_and_update());
+            let kept = *kept_outputs.borrow_and_update();
+            self.core.review_draining(kept);
+            self.core.presence(kept).tell(&self.channels.presence);
             self.run_effects();
             let deadline = self.core.next_deadline();
             let cancel = self.channels.cancel.clone();
@@ -217,7 +220,12 @@ impl Actor {
                 answer(reply, core.acknowledge_executions(now, &request));
             }
             Request::ResourceManagerHeartbeat(request, reply) => {
-                answer(reply, core.heartbeat_from_resource_manager(now, &request));
+                let kept = *self.services.launcher.kept_outputs().borrow();
+                let kept = u32::try_from(kept).unwrap_or(u32::MAX);
+                answer(
+                    reply,
+                    core.heartbeat_from_resource_manager(now, &request, kept),
+                );
             }
             Request::JobMasterHeartbeat(request, reply) => {
                 let job = request

@@ -4,8 +4,8 @@
 //! The ResourceManager's heartbeats say that it is to drain. From then on it knows that itself, and says so wherever it
 //! registers: a change of leader changes nothing about it.
 
-use super::Fatal;
 use super::core::{Core, Effect};
+use super::{Fatal, Presence};
 
 impl Core {
     /// Takes no slots from here on.
@@ -20,12 +20,23 @@ impl Core {
         self.is_draining
     }
 
+    /// Whether it is led, and whether anybody would miss it.
+    pub(super) fn presence(&self, kept_outputs: usize) -> Presence {
+        Presence {
+            is_registered: self.resource_manager.is_registered(),
+            is_unused: self.is_unused(kept_outputs),
+        }
+    }
+
+    fn is_unused(&self, kept_outputs: usize) -> bool {
+        let is_unused = |known: &super::job::Job| known.executions.is_empty();
+        kept_outputs == 0 && self.slots.is_free() && self.jobs.values().all(is_unused)
+    }
+
     /// Leaves if it drains, no job has a slot here, every end is acknowledged, and no output is kept.
     pub fn review_draining(&mut self, kept_outputs: usize) {
-        let is_unused = |known: &super::job::Job| known.executions.is_empty();
         let may_leave = self.is_draining && !self.is_stopping && !self.has_left;
-        let is_unread = kept_outputs > 0;
-        if may_leave && !is_unread && self.slots.is_free() && self.jobs.values().all(is_unused) {
+        if may_leave && self.is_unused(kept_outputs) {
             self.has_left = true;
             self.effects.push(Effect::Fatal(Fatal::Drained));
         }

@@ -138,6 +138,23 @@ pub struct TaskExecutorDescription {
     pub version: String,
     /// The version of what it says to others.
     pub protocol_version: u32,
+    /// The incarnation of the cluster whose driver started it; empty: no driver did.
+    pub worker_of: String,
+}
+
+/// Whether a TaskExecutor is led, and whether anybody would miss it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Presence {
+    /// It is registered at a ResourceManager, from which it has heard in time.
+    pub is_registered: bool,
+    /// No slot of it is in use, every end is acknowledged, and it keeps no output.
+    pub is_unused: bool,
+}
+
+impl Presence {
+    fn tell(self, followers: &watch::Sender<Presence>) {
+        followers.send_if_modified(|known| std::mem::replace(known, self) != self);
+    }
 }
 
 /// Why a TaskExecutor can't go on, for good.
@@ -188,6 +205,7 @@ pub struct TaskExecutorServices {
 pub struct TaskExecutor {
     handle: TaskExecutorHandle,
     fatal: watch::Receiver<Option<Fatal>>,
+    presence: watch::Receiver<Presence>,
     _cancel_on_drop: tokio_util::sync::DropGuard,
     task: JoinHandle<()>,
 }
@@ -197,6 +215,7 @@ impl TaskExecutor {
     pub fn start(options: Options, services: TaskExecutorServices) -> TaskExecutor {
         let (mailbox, messages) = mpsc::channel(actor::MAILBOX);
         let (fatal_sender, fatal) = watch::channel(None);
+        let (presence_sender, presence) = watch::channel(Presence::default());
         let cancel = CancellationToken::new();
         let core = core::Core::new(
             Instant::now(),
@@ -209,6 +228,7 @@ impl TaskExecutor {
             mailbox: mailbox.clone(),
             messages,
             fatal: fatal_sender,
+            presence: presence_sender,
             cancel: cancel.clone(),
         };
         let task = tokio::spawn(actor::Actor::new(options, services, core, channels).run());
@@ -216,6 +236,7 @@ impl TaskExecutor {
         TaskExecutor {
             handle,
             fatal,
+            presence,
             _cancel_on_drop: cancel.drop_guard(),
             task,
         }
@@ -224,6 +245,11 @@ impl TaskExecutor {
     /// A handle to it.
     pub fn handle(&self) -> TaskExecutorHandle {
         self.handle.clone()
+    }
+
+    /// Follows whether it is led and used.
+    pub fn presence(&self) -> watch::Receiver<Presence> {
+        self.presence.clone()
     }
 
     /// Waits until it can't go on, for good: gives the cause. Never, otherwise.

@@ -141,6 +141,7 @@ impl Core {
             cluster_id: of.cluster_id.clone(),
             memory_configuration: Some(of.memory_configuration),
             draining: self.is_draining,
+            worker_of: of.worker_of.clone(),
         })
     }
 

@@ -207,13 +207,17 @@ impl Core {
         &mut self,
         now: Instant,
         request: &pb::HeartbeatFromResourceManagerRequest,
+        kept_outputs: u32,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
         if request.draining {
             self.drain();
         }
         let slot_report = Some(self.slots.report());
-        Ok(pb::HeartbeatFromResourceManagerResponse { slot_report })
+        Ok(pb::HeartbeatFromResourceManagerResponse {
+            slot_report,
+            kept_outputs,
+        })
     }
 
     /// A JobMaster asks for a sign of life. The answer names everything of the job, final states that it has not

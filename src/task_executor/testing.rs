@@ -332,5 +332,6 @@ pub fn description() -> TaskExecutorDescription {
         cluster_id: "test".to_owned(),
         version: "0.1.0".to_owned(),
         protocol_version: tanist_proto::PROTOCOL_VERSION,
+        worker_of: String::new(),
     }
 }

@@ -172,6 +172,7 @@ impl Cluster {
                 epoch: Epoch::new(epoch),
             },
             on_higher_epoch: Arc::new(|_| {}),
+            workers: None,
         };
         let manager = ResourceManager::start(resource_manager::Options::default(), services);
         let job_master = Arc::new(TakingJobMaster {
@@ -217,6 +218,7 @@ impl Cluster {
                 cluster_id: "test".to_owned(),
                 version: String::new(),
                 protocol_version: tanist_proto::PROTOCOL_VERSION,
+                worker_of: String::new(),
             },
             first_registration: task_executor::first_registration(),
         };

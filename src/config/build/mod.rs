@@ -5,6 +5,7 @@
 
 mod ha;
 mod task_manager;
+mod workers;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -269,6 +270,7 @@ impl Builder<'_> {
             cpu: self.cpu(),
             memory: self.memory(),
             external_resources: self.external_resources(),
+            worker_of: self.values.find(&TM_WORKER_OF),
             registration_timeout: self.positive(&TM_REGISTRATION_TIMEOUT),
             slot_timeout: self.positive(&TM_SLOT_TIMEOUT),
             failover_timeout: self.positive(&TM_FAILOVER_TIMEOUT),
@@ -357,6 +359,7 @@ impl Builder<'_> {
             job_timeout,
             slot_request_timeout: self.positive(&SLOT_REQUEST_TIMEOUT),
             slot_idle_timeout: self.positive(&SLOT_IDLE_TIMEOUT),
+            workers: self.workers(),
         }
     }
 
@@ -457,27 +460,21 @@ impl Builder<'_> {
     }
 
     fn process(&mut self) -> ProcessOptions {
-        let tmp_dir = || {
-            self.facts
-                .tmp_dir
-                .clone()
-                .unwrap_or_else(|| PathBuf::from("/tmp"))
-        };
-        let tmp_dirs = self
-            .values
-            .find(&TMP_DIRS)
-            .unwrap_or_else(|| vec![tmp_dir()]);
-        let first = || {
-            tmp_dirs
-                .first()
-                .cloned()
-                .unwrap_or_else(tmp_dir)
-                .join("tanist")
-        };
         ProcessOptions {
-            working_dir: self.values.find(&WORKING_DIR).unwrap_or_else(first),
+            working_dir: self.working_dir(),
             shutdown_timeout: self.positive(&SHUTDOWN_TIMEOUT),
-            tmp_dirs,
+            tmp_dirs: self.tmp_dirs(),
         }
+    }
+
+    fn tmp_dirs(&self) -> Vec<PathBuf> {
+        let tmp_dir = self.facts.tmp_dir.clone();
+        let default = || vec![tmp_dir.unwrap_or_else(|| PathBuf::from("/tmp"))];
+        self.values.find(&TMP_DIRS).unwrap_or_else(default)
+    }
+
+    fn working_dir(&self) -> PathBuf {
+        let first = || self.tmp_dirs().swap_remove(0).join("tanist");
+        self.values.find(&WORKING_DIR).unwrap_or_else(first)
     }
 }

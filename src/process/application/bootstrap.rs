@@ -22,6 +22,7 @@ use super::end;
 use super::record::{ApplicationRecord, ApplicationStatus, Standing};
 use super::setup::{ApplicationSetup, Ending};
 use crate::gateway::DispatcherGateway;
+use crate::resource_manager::ResourceManagerHandle;
 use crate::telemetry::ExitCode;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -33,6 +34,7 @@ pub(in crate::process) struct ApplicationTerm {
     pub setup: ApplicationSetup,
     pub cluster_id: Name,
     pub dispatcher: Arc<dyn DispatcherGateway>,
+    pub resources: ResourceManagerHandle,
     pub pipeline: CommitPipeline,
     pub store: Arc<dyn CoordinationStore>,
     pub ending: Ending,

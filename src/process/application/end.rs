@@ -24,7 +24,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many records are read at once.
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
-const REMOVED: [Kind; 2] = [Kind::Results, Kind::History];
+/// A worker that is left ends when it finds no record of itself.
+const REMOVED: [Kind; 3] = [Kind::Results, Kind::Workers, Kind::History];
 
 pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRecord) {
     end_jobs(term).await;
@@ -68,6 +69,9 @@ async fn end_jobs(term: &ApplicationTerm) {
 
 /// Tells TaskManagers to leave until none is registered, up to a bound.
 async fn dismiss_task_managers(term: &ApplicationTerm) {
+    if let Err(error) = term.resources.dismiss_workers().await {
+        debug!(%error, "no driver is asked to stop its TaskManagers");
+    }
     let deadline = Instant::now() + LEAVE_TIMEOUT;
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     loop {

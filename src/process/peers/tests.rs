@@ -63,6 +63,7 @@ async fn start_with(memory: &MemoryCluster, name: &str, options: ClusterOptions)
         sinks: Sinks::files(),
         blobs: ServedBlobs::new(format!("{name}:2")),
         application: None,
+        driver: None,
         peers: Some(settings::peers(&options, listener)),
         options,
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tanist_ha::clock::Clock;
 use tanist_ha::election::core::Timing;
-use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, Leadership, ProcessId};
+use tanist_ha::election::{ElectionDriver, ElectionOptions, LeaderElection, ProcessId};
 use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
@@ -19,10 +19,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use super::election::StoppableElection;
+use super::election::{StoppableElection, note_grants};
 use super::executor::ObservedExecutor;
 pub use super::graphs::{graph, graph_of_regions};
-use super::history::{AttemptKey, Event, Stored};
+use super::history::{AttemptKey, Stored};
 use super::invariants;
 use super::sinks::{recorded_sinks, sinks_of};
 use super::store::ObservedStore;
@@ -37,6 +37,7 @@ use crate::process::ha::HaServices;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
 use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
+use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::task_executor::{TaskExecutor, TaskExecutorDescription, first_registration};
 use crate::telemetry::ExitCode;
 
@@ -66,6 +67,8 @@ pub struct TestCluster {
     pub world: World,
     pub memory: MemoryCluster,
     pub client: Client,
+    /// Of JobManagers that are started from here on; TaskManagers are then its workers.
+    pub driver: Option<Arc<dyn ResourceManagerDriver>>,
     options: Arc<ClusterOptions>,
     connector: LocalConnector,
     sinks: Sinks,
@@ -108,6 +111,7 @@ impl TestCluster {
             world,
             memory,
             client,
+            driver: None,
             options: Arc::new(configuration.options().clone()),
             connector,
             sinks,
@@ -159,6 +163,7 @@ impl TestCluster {
             peers: None,
             blobs: blobs.clone(),
             application: None,
+            driver: self.driver.clone(),
         });
         self.connector.put_blobs(&blob_address, Arc::new(blobs));
         self.connector
@@ -281,6 +286,7 @@ impl TestCluster {
         };
         let description = TaskExecutorDescription {
             protocol_version,
+            worker_of: self.driver.iter().map(|it| it.name()).collect(),
             ..describe(location, &self.options).expect("the memory adds up")
         };
         let process = ProcessId::new(name);
@@ -475,19 +481,6 @@ impl TestCluster {
     pub fn check(&self) {
         let broken = invariants::broken(&self.world.events());
         assert!(broken.is_empty(), "{broken:#?}\n{:#?}", self.world.events());
-    }
-}
-
-async fn note_grants(mut told: watch::Receiver<Leadership>, world: World, life: String) {
-    loop {
-        if let Leadership::Granted(session) = &*told.borrow_and_update() {
-            let epoch = session.epoch().get();
-            let life = life.clone();
-            world.note(Event::Granted { life, epoch });
-        }
-        if told.changed().await.is_err() {
-            return;
-        }
     }
 }
 

@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use tanist_ha::Result;
 use tanist_ha::election::{
     Attempt, ElectionDriver, ElectionView, EpochRecord, EpochToken, LeaderInformation, LeaderKey,
-    Member, ProcessId, SessionState,
+    Leadership, Member, ProcessId, SessionState,
 };
 use tanist_ha::memory::MemoryElection;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::history::Event;
 use super::world::World;
 
 #[derive(Debug)]
@@ -134,5 +135,19 @@ impl ElectionDriver for StoppableElection {
 
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+/// Notes every grant of a life's election.
+pub async fn note_grants(mut told: watch::Receiver<Leadership>, world: World, life: String) {
+    loop {
+        if let Leadership::Granted(session) = &*told.borrow_and_update() {
+            let epoch = session.epoch().get();
+            let life = life.clone();
+            world.note(Event::Granted { life, epoch });
+        }
+        if told.changed().await.is_err() {
+            return;
+        }
     }
 }

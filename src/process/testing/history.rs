@@ -88,9 +88,12 @@ impl Record {
                 let result = pb::JobResult::decode(bytes).expect("a result");
                 Record::Result(job, Box::new(result))
             }
-            Kind::Parts | Kind::Checkpoints | Kind::Doomed | Kind::History | Kind::Applications => {
-                Record::Other
-            }
+            Kind::Parts
+            | Kind::Checkpoints
+            | Kind::Doomed
+            | Kind::History
+            | Kind::Applications
+            | Kind::Workers => Record::Other,
         }
     }
 }
@@ -122,7 +125,8 @@ impl Stored {
                     | Kind::Checkpoints
                     | Kind::Doomed
                     | Kind::History
-                    | Kind::Applications,
+                    | Kind::Applications
+                    | Kind::Workers,
                     _,
                 )
                 | Record::Other => {}

@@ -13,3 +13,4 @@ mod random;
 mod registrations;
 mod standby;
 mod task_managers;
+mod workers;

@@ -198,6 +198,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             epoch,
         },
         on_higher_epoch: Arc::new(|epoch| panic!("nobody is in epoch {epoch}")),
+        workers: None,
     };
     let manager = ResourceManager::start(options, services);
     let resources = manager.handle();

@@ -13,6 +13,8 @@ pub struct Overview {
     pub taskmanagers: u32,
     /// None is ever blocked.
     pub taskmanagers_blocked: u32,
+    /// Those that a driver starts and that have not registered.
+    pub taskmanagers_pending: usize,
     /// Their slots.
     pub slots_total: u32,
     /// Those that no job has.
@@ -39,6 +41,7 @@ impl Overview {
         Overview {
             taskmanagers: overview.task_managers,
             taskmanagers_blocked: 0,
+            taskmanagers_pending: overview.workers.as_ref().map_or(0, |it| it.pending.len()),
             slots_total: overview.slots_total,
             slots_available: overview.slots_available,
             slots_free_and_blocked: 0,

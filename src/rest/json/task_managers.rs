@@ -7,20 +7,62 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tanist_proto::resources::Resources;
-use tanist_proto::v1::{ResourceProfile, TaskManagerInfo};
+use tanist_proto::v1::{ListTaskManagersResponse, ResourceProfile, TaskManagerInfo};
+
+use super::time;
 
 /// `/taskmanagers`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskManagers {
     /// Those that are registered.
     pub taskmanagers: Vec<TaskManager>,
+    /// Those that are expected to register; only where a driver starts TaskManagers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starting: Option<Starting>,
+}
+
+/// What a driver that starts TaskManagers is at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Starting {
+    /// Those that have not registered.
+    pub pending: Vec<PendingTaskManager>,
+    /// Starts that failed since the leader leads.
+    pub failures: u64,
+    /// What is under way, and what keeps more from being started, for people.
+    pub text: String,
+}
+
+/// A TaskManager that is expected to register.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PendingTaskManager {
+    /// Its resource id.
+    pub id: String,
+    /// The slots that it is to have.
+    pub slots: u32,
+    /// Since when it is asked for: milliseconds since 1970; -1: not known.
+    pub since: i64,
 }
 
 impl TaskManagers {
-    /// These TaskManagers.
-    pub fn new(task_managers: &[TaskManagerInfo]) -> TaskManagers {
+    /// As the leader says.
+    pub fn new(list: &ListTaskManagersResponse) -> TaskManagers {
+        let starting = list.workers.as_ref().map(|workers| {
+            let pending = workers.pending.iter().map(|worker| PendingTaskManager {
+                id: worker.resource_id.clone(),
+                slots: worker.slots,
+                since: time(worker.requested_at_ms),
+            });
+            Starting {
+                pending: pending.collect(),
+                failures: workers.start_failures,
+                text: workers.text.clone(),
+            }
+        });
         TaskManagers {
-            taskmanagers: task_managers.iter().map(TaskManager::new).collect(),
+            taskmanagers: list.task_managers.iter().map(TaskManager::new).collect(),
+            starting,
         }
     }
 }

@@ -342,7 +342,29 @@ fn a_task_manager_has_flinks_fields() {
         },
         "blocked": false
     }]});
-    assert_eq!(to_json(TaskManagers::new(&[info])), expected);
+    let list = pb::ListTaskManagersResponse {
+        task_managers: vec![info],
+        ..pb::ListTaskManagersResponse::default()
+    };
+    assert_eq!(to_json(TaskManagers::new(&list)), expected);
+    let pending = pb::PendingWorker {
+        resource_id: "worker-1".to_owned(),
+        slots: 2,
+        requested_at_ms: 7,
+    };
+    let list = pb::ListTaskManagersResponse {
+        workers: Some(pb::WorkersInfo {
+            pending: vec![pending],
+            start_failures: 3,
+            text: "1 TaskManager is being started".to_owned(),
+        }),
+        ..pb::ListTaskManagersResponse::default()
+    };
+    let expected = json!({"taskmanagers": [], "starting": {
+        "pending": [{"id": "worker-1", "slots": 2, "since": 7}],
+        "failures": 3, "text": "1 TaskManager is being started"
+    }});
+    assert_eq!(to_json(TaskManagers::new(&list)), expected);
 }
 
 #[test]
@@ -355,10 +377,10 @@ fn the_cluster_has_flinks_fields() {
         jobs_finished: 4,
         jobs_cancelled: 5,
         jobs_failed: 6,
-        as_of: None,
+        ..pb::ClusterOverview::default()
     };
     let expected = json!({
-        "taskmanagers": 2, "taskmanagers-blocked": 0, "slots-total": 8, "slots-available": 3,
+        "taskmanagers": 2, "taskmanagers-blocked": 0, "taskmanagers-pending": 0, "slots-total": 8, "slots-available": 3,
         "slots-free-and-blocked": 0, "jobs-running": 1, "jobs-finished": 4, "jobs-cancelled": 5,
         "jobs-failed": 6, "flink-version": env!("CARGO_PKG_VERSION"),
         "flink-commit": env!("TANIST_BUILD_REVISION")

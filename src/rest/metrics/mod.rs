@@ -294,6 +294,19 @@ fn leader(out: &mut Exposition, cluster: &pb::ClusterOverview) {
     for (name, help, value) in gauges {
         out.single(name, Kind::Gauge, help, f64::from(value));
     }
+    if let Some(workers) = &cluster.workers {
+        let help = "TaskManagers that were asked for and have not registered";
+        let pending = number(workers.pending.len() as u64);
+        out.single("tanist_task_managers_pending", Kind::Gauge, help, pending);
+        let help = "TaskManagers whose start failed in this term";
+        let failures = number(workers.start_failures);
+        out.single(
+            "tanist_task_manager_start_failures_total",
+            Kind::Counter,
+            help,
+            failures,
+        );
+    }
     if let Some(as_of) = cluster.as_of {
         let help = "The number of the last transaction that the leader committed";
         out.single("tanist_change", Kind::Gauge, help, number(as_of.change));

@@ -135,6 +135,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         Ok(pb::ListTaskManagersResponse {
             task_managers: self.task_managers.clone(),
             as_of: Some(AS_OF),
+            workers: None,
         })
     }
 

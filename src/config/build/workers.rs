@@ -1,0 +1,50 @@
+//! Builds what concerns TaskManagers that a driver starts.
+
+use super::super::options::WorkerOptions;
+use super::super::table::*;
+use super::super::value::WorkerDriver;
+use super::Builder;
+
+impl Builder<'_> {
+    pub(super) fn workers(&mut self) -> WorkerOptions {
+        let driver = self.values.get(&RM_DRIVER);
+        let max_failure_rate = self.values.get(&RM_MAX_FAILURE_RATE);
+        self.require(max_failure_rate > 0.0, &[RM_MAX_FAILURE_RATE.name], || {
+            "must be above zero".to_owned()
+        });
+        let (min_slots, max_slots) = (self.values.get(&SLOTS_MIN), self.values.get(&SLOTS_MAX));
+        let keys = [SLOTS_MIN.name, SLOTS_MAX.name];
+        self.require(min_slots <= max_slots, &keys, || {
+            format!(
+                "the minimum must not be above the maximum: write `{}: {min_slots}` or more",
+                keys[1]
+            )
+        });
+        if driver == WorkerDriver::LocalProcess {
+            let ports = [
+                (TM_PORT.name, self.values.get(&TM_PORT)),
+                (TM_DATA_PORT.name, self.values.get(&TM_DATA_PORT)),
+            ];
+            for (key, ports) in ports {
+                if ports.is_one_fixed() {
+                    self.warnings.push(format!(
+                        "{}, but all TaskManagers that the driver starts are on one host: only one of them can have it",
+                        self.values.describe(key)
+                    ));
+                }
+            }
+        }
+        let log_dir = self.values.find(&RM_LOG_DIR);
+        WorkerOptions {
+            driver,
+            log_dir: log_dir.unwrap_or_else(|| self.working_dir().join("workers")),
+            idle_timeout: self.positive(&RM_IDLE_TIMEOUT),
+            registration_timeout: self.positive(&RM_REGISTRATION_TIMEOUT),
+            max_failure_rate,
+            retry_interval: self.positive(&RM_RETRY_INTERVAL),
+            min_slots,
+            max_slots,
+            redundant: self.values.get(&REDUNDANT_TMS),
+        }
+    }
+}

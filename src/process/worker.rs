@@ -1,0 +1,189 @@
+//! What a TaskManager that a driver has started watches besides: whether it is still wanted.
+//!
+//! It ends when the store, of the cluster that it was started for, has no record of it: it was to be stopped and nobody could,
+//! or a leader that was deposed started it too late. And it ends when it has been without a leader for
+//! `job-manager-failover-timeout` and either nothing of it is in use, or the store has not answered for as long: its cluster
+//! is gone, and nobody else would end it. Time in which this process stood still itself counts for nothing.
+
+use std::time::Duration;
+
+use tanist_ha::Result;
+use tanist_ha::jobs::store::RecordStore;
+use tanist_proto::id::ResourceId;
+use tokio::sync::watch;
+use tracing::{debug, info};
+
+use super::ha;
+use crate::config::{BackendOptions, HaOptions};
+use crate::resource_manager::workers::record_key;
+use crate::task_executor::Presence;
+
+/// How often it is looked whether anybody leads it.
+const TICK: Duration = Duration::from_secs(1);
+/// In how many ticks the store is asked once.
+const TICKS_OF_A_QUESTION: u32 = 5;
+
+/// What is watched, and by what.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// This TaskManager.
+    pub worker: ResourceId,
+    /// The cluster that it was started for.
+    pub cluster: String,
+    /// Its store.
+    pub ha: HaOptions,
+    /// `job-manager-failover-timeout`.
+    pub failover_timeout: Duration,
+}
+
+/// What the store says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Recorded,
+    /// Nobody wants it.
+    Absent,
+    /// Another cluster has taken the place of its own.
+    OtherCluster,
+    /// It can't be asked.
+    NoAnswer,
+}
+
+/// Completes when the worker is not wanted any more: says why.
+pub(super) async fn until_unwanted(
+    wanted: Wanted,
+    mut presence: watch::Receiver<Presence>,
+) -> String {
+    let mut asking = Asking::default();
+    let mut alone = Alone::default();
+    let mut ticks = 0;
+    loop {
+        if ticks % TICKS_OF_A_QUESTION == 0 {
+            match asking.ask(&wanted).await {
+                Standing::Recorded => alone.answered(),
+                Standing::NoAnswer => {}
+                Standing::Absent => {
+                    return "nobody has a record of this worker any more".to_owned();
+                }
+                Standing::OtherCluster => {
+                    return "another cluster has taken the place of the one that it was started for"
+                        .to_owned();
+                }
+            }
+        }
+        ticks += 1;
+        tokio::time::sleep(TICK).await;
+        if let Some(cause) = alone.tick(*presence.borrow_and_update(), wanted.failover_timeout) {
+            return cause;
+        }
+    }
+}
+
+/// For how long nobody was there, in ticks that this process had.
+#[derive(Debug, Default)]
+struct Alone {
+    without_leader: Duration,
+    without_store: Duration,
+}
+
+impl Alone {
+    fn answered(&mut self) {
+        self.without_store = Duration::ZERO;
+    }
+
+    fn tick(&mut self, presence: Presence, timeout: Duration) -> Option<String> {
+        self.without_store += TICK;
+        self.without_leader = match presence.is_registered {
+            true => Duration::ZERO,
+            false => self.without_leader + TICK,
+        };
+        if self.without_leader < timeout {
+            return None;
+        }
+        if presence.is_unused {
+            return Some(format!(
+                "nothing of it is in use, and for {timeout:?} nobody has led it"
+            ));
+        }
+        (self.without_store >= timeout)
+            .then(|| format!("for {timeout:?} neither a leader nor the store was there"))
+    }
+}
+
+/// The store, opened when it is first there.
+#[derive(Debug, Default)]
+struct Asking {
+    opened: Option<RecordStore>,
+}
+
+impl Asking {
+    async fn ask(&mut self, wanted: &Wanted) -> Standing {
+        if let BackendOptions::Embedded(embedded) = &wanted.ha.backend {
+            let directory = embedded.directory.join(wanted.ha.cluster_id.as_str());
+            // What was removed would still answer whoever has it open, and be made anew by whoever opens it.
+            if !directory.exists() {
+                return Standing::NoAnswer;
+            }
+        }
+        match self.try_to_ask(wanted).await {
+            Ok(standing) => standing,
+            Err(error) => {
+                debug!(%error, "whether this worker is wanted can't be asked at present");
+                Standing::NoAnswer
+            }
+        }
+    }
+
+    async fn try_to_ask(&mut self, wanted: &Wanted) -> Result<Standing> {
+        let records = match &mut self.opened {
+            Some(records) => records,
+            none => none.insert(ha::open_records(&wanted.ha).await?),
+        };
+        let store = records.coordination_store();
+        let record = store.get(&[record_key(&wanted.worker)]).await?;
+        // After the record: what is missing counts only in a store that is still the same cluster's.
+        let Some((epoch, _, incarnation)) = store.guard().await?.epoch else {
+            return Ok(Standing::NoAnswer);
+        };
+        if incarnation.as_str() != wanted.cluster {
+            info!(%incarnation, "the store is another cluster's");
+            return Ok(Standing::OtherCluster);
+        }
+        if record.into_iter().flatten().next().is_some() {
+            return Ok(Standing::Recorded);
+        }
+        info!(worker = %wanted.worker, %epoch, "the store has no record of this worker");
+        Ok(Standing::Absent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(3);
+
+    fn ticks(alone: &mut Alone, presence: Presence, count: usize) -> Vec<bool> {
+        let tick = |_| alone.tick(presence, TIMEOUT).is_some();
+        (0..count).map(tick).collect()
+    }
+
+    #[test]
+    fn without_a_leader_it_ends_when_it_is_unused_or_the_store_is_away_as_well() {
+        let presence = |is_registered, is_unused| Presence {
+            is_registered,
+            is_unused,
+        };
+        let mut alone = Alone::default();
+        assert_eq!(ticks(&mut alone, presence(true, true), 9), [false; 9]);
+        let unused = ticks(&mut alone, presence(false, true), 3);
+        assert_eq!(unused, [false, false, true]);
+
+        let mut alone = Alone::default();
+        assert_eq!(ticks(&mut alone, presence(false, false), 2), [false; 2]);
+        alone.answered();
+        // Somebody's tasks run, and the store says that nobody else runs them.
+        assert_eq!(ticks(&mut alone, presence(false, false), 2), [false; 2]);
+        assert_eq!(ticks(&mut alone, presence(false, false), 1), [true]);
+        assert_eq!(ticks(&mut alone, presence(true, false), 9), [false; 9]);
+    }
+}

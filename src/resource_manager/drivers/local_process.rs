@@ -1,0 +1,380 @@
+//! Workers that are processes of this host: `taskmanager` of this very program, started with this process's configuration.
+//!
+//! - The JobManager that leads starts them and is their parent, but not their keeper: they are in process groups of their own,
+//!   write to files, and nothing ends them when it ends. Whoever leads next finds them by their command lines.
+//! - A worker watches by itself whether somebody still has a record of it (`process/worker.rs`): that, and not this driver,
+//!   keeps one from staying that a deposed leader started late, or that was left by a cluster that is gone.
+//!
+//! Not here: whom to start and to stop, and what of that is persisted.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::process::Signal;
+use tanist_ha::election::ClusterIncarnation;
+use tanist_proto::id::ResourceId;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use super::super::workers::{
+    DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest,
+};
+use super::processes::{self, CLUSTER_ARGUMENT, ID_ARGUMENT, WorkerProcess};
+
+/// This very program, also when its file was replaced meanwhile.
+const PROGRAM: &str = "/proc/self/exe";
+/// So many logs are kept.
+const KEPT_LOGS: usize = 50;
+/// So much of a log is read for its last line.
+const TAIL: u64 = 4096;
+const LOG_SUFFIX: &str = ".log";
+
+/// How workers are started here.
+#[derive(Debug, Clone)]
+pub struct LocalProcessOptions {
+    /// What process listings call them.
+    pub name: String,
+    /// The configuration of this process, as environment variables.
+    pub environment: Vec<(String, String)>,
+    /// Where their logs are kept.
+    pub log_dir: PathBuf,
+    /// How long one may take to end in order before it is killed.
+    pub stop_timeout: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct LocalProcessDriver {
+    options: LocalProcessOptions,
+    /// How those that this process started have ended, once they have.
+    children: Mutex<BTreeMap<ResourceId, watch::Receiver<Option<String>>>>,
+}
+
+impl LocalProcessDriver {
+    /// Starts nothing yet.
+    pub fn new(options: LocalProcessOptions) -> LocalProcessDriver {
+        LocalProcessDriver {
+            options,
+            children: Mutex::default(),
+        }
+    }
+
+    fn spawn(&self, request: &WorkerRequest) -> io::Result<Child> {
+        fs::create_dir_all(&self.options.log_dir)?;
+        prune_logs(&self.options.log_dir);
+        let path = self.log_path(&request.worker);
+        let log = File::options().create(true).append(true).open(path)?;
+        let mut command = std::process::Command::new(PROGRAM);
+        command
+            .arg0(&self.options.name)
+            .arg("taskmanager")
+            .args(["-D", &format!("{ID_ARGUMENT}{}", request.worker)])
+            .args(["-D", &format!("{CLUSTER_ARGUMENT}{}", request.cluster)])
+            .arg("-D")
+            .arg(format!(
+                "taskmanager.numberOfTaskSlots={}",
+                request.spec.slots()
+            ))
+            // What a file says is part of what this process is configured with.
+            .env_remove("TANIST_CONF_DIR")
+            .envs(self.options.environment.iter().cloned())
+            // Whoever interrupts the JobManager from a terminal means that process alone.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
+        Command::from(command).kill_on_drop(false).spawn()
+    }
+
+    fn log_path(&self, worker: &ResourceId) -> PathBuf {
+        self.options.log_dir.join(format!("{worker}{LOG_SUFFIX}"))
+    }
+
+    fn child(&self, worker: &ResourceId) -> Option<watch::Receiver<Option<String>>> {
+        let children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.get(worker).cloned()
+    }
+}
+
+async fn find(worker: &ResourceId) -> Result<Option<WorkerProcess>, DriverError> {
+    let id = worker.to_string();
+    look(move || WorkerProcess::find(&id)).await
+}
+
+/// Looks through all processes, elsewhere than where actors run.
+async fn look<T: Send + 'static>(
+    at: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, DriverError> {
+    let looked = tokio::task::spawn_blocking(at)
+        .await
+        .map_err(io::Error::other);
+    looked.flatten().map_err(|error| {
+        DriverError::new(format!("the processes of this host can't be seen: {error}"))
+    })
+}
+
+#[async_trait]
+impl ResourceManagerDriver for LocalProcessDriver {
+    fn name(&self) -> &'static str {
+        "local-process"
+    }
+
+    fn place(&self) -> String {
+        Place::own().to_string()
+    }
+
+    async fn start_worker(&self, request: &WorkerRequest) -> Result<(), DriverError> {
+        let worker = &request.worker;
+        if find(worker).await?.is_some() {
+            return Ok(());
+        }
+        let mut child = self
+            .spawn(request)
+            .map_err(|error| DriverError::new(format!("its process can't be started: {error}")))?;
+        tracing::info!(%worker, pid = child.id(), log = %self.log_path(worker).display(), "started a worker");
+        let (ended, follow) = watch::channel(None);
+        self.children
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(worker.clone(), follow);
+        let log = self.log_path(worker);
+        // It belongs to the process, not to the term: a worker that ends after this one has to be reaped as well.
+        tokio::spawn(async move {
+            let status = match child.wait().await {
+                Ok(status) => status.to_string(),
+                Err(error) => format!("it can't be waited for: {error}"),
+            };
+            let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
+            ended.send_replace(Some(format!("{status}{last} (log: {})", log.display())));
+        });
+        Ok(())
+    }
+
+    async fn recover_workers(
+        &self,
+        cluster: &ClusterIncarnation,
+        recorded: &[RecordedWorker],
+    ) -> Result<Vec<(ResourceId, Found)>, DriverError> {
+        let own = Place::own();
+        let cluster = cluster.to_string();
+        let running = look(move || processes::workers_of(&cluster)).await?;
+        let mut found = Vec::new();
+        for RecordedWorker { worker, place } in recorded {
+            let runs = running.iter().any(|it| it == worker.as_str());
+            let state = match (runs, own.sees(place)) {
+                (true, _) => Found::Running,
+                (false, Sees::All | Sees::ThatItRestarted) => Found::Gone,
+                (false, Sees::Nothing) => Found::Unseen,
+            };
+            found.push((worker.clone(), state));
+        }
+        let known = |id: &ResourceId| recorded.iter().any(|it| it.worker == *id);
+        let others = running.iter().filter_map(|id| id.parse().ok());
+        let others = others
+            .filter(|id| !known(id))
+            .map(|id| (id, Found::Running));
+        found.extend(others.collect::<Vec<_>>());
+        Ok(found)
+    }
+
+    async fn worker_ended(&self, worker: &ResourceId) -> String {
+        if let Some(mut child) = self.child(worker) {
+            return match child.wait_for(Option::is_some).await {
+                Ok(how) => how.clone().unwrap_or_default(),
+                Err(_lost) => "nobody waits for it any more".to_owned(),
+            };
+        }
+        if let Ok(Some(process)) = find(worker).await {
+            process.ended().await;
+        }
+        let log = self.log_path(worker);
+        let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
+        format!(
+            "there is no such process any more{last} (log: {})",
+            log.display()
+        )
+    }
+
+    async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError> {
+        for signal in [Signal::TERM, Signal::KILL] {
+            let Some(process) = find(worker).await? else {
+                break;
+            };
+            let pid = process.pid.as_raw_pid();
+            tracing::info!(%worker, pid, ?signal, "stopping a worker");
+            process.signal(signal).map_err(|error| {
+                DriverError::new(format!("process {pid} can't be signalled: {error}"))
+            })?;
+            let patience = self.options.stop_timeout;
+            let ended = tokio::time::timeout(patience, process.ended()).await;
+            if ended.is_err() && signal == Signal::KILL {
+                let text = format!("process {pid} does not end within {patience:?} of SIGKILL");
+                return Err(DriverError::new(text));
+            }
+        }
+        self.children
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(worker);
+        Ok(())
+    }
+}
+
+/// Where processes of one kind of view are: host, its present start, and the namespace of its process ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    host: String,
+    boot: String,
+    namespace: String,
+    user: u32,
+}
+
+/// What can be seen from one place of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sees {
+    /// Every process.
+    All,
+    /// Its host was started anew since: nothing of then runs.
+    ThatItRestarted,
+    /// Nothing.
+    Nothing,
+}
+
+impl Place {
+    fn own() -> Place {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        Place {
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            boot: boot.trim().to_owned(),
+            namespace: namespace.to_string_lossy().into_owned(),
+            user: rustix::process::getuid().as_raw(),
+        }
+    }
+
+    fn sees(&self, place: &str) -> Sees {
+        let mut parts = place.split_ascii_whitespace();
+        let mut part = || parts.next().unwrap_or_default();
+        let (host, boot) = (part(), part());
+        if self.to_string() == place {
+            Sees::All
+        } else if self.host == host && !boot.is_empty() && self.boot != boot {
+            Sees::ThatItRestarted
+        } else {
+            Sees::Nothing
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Place {
+            host,
+            boot,
+            namespace,
+            user,
+        } = self;
+        write!(f, "{host} {boot} {namespace} uid:{user}")
+    }
+}
+
+/// The last line that is no blank one.
+fn last_line(log: &Path) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))
+        .ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail);
+    let line = tail.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.trim().to_owned())
+}
+
+/// Removes the oldest logs of workers that don't run any more.
+fn prune_logs(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    let mut logs: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let worker = name.strip_suffix(LOG_SUFFIX)?.to_owned();
+            let modified = entry.metadata().ok()?.modified().ok()?;
+            Some((modified, worker, entry.path()))
+        })
+        .collect();
+    logs.sort();
+    let superfluous = logs.len().saturating_sub(KEPT_LOGS);
+    for (_, worker, path) in logs.into_iter().take(superfluous) {
+        if matches!(WorkerProcess::find(&worker), Ok(None))
+            && let Err(error) = fs::remove_file(&path)
+        {
+            tracing::debug!(path = %path.display(), %error, "an old log of a worker can't be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_seen_from_itself_and_known_to_be_gone_after_a_restart_of_its_host() {
+        let own = Place {
+            host: "a".to_owned(),
+            boot: "1".to_owned(),
+            namespace: "pid:[1]".to_owned(),
+            user: 7,
+        };
+        assert_eq!(own.sees(&own.to_string()), Sees::All);
+        assert_eq!(own.sees("a 2 pid:[1] uid:7"), Sees::ThatItRestarted);
+        for elsewhere in [
+            "b 1 pid:[1] uid:7",
+            "a 1 pid:[2] uid:7",
+            "a 1 pid:[1] uid:8",
+            "",
+            "a",
+        ] {
+            assert_eq!(own.sees(elsewhere), Sees::Nothing, "{elsewhere:?}");
+        }
+    }
+
+    #[test]
+    fn old_logs_go_and_the_last_line_of_one_is_told() -> anyhow::Result<()> {
+        let directory = tempfile::tempdir()?;
+        for number in 0..KEPT_LOGS + 3 {
+            let path = directory.path().join(format!("worker-gone-{number}.log"));
+            fs::write(&path, "first\nlast words\n\n")?;
+        }
+        fs::write(directory.path().join("other"), "")?;
+        prune_logs(directory.path());
+        let left = fs::read_dir(directory.path())?.count();
+        assert_eq!(left, KEPT_LOGS + 1);
+        let any = directory
+            .path()
+            .join(format!("worker-gone-{}.log", KEPT_LOGS));
+        let kept = if any.exists() {
+            any
+        } else {
+            directory.path().join("worker-gone-0.log")
+        };
+        if kept.exists() {
+            assert_eq!(last_line(&kept).as_deref(), Some("last words"));
+        }
+        assert_eq!(last_line(&directory.path().join("none")), None);
+        Ok(())
+    }
+}

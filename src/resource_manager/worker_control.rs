@@ -1,0 +1,171 @@
+//! What a ResourceManager has to do with the workers that it starts itself: what they are told of registrations, slots and
+//! needs, and what follows for the TaskExecutors among them. Pure, a part of [`super::core`]; what is decided about workers is
+//! in [`super::workers`].
+
+use std::collections::BTreeMap;
+
+use tanist_proto::id::ResourceId;
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::core::{Connection, Core, Effect, connection};
+use super::workers::acting::WorkerEvent;
+use super::workers::core::{Admission, TaskExecutorView, Workers};
+use super::workers::{self, Room};
+
+impl Core {
+    /// The same, with workers that it starts itself.
+    #[must_use]
+    pub fn with_workers(mut self, workers: Option<Workers>) -> Core {
+        self.workers_of_driver = workers;
+        self.collect_worker_effects();
+        self
+    }
+
+    /// What the store is to have of a worker.
+    pub fn worker_record(&self, id: &ResourceId) -> Option<workers::WorkerRecord> {
+        self.workers_of_driver.as_ref()?.record_of(id).cloned()
+    }
+
+    /// What has come of an act upon a worker.
+    pub fn worker_event(&mut self, now: Instant, event: WorkerEvent) {
+        if let WorkerEvent::Ended(id, how) = &event {
+            // Proven: nobody has to wait for heartbeats.
+            if let Some(to) = self.registered_as(id) {
+                self.lose(now, &to, &format!("its process is gone: {how}"));
+            }
+        }
+        if let WorkerEvent::ReleaseRecorded(id, false) = &event {
+            self.slots.set_draining(id, false);
+        }
+        if let Some(workers) = &mut self.workers_of_driver {
+            workers.take_in(now, event);
+        }
+        self.collect_worker_effects();
+        self.changed(now);
+    }
+
+    /// Who registers and says that a driver has started it. An error: it is wanted by nobody.
+    pub(super) fn admit_worker(
+        &mut self,
+        id: &ResourceId,
+        worker_of: &str,
+        slots: u32,
+    ) -> Result<bool, String> {
+        let Some(workers) = &mut self.workers_of_driver else {
+            return Ok(false);
+        };
+        if worker_of.is_empty() {
+            return Ok(false);
+        }
+        match workers.register(id, slots) {
+            Admission::Welcome { is_releasing } => Ok(is_releasing),
+            Admission::Unknown => Err(format!(
+                "this cluster has no record of the worker {id}: it was to be stopped, or a former leader was deposed \
+                 before it started it"
+            )),
+        }
+    }
+
+    /// A TaskExecutor is gone; it said so itself or was lost.
+    pub(super) fn worker_gone(&mut self, now: Instant, id: &ResourceId, said_goodbye: bool) {
+        if let Some(workers) = &mut self.workers_of_driver {
+            if said_goodbye {
+                workers.left(now, id);
+            } else {
+                workers.lost(id);
+            }
+        }
+        self.collect_worker_effects();
+    }
+
+    /// The cluster ends: nothing is started any more, and all workers leave.
+    pub fn dismiss_workers(&mut self, now: Instant) {
+        if let Some(workers) = &mut self.workers_of_driver {
+            workers.dismiss();
+            self.changed(now);
+        }
+    }
+
+    /// What people are told of workers; nothing where none are started.
+    pub fn workers_overview(&self, now: Instant, wall_clock_ms: u64) -> Option<pb::WorkersInfo> {
+        let workers = self.workers_of_driver.as_ref();
+        workers.map(|workers| workers.overview(now, wall_clock_ms))
+    }
+
+    /// Does what is due, and asks for a check where that is needed.
+    pub(super) fn attend_workers(&mut self, now: Instant) {
+        let Some(workers) = &mut self.workers_of_driver else {
+            return;
+        };
+        let before = workers.next_deadline();
+        let is_review_due = workers.on_time(now);
+        if is_review_due || workers.next_deadline() != before {
+            self.changed(now);
+        }
+        self.collect_worker_effects();
+    }
+
+    /// Starts and releases workers as the slots ask for, once they are matched.
+    pub(super) fn review_workers(&mut self, now: Instant) {
+        let Some(known) = &self.workers_of_driver else {
+            return;
+        };
+        let lacking = self.slots.lacking_by_job();
+        let view = |(id, worker): (&ResourceId, &super::core::Worker)| {
+            let (slots, free) = self.slots.slot_counts(id);
+            let is_releasing = known.record_of(id).is_some_and(|record| record.releasing);
+            let is_open = !worker.is_draining && !is_releasing;
+            let room = is_open.then(|| Room {
+                free,
+                left: self.slots.left(id),
+                share: worker.spec.default_slot(),
+            });
+            let view = TaskExecutorView {
+                slots: worker.spec.slots(),
+                room,
+                is_unused: is_open && free == slots && worker.kept_outputs == Some(0),
+            };
+            (id.clone(), view)
+        };
+        let registered: BTreeMap<ResourceId, TaskExecutorView> =
+            self.workers.iter().map(view).collect();
+        if let Some(workers) = &mut self.workers_of_driver {
+            workers.review(now, lacking, &registered);
+        }
+        self.collect_worker_effects();
+    }
+
+    fn registered_as(&self, id: &ResourceId) -> Option<Connection> {
+        let worker = self.workers.get(id)?;
+        Some(connection(id, worker))
+    }
+
+    fn collect_worker_effects(&mut self) {
+        let Some(workers) = &mut self.workers_of_driver else {
+            return;
+        };
+        for effect in workers.take_effects() {
+            match effect {
+                workers::core::Effect::Release(id) => {
+                    // Nobody is to be placed there meanwhile.
+                    self.slots.set_draining(&id, true);
+                    self.effects
+                        .push(Effect::Worker(workers::core::Effect::Release(id)));
+                }
+                workers::core::Effect::Drain(id) => {
+                    if let Some(worker) = self.workers.get_mut(&id) {
+                        worker.is_draining = true;
+                        let to = connection(&id, worker);
+                        self.effects.push(Effect::Heartbeat {
+                            to,
+                            asked_at: self.slots.turn(),
+                            is_draining: true,
+                        });
+                    }
+                }
+                other => self.effects.push(Effect::Worker(other)),
+            }
+        }
+    }
+}

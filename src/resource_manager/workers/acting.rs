@@ -1,0 +1,132 @@
+//! Carries out what was decided about workers: the store first, then the driver. Decides nothing.
+//!
+//! Each act is a future that its actor owns; dropped at any point it leaves what the table in `docs/adr/0016` says. A write
+//! that the store does not take before the term is over never comes back: then there is nobody left to tell.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::clock::wall_clock_ms;
+use tanist_ha::election::ClusterIncarnation;
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::Write;
+use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
+use tanist_proto::id::ResourceId;
+use tanist_proto::resources::WorkerResourceSpec;
+use tokio::time::Instant;
+
+use super::core::Workers;
+use super::{
+    DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRecord, WorkerRequest,
+};
+
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const SLOWEST_RETRY: Duration = Duration::from_secs(5);
+
+/// What has come of an act.
+#[derive(Debug)]
+pub enum WorkerEvent {
+    /// See [`Workers::recovered`].
+    Recovered(Result<Vec<(ResourceId, Found)>, DriverError>),
+    /// See [`Workers::started`].
+    Started(ResourceId, Result<(), DriverError>),
+    /// See [`Workers::ended`].
+    Ended(ResourceId, String),
+    /// See [`Workers::release_recorded`].
+    ReleaseRecorded(ResourceId, bool),
+    /// See [`Workers::stopped`].
+    Stopped(ResourceId),
+}
+
+/// The hands of a term. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Acts {
+    /// Who starts and stops workers.
+    pub driver: Arc<dyn ResourceManagerDriver>,
+    /// Through which decisions are written.
+    pub pipeline: CommitPipeline,
+    /// The cluster.
+    pub cluster: ClusterIncarnation,
+    /// What workers are started with.
+    pub spec: WorkerResourceSpec,
+}
+
+impl Acts {
+    /// Asks the driver what is there.
+    pub async fn recover(self, recorded: Vec<RecordedWorker>) -> WorkerEvent {
+        let found = self.driver.recover_workers(&self.cluster, &recorded).await;
+        WorkerEvent::Recovered(found)
+    }
+
+    /// Records a worker, then starts it.
+    pub async fn start(self, worker: ResourceId, mut record: WorkerRecord) -> WorkerEvent {
+        record.requested_at_ms = wall_clock_ms();
+        if let Err(refused) = self.commit(record.write(&worker)).await {
+            return WorkerEvent::Started(worker, Err(refused));
+        }
+        failpoint("worker.recorded").await;
+        let request = WorkerRequest {
+            worker: worker.clone(),
+            spec: self.spec.clone(),
+            cluster: self.cluster.clone(),
+        };
+        let started = self.driver.start_worker(&request).await;
+        failpoint("worker.started").await;
+        WorkerEvent::Started(worker, started)
+    }
+
+    /// Waits for the end of a worker.
+    pub async fn watch(self, worker: ResourceId) -> WorkerEvent {
+        let how = self.driver.worker_ended(&worker).await;
+        WorkerEvent::Ended(worker, how)
+    }
+
+    /// Records that a worker is to leave.
+    pub async fn release(self, worker: ResourceId, record: WorkerRecord) -> WorkerEvent {
+        let is_durable = self.commit(record.write(&worker)).await.is_ok();
+        failpoint("worker.release-recorded").await;
+        WorkerEvent::ReleaseRecorded(worker, is_durable)
+    }
+
+    /// Removes the record of a worker, then ends it; tries as long as the term lasts.
+    pub async fn stop(self, worker: ResourceId) -> WorkerEvent {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        while let Err(error) = self.commit(WorkerRecord::removal(&worker)).await {
+            tracing::warn!(%worker, %error, "the record of a worker can't be removed yet");
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+        failpoint("worker.stop-recorded").await;
+        backoff.reset();
+        while let Err(error) = self.driver.stop_worker(&worker).await {
+            tracing::warn!(%worker, %error, "a worker can't be stopped yet");
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+        WorkerEvent::Stopped(worker)
+    }
+
+    async fn commit(&self, write: Write) -> Result<(), DriverError> {
+        match self.pipeline.commit(vec![write]).await {
+            Ok(_change) => Ok(()),
+            Err(error @ (CommitError::TooLarge(_) | CommitError::OutOfSpace(_))) => {
+                Err(DriverError::new(error.to_string()))
+            }
+            Err(CommitError::NotApplied | CommitError::Unknown) => std::future::pending().await,
+        }
+    }
+}
+
+impl Workers {
+    /// Takes in what has come of an act.
+    pub fn take_in(&mut self, now: Instant, event: WorkerEvent) {
+        match event {
+            WorkerEvent::Recovered(found) => self.recovered(now, found),
+            WorkerEvent::Started(worker, answer) => self.started(now, &worker, answer),
+            WorkerEvent::Ended(worker, how) => self.ended(now, &worker, &how),
+            WorkerEvent::ReleaseRecorded(worker, is_durable) => {
+                self.release_recorded(&worker, is_durable);
+            }
+            WorkerEvent::Stopped(worker) => self.stopped(&worker),
+        }
+    }
+}

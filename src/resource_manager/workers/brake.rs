@@ -1,0 +1,69 @@
+//! How fast workers are asked for whose start fails: after too many failures within a minute not for a while. Pure.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// In which failures are counted.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Brake {
+    /// As many failures within a minute are too many.
+    max_failures: f64,
+    /// For so long nothing is started then.
+    retry_interval: Duration,
+    failures: VecDeque<Instant>,
+    until: Option<Instant>,
+}
+
+impl Brake {
+    /// Not braking.
+    pub fn new(max_failures: f64, retry_interval: Duration) -> Brake {
+        Brake {
+            max_failures,
+            retry_interval,
+            failures: VecDeque::new(),
+            until: None,
+        }
+    }
+
+    /// The start of a worker has failed.
+    pub fn failed(&mut self, now: Instant) {
+        self.failures.push_back(now);
+        while self.failures.front().is_some_and(|at| *at + WINDOW <= now) {
+            self.failures.pop_front();
+        }
+        if self.failures.len() as f64 >= self.max_failures {
+            self.until = Some(now + self.retry_interval);
+        }
+    }
+
+    /// Until when nothing is to be started.
+    pub fn until(&self, now: Instant) -> Option<Instant> {
+        self.until.filter(|until| now < *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_failures_within_a_minute_are_followed_by_a_pause() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut brake = Brake::new(2.0, Duration::from_secs(3));
+        brake.failed(at(0));
+        assert_eq!(brake.until(at(0)), None);
+        brake.failed(at(59));
+        assert_eq!(brake.until(at(60)), Some(at(62)));
+        assert_eq!(brake.until(at(62)), None, "it is over");
+        brake.failed(at(62));
+        assert_eq!(brake.until(at(62)), Some(at(65)), "they still fail");
+        brake.failed(at(122));
+        assert_eq!(brake.until(at(122)), None, "the others are long ago");
+    }
+}

@@ -1,0 +1,424 @@
+//! What is decided about workers: which to start, to release and to stop. Pure: the time, what there is and everything heard
+//! are arguments; what is to be done is collected as [`Effect`]s, of which each comes back as one of the methods here.
+//!
+//! - A worker is started only after the driver has said what is there of the workers of former terms: those that have not
+//!   registered yet are expected, and not started once more.
+//! - Never are there, or may there be, more slots than the maximum: what is being stopped counts until it is gone.
+//! - Every worker ends the same way: STOPPING, which removes the record, then the process. Nothing else forgets one.
+
+use std::collections::BTreeMap;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
+use tokio::time::Instant;
+
+use super::brake::Brake;
+use super::planning::{self, Bounds, Plan, Room, Situation};
+use super::{RecordedWorker, WorkerRecord, WorkersOptions};
+
+/// Something to do. Each is decided in the store first, where it takes or gives something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Ask the driver what has become of these, and what else is there: [`Workers::recovered`].
+    Recover(Vec<RecordedWorker>),
+    /// Record it, then start it: [`Workers::started`].
+    Start(ResourceId),
+    /// Tell when it has ended: [`Workers::ended`].
+    Watch(ResourceId),
+    /// Record that it is to leave: [`Workers::release_recorded`].
+    Release(ResourceId),
+    /// Tell it to leave.
+    Drain(ResourceId),
+    /// Remove its record, then end it: [`Workers::stopped`].
+    Stop(ResourceId),
+}
+
+/// How far a worker is. See the picture in [`super`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its record is being written, or its process started.
+    Requested,
+    /// Recorded by a former term; the driver has not said what has become of it.
+    Recorded,
+    /// Recorded by a former term for a place that the driver can't see.
+    Unseen { deadline: Instant },
+    /// It was started and has not registered.
+    Pending { deadline: Instant },
+    /// It has registered; idle since then.
+    Registered { idle_since: Option<Instant> },
+    /// It is to leave when nothing of it is in use.
+    Releasing { is_recorded: bool },
+    /// It said goodbye.
+    Leaving { deadline: Instant },
+    /// Its record is being removed, or its process ended.
+    Stopping,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Worker {
+    pub(super) state: State,
+    pub(super) record: WorkerRecord,
+    /// Since when, if it was this term that asked for it.
+    pub(super) requested_at: Option<Instant>,
+}
+
+/// A registered TaskExecutor, whoever started it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskExecutorView {
+    /// Its default slots.
+    pub slots: u32,
+    /// What of it may be given away; nothing: it is to leave.
+    pub room: Option<Room>,
+    /// No slot of it is in use, and it keeps nothing that somebody may still read.
+    pub is_unused: bool,
+}
+
+/// Who registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It is wanted.
+    Welcome {
+        /// It is to leave as soon as nothing of it is in use.
+        is_releasing: bool,
+    },
+    /// The store has no record of it, or will not have.
+    Unknown,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Workers {
+    pub(super) options: WorkersOptions,
+    driver: &'static str,
+    place: String,
+    epoch: u64,
+    seed: u64,
+    next: u64,
+    pub(super) workers: BTreeMap<ResourceId, Worker>,
+    pub(super) is_recovered: bool,
+    pub(super) recover_at: Option<Instant>,
+    pub(super) brake: Brake,
+    /// Why workers are missing, until one registers.
+    pub(super) trouble: Option<String>,
+    pub(super) failures: u64,
+    pub(super) plan: Plan,
+    review_at: Option<Instant>,
+    is_dismissed: bool,
+    pub(super) effects: Vec<Effect>,
+}
+
+/// Who starts workers, and in which term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Starter {
+    /// The driver's name.
+    pub driver: &'static str,
+    /// Where it starts them.
+    pub place: String,
+    /// The term.
+    pub epoch: u64,
+    /// Makes the ids of workers unique.
+    pub seed: u64,
+}
+
+impl Workers {
+    /// Knows what the store has of former terms.
+    pub fn new(
+        options: WorkersOptions,
+        starter: Starter,
+        recorded: Vec<(ResourceId, WorkerRecord)>,
+    ) -> Workers {
+        let workers = recorded.into_iter().map(|(id, record)| {
+            let state = match record.releasing {
+                true => State::Releasing { is_recorded: true },
+                false => State::Recorded,
+            };
+            let worker = Worker {
+                state,
+                record,
+                requested_at: None,
+            };
+            (id, worker)
+        });
+        let mut known = Workers {
+            brake: Brake::new(options.max_failure_rate, options.retry_interval),
+            options,
+            driver: starter.driver,
+            place: starter.place,
+            epoch: starter.epoch,
+            seed: starter.seed,
+            next: 0,
+            workers: workers.collect(),
+            is_recovered: false,
+            recover_at: None,
+            trouble: None,
+            failures: 0,
+            plan: Plan::default(),
+            review_at: None,
+            is_dismissed: false,
+            effects: Vec::new(),
+        };
+        known.recover();
+        known
+    }
+
+    /// Takes what is to be done.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// What workers are started with.
+    pub fn spec(&self) -> &WorkerResourceSpec {
+        &self.options.spec
+    }
+
+    /// What the store is to have of a worker.
+    pub fn record_of(&self, id: &ResourceId) -> Option<&WorkerRecord> {
+        self.workers.get(id).map(|worker| &worker.record)
+    }
+
+    /// The cluster ends: nothing is started any more, and every worker leaves.
+    pub fn dismiss(&mut self) {
+        self.is_dismissed = true;
+    }
+
+    /// When [`Workers::on_time`] is to be called next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = self
+            .workers
+            .values()
+            .filter_map(|worker| match worker.state {
+                State::Pending { deadline }
+                | State::Unseen { deadline }
+                | State::Leaving { deadline } => Some(deadline),
+                State::Requested
+                | State::Recorded
+                | State::Registered { .. }
+                | State::Releasing { .. }
+                | State::Stopping => None,
+            });
+        deadlines.chain(self.recover_at).chain(self.review_at).min()
+    }
+
+    /// Gives up whom nobody heard of in time. Whether [`Workers::review`] is due.
+    pub fn on_time(&mut self, now: Instant) -> bool {
+        if self.recover_at.is_some_and(|at| at <= now) {
+            self.recover_at = None;
+            self.recover();
+        }
+        let is_due = |worker: &Worker| match worker.state {
+            State::Pending { deadline }
+            | State::Unseen { deadline }
+            | State::Leaving { deadline } => deadline <= now,
+            State::Requested
+            | State::Recorded
+            | State::Registered { .. }
+            | State::Releasing { .. }
+            | State::Stopping => false,
+        };
+        let due = self.workers.iter().filter(|(_, worker)| is_due(worker));
+        let due: Vec<(ResourceId, State)> = due.map(|(id, it)| (id.clone(), it.state)).collect();
+        for (id, state) in due {
+            match state {
+                State::Leaving { .. } | State::Unseen { .. } => self.stop(&id),
+                _ => {
+                    let timeout = self.options.registration_timeout;
+                    self.fail(
+                        now,
+                        &id,
+                        &format!("it has not registered within {timeout:?}"),
+                    );
+                }
+            }
+        }
+        let is_review_due = self.review_at.is_some_and(|at| at <= now);
+        if is_review_due {
+            self.review_at = None;
+        }
+        is_review_due
+    }
+
+    /// Compares what is there with what is needed, and closes the difference. To be called after every change of what is
+    /// asked about here, and when [`Workers::on_time`] says so.
+    pub fn review(
+        &mut self,
+        now: Instant,
+        lacking: Vec<(JobId, Vec<ResourceProfile>)>,
+        registered: &BTreeMap<ResourceId, TaskExecutorView>,
+    ) {
+        let bounds = self.bounds();
+        let situation = self.situation(lacking, registered);
+        self.plan = planning::plan(&situation, &bounds);
+        let mut review_at = None;
+        if self.is_dismissed {
+            self.dismiss_all();
+        } else if self.is_recovered {
+            match self.brake.until(now) {
+                Some(until) if self.plan.start > 0 => review_at = Some(until),
+                Some(_) | None => {
+                    for _ in 0..self.plan.start {
+                        self.start(now);
+                    }
+                }
+            }
+        }
+        let due = self.note_idle(now, registered);
+        let idle: Vec<(ResourceId, u32)> = due
+            .iter()
+            .filter(|(_, at)| *at <= now)
+            .map(|(id, _)| (id.clone(), registered[id].slots))
+            .collect();
+        if self.is_recovered && !idle.is_empty() {
+            for id in planning::releasable(&idle, situation.total, &self.plan, &bounds) {
+                self.release(&id);
+            }
+        }
+        let next_idle = due.into_iter().map(|(_, at)| at).filter(|at| *at > now);
+        self.review_at = next_idle.chain(review_at).min();
+    }
+
+    fn bounds(&self) -> Bounds {
+        let slots = self.options.spec.slots();
+        Bounds {
+            spec: self.options.spec.clone(),
+            min: self.options.min_slots,
+            max: self.options.max_slots,
+            redundant: self.options.redundant_workers.saturating_mul(slots),
+        }
+    }
+
+    fn situation(
+        &self,
+        lacking: Vec<(JobId, Vec<ResourceProfile>)>,
+        registered: &BTreeMap<ResourceId, TaskExecutorView>,
+    ) -> Situation {
+        let mut situation = Situation {
+            lacking,
+            ..Situation::default()
+        };
+        for (id, view) in registered {
+            situation.total = situation.total.saturating_add(view.slots);
+            let room = view.room.clone().map(|room| (id.clone(), room));
+            situation.registered.extend(room);
+        }
+        let others = self.workers.iter();
+        for (_, worker) in others.filter(|(id, _)| !registered.contains_key(*id)) {
+            let slots = match worker.record.slots {
+                0 => self.options.spec.slots(),
+                slots => slots,
+            };
+            situation.total = situation.total.saturating_add(slots);
+            match worker.state {
+                State::Requested | State::Recorded | State::Pending { .. } => {
+                    situation.pending += 1;
+                }
+                State::Unseen { .. }
+                | State::Registered { .. }
+                | State::Releasing { .. }
+                | State::Leaving { .. }
+                | State::Stopping => {}
+            }
+        }
+        situation
+    }
+
+    /// Notes which registered workers are idle. Gives when each may be released.
+    fn note_idle(
+        &mut self,
+        now: Instant,
+        registered: &BTreeMap<ResourceId, TaskExecutorView>,
+    ) -> Vec<(ResourceId, Instant)> {
+        let timeout = self.options.idle_timeout;
+        let mut due = Vec::new();
+        for (id, worker) in &mut self.workers {
+            let State::Registered { idle_since } = &mut worker.state else {
+                continue;
+            };
+            if registered.get(id).is_some_and(|view| view.is_unused) {
+                let since = *idle_since.get_or_insert(now);
+                due.push((id.clone(), since + timeout));
+            } else {
+                *idle_since = None;
+            }
+        }
+        // Who has been idle longest goes first.
+        due.sort_by_key(|(_, at)| *at);
+        due
+    }
+
+    fn recover(&mut self) {
+        let recorded = self.workers.iter().map(|(id, worker)| RecordedWorker {
+            worker: id.clone(),
+            place: worker.record.place.clone(),
+        });
+        self.effects.push(Effect::Recover(recorded.collect()));
+    }
+
+    pub(super) fn new_record(&self) -> WorkerRecord {
+        WorkerRecord {
+            driver: self.driver.to_owned(),
+            place: self.place.clone(),
+            epoch: self.epoch,
+            // Told when it is written.
+            requested_at_ms: 0,
+            slots: self.options.spec.slots(),
+            releasing: false,
+        }
+    }
+
+    fn start(&mut self, now: Instant) {
+        let id = format!("worker-{}-{:016x}-{}", self.epoch, self.seed, self.next);
+        self.next += 1;
+        let id: ResourceId = id.parse().expect("letters, digits and hyphens are an id");
+        let worker = Worker {
+            state: State::Requested,
+            record: self.new_record(),
+            requested_at: Some(now),
+        };
+        self.workers.insert(id.clone(), worker);
+        tracing::info!(worker = %id, slots = self.options.spec.slots(), "starting a worker");
+        self.effects.push(Effect::Start(id));
+    }
+
+    fn release(&mut self, id: &ResourceId) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            let idle_timeout = self.options.idle_timeout;
+            tracing::info!(worker = %id, ?idle_timeout, "releasing an idle worker");
+            worker.record.releasing = true;
+            worker.state = State::Releasing { is_recorded: false };
+            self.effects.push(Effect::Release(id.clone()));
+        }
+    }
+
+    pub(super) fn fail(&mut self, now: Instant, id: &ResourceId, cause: &str) {
+        tracing::warn!(worker = %id, cause, "a worker could not be started");
+        self.brake.failed(now);
+        self.failures += 1;
+        self.trouble = Some(format!("{id}: {cause}"));
+        self.stop(id);
+    }
+
+    pub(super) fn stop(&mut self, id: &ResourceId) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && worker.state != State::Stopping
+        {
+            worker.state = State::Stopping;
+            self.effects.push(Effect::Stop(id.clone()));
+        }
+    }
+
+    fn dismiss_all(&mut self) {
+        let ids: Vec<ResourceId> = self.workers.keys().cloned().collect();
+        for id in ids {
+            match self.workers[&id].state {
+                State::Registered { .. } => self.release(&id),
+                State::Recorded | State::Pending { .. } | State::Unseen { .. } => self.stop(&id),
+                // Stopped when that has come back.
+                State::Requested
+                | State::Releasing { .. }
+                | State::Leaving { .. }
+                | State::Stopping => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What becomes of workers by what is heard of them: from the driver, from themselves, and of what was written. Pure, a part of
+//! [`super::core`].
+
+use std::time::Duration;
+
+use tanist_proto::id::ResourceId;
+use tokio::time::Instant;
+
+use super::core::{Admission, Effect, State, Worker, Workers};
+use super::{DriverError, Found};
+
+/// After which a driver that failed to say what is there is asked again.
+const RECOVERY_RETRY: Duration = Duration::from_secs(1);
+/// How long a worker that said goodbye may take to end.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Workers {
+    /// The driver has said what is there, or failed to.
+    pub fn recovered(
+        &mut self,
+        now: Instant,
+        answer: Result<Vec<(ResourceId, Found)>, DriverError>,
+    ) {
+        let found = match answer {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "the driver can't say which workers run, it is asked again");
+                self.trouble = Some(error.to_string());
+                self.recover_at = Some(now + RECOVERY_RETRY);
+                return;
+            }
+        };
+        self.is_recovered = true;
+        self.trouble = None;
+        for (id, found) in found {
+            let deadline = now + self.options.registration_timeout;
+            match (self.workers.get_mut(&id), found) {
+                (None, Found::Running) => {
+                    tracing::warn!(worker = %id, "stopping a worker of which the store has no record");
+                    let record = self.new_record();
+                    let worker = Worker {
+                        state: State::Stopping,
+                        record,
+                        requested_at: None,
+                    };
+                    self.workers.insert(id.clone(), worker);
+                    self.effects.push(Effect::Stop(id));
+                }
+                (None, Found::Gone | Found::Unseen) => {}
+                (Some(worker), Found::Running) => {
+                    if worker.state == State::Recorded {
+                        worker.state = State::Pending { deadline };
+                    }
+                    self.effects.push(Effect::Watch(id));
+                }
+                (Some(worker), Found::Unseen) => {
+                    if worker.state == State::Recorded {
+                        worker.state = State::Unseen { deadline };
+                    }
+                }
+                (Some(worker), Found::Gone) => match worker.state {
+                    State::Recorded | State::Releasing { .. } => {
+                        tracing::info!(worker = %id, "a worker of a former term is gone");
+                        self.stop(&id);
+                    }
+                    // It was heard meanwhile, or is on its way.
+                    State::Requested
+                    | State::Unseen { .. }
+                    | State::Pending { .. }
+                    | State::Registered { .. }
+                    | State::Leaving { .. }
+                    | State::Stopping => {}
+                },
+            }
+        }
+        // Of whom nothing was said nothing can be expected.
+        let deadline = now + self.options.registration_timeout;
+        for worker in self.workers.values_mut() {
+            if worker.state == State::Recorded {
+                worker.state = State::Unseen { deadline };
+            }
+        }
+    }
+
+    /// A worker was started, or not.
+    pub fn started(&mut self, now: Instant, id: &ResourceId, answer: Result<(), DriverError>) {
+        let deadline = now + self.options.registration_timeout;
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        match answer {
+            Ok(()) => {
+                if worker.state == State::Requested {
+                    worker.state = State::Pending { deadline };
+                }
+                self.effects.push(Effect::Watch(id.clone()));
+            }
+            Err(error) => self.fail(now, id, &error.to_string()),
+        }
+    }
+
+    /// The process of a worker has ended.
+    pub fn ended(&mut self, now: Instant, id: &ResourceId, how: &str) {
+        let Some(worker) = self.workers.get(id) else {
+            return;
+        };
+        match worker.state {
+            State::Requested | State::Recorded | State::Pending { .. } => {
+                self.fail(now, id, &format!("it ended before it registered: {how}"));
+            }
+            State::Releasing { .. } | State::Leaving { .. } => {
+                tracing::info!(worker = %id, how, "a worker has ended");
+                self.stop(id);
+            }
+            State::Registered { .. } | State::Unseen { .. } => {
+                tracing::warn!(worker = %id, how, "a worker has ended");
+                self.stop(id);
+            }
+            State::Stopping => {}
+        }
+    }
+
+    /// A TaskExecutor registers that says it is a worker.
+    pub fn register(&mut self, id: &ResourceId, slots: u32) -> Admission {
+        let Some(worker) = self.workers.get_mut(id) else {
+            return Admission::Unknown;
+        };
+        let wanted = worker.record.slots;
+        if wanted != slots && wanted != 0 {
+            tracing::warn!(worker = %id, slots, wanted, "a worker has another number of slots than it was started with");
+        }
+        match worker.state {
+            State::Stopping => Admission::Unknown,
+            State::Releasing { .. } => Admission::Welcome { is_releasing: true },
+            State::Requested
+            | State::Recorded
+            | State::Unseen { .. }
+            | State::Pending { .. }
+            | State::Registered { .. }
+            | State::Leaving { .. } => {
+                worker.state = State::Registered { idle_since: None };
+                self.trouble = None;
+                Admission::Welcome {
+                    is_releasing: false,
+                }
+            }
+        }
+    }
+
+    /// A registered TaskExecutor said goodbye. Its process is expected to end by itself.
+    pub fn left(&mut self, now: Instant, id: &ResourceId) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && worker.state != State::Stopping
+        {
+            let deadline = now + LEAVE_TIMEOUT;
+            worker.state = State::Leaving { deadline };
+        }
+    }
+
+    /// A registered TaskExecutor is lost: nothing will be asked of it any more.
+    pub fn lost(&mut self, id: &ResourceId) {
+        if self.workers.contains_key(id) {
+            self.stop(id);
+        }
+    }
+
+    /// The decision to release a worker is durable, or the store did not take it.
+    pub fn release_recorded(&mut self, id: &ResourceId, is_durable: bool) {
+        let Some(worker) = self.workers.get_mut(id) else {
+            return;
+        };
+        if worker.state == (State::Releasing { is_recorded: false }) {
+            if is_durable {
+                worker.state = State::Releasing { is_recorded: true };
+                self.effects.push(Effect::Drain(id.clone()));
+            } else {
+                worker.record.releasing = false;
+                worker.state = State::Registered { idle_since: None };
+            }
+        }
+    }
+
+    /// Nothing is left of a worker.
+    pub fn stopped(&mut self, id: &ResourceId) {
+        self.workers.remove(id);
+    }
+}

@@ -1,0 +1,92 @@
+//! Workers: the TaskManagers that the ResourceManager has started itself, through a driver, and lets go again.
+//!
+//! [`core`] decides, [`planning`] counts, [`brake`] slows down; [`acting`] writes decisions under the term's fence and then has
+//! the [`driver`] act on them. TaskManagers that somebody started by hand are none of this: they are neither stopped nor
+//! waited for, though their slots count. `docs/adr/0016` says what is persisted when.
+//!
+//! ```text
+//! (none) --wanted--> REQUESTED --started--> PENDING --registers--> REGISTERED --idle, recorded--> RELEASING
+//!                        | it failed           | too late, ended       | lost, ended                 | says goodbye
+//!                        v                     v                       v                             v
+//!                     STOPPING <---------------+-----------------------+------------------------- LEAVING
+//!                        | record removed, then the process
+//!                        v
+//!                     (none)
+//! of an earlier term: RECORDED --the driver looked--> PENDING | UNSEEN (elsewhere) | STOPPING (gone)
+//! ```
+
+pub(super) mod acting;
+mod brake;
+pub(super) mod core;
+mod driver;
+mod heard;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod model_tests;
+mod overview;
+mod planning;
+#[cfg(test)]
+mod planning_tests;
+mod record;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_proto::id::ResourceId;
+use tanist_proto::resources::WorkerResourceSpec;
+
+pub use self::driver::{DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest};
+pub use self::planning::Room;
+pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
+
+/// Limits. The defaults are Flink's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkersOptions {
+    /// What each worker is started with.
+    pub spec: WorkerResourceSpec,
+    /// `slotmanager.number-of-slots.min`.
+    pub min_slots: u32,
+    /// `slotmanager.number-of-slots.max`.
+    pub max_slots: u32,
+    /// `slotmanager.redundant-taskmanager-num`.
+    pub redundant_workers: u32,
+    /// `resourcemanager.taskmanager-timeout`: so long a worker may be idle.
+    pub idle_timeout: Duration,
+    /// `resourcemanager.taskmanager-registration.timeout`: in which a worker that was started has to register.
+    pub registration_timeout: Duration,
+    /// `resourcemanager.start-worker.max-failure-rate`: as many failures a minute are too many.
+    pub max_failure_rate: f64,
+    /// `resourcemanager.start-worker.retry-interval`: for so long nothing is started then.
+    pub retry_interval: Duration,
+}
+
+impl WorkersOptions {
+    /// The defaults, for this kind of worker.
+    pub fn of(spec: WorkerResourceSpec) -> WorkersOptions {
+        WorkersOptions {
+            spec,
+            min_slots: 0,
+            max_slots: u32::MAX,
+            redundant_workers: 0,
+            idle_timeout: Duration::from_secs(30),
+            registration_timeout: Duration::from_secs(300),
+            max_failure_rate: 10.0,
+            retry_interval: Duration::from_secs(3),
+        }
+    }
+}
+
+/// What a ResourceManager needs to start and stop workers.
+#[derive(Debug, Clone)]
+pub struct WorkersServices {
+    /// Limits.
+    pub options: WorkersOptions,
+    /// Who starts and stops them.
+    pub driver: Arc<dyn ResourceManagerDriver>,
+    /// Through which decisions are written.
+    pub pipeline: CommitPipeline,
+    /// The workers that the store had when the term began.
+    pub recorded: Vec<(ResourceId, WorkerRecord)>,
+}

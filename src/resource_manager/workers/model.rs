@@ -1,0 +1,480 @@
+//! A small world of processes, a store, jobs and leaders around [`Workers`], with what must hold after every step.
+//!
+//! The world knows no more than the protocol says: a record before a process, no process for long without a record, slots
+//! given to jobs as a whole. Leaders change between any two steps of an act, and the deposed one may go on with its start.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+use tokio::time::Instant;
+
+use super::core::{Admission, Effect, Starter, TaskExecutorView, Workers};
+use super::planning::Room;
+use super::{DriverError, Found, WorkerRecord, WorkersOptions};
+
+pub(super) const EACH: u32 = 2;
+pub(super) const RATE: usize = 3;
+pub(super) const RETRY: Duration = Duration::from_secs(3);
+
+/// A job: what it needs and, once it runs, on which workers.
+#[derive(Debug)]
+pub(super) struct Job {
+    needs: u32,
+    held: BTreeMap<ResourceId, u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    now: Instant,
+    pub(super) options: WorkersOptions,
+    pub(super) workers: Workers,
+    epoch: u64,
+    /// The store.
+    pub(super) records: BTreeMap<ResourceId, WorkerRecord>,
+    pub(super) processes: BTreeSet<ResourceId>,
+    /// Registered at the present leader, with what of it is in use.
+    pub(super) registered: BTreeMap<ResourceId, u32>,
+    draining: BTreeSet<ResourceId>,
+    watched: BTreeSet<ResourceId>,
+    pub(super) acts: VecDeque<Effect>,
+    /// Starts that a deposed leader may still make.
+    late: Vec<ResourceId>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    next_job: u128,
+    failures: VecDeque<Instant>,
+    seen: BTreeSet<ResourceId>,
+    /// Stops that must follow from something that happened to the worker.
+    excused: BTreeSet<ResourceId>,
+}
+
+impl World {
+    pub(super) fn new(options: WorkersOptions) -> World {
+        let workers = Workers::new(options.clone(), starter(1), Vec::new());
+        let mut world = World {
+            now: Instant::now(),
+            options,
+            workers,
+            epoch: 1,
+            records: BTreeMap::new(),
+            processes: BTreeSet::new(),
+            registered: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            watched: BTreeSet::new(),
+            acts: VecDeque::new(),
+            late: Vec::new(),
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            failures: VecDeque::new(),
+            seen: BTreeSet::new(),
+            excused: BTreeSet::new(),
+        };
+        world.settle();
+        world
+    }
+
+    /// What a ResourceManager does after every event.
+    fn settle(&mut self) {
+        self.match_slots();
+        self.collect();
+        let (needs, views) = (self.needs(), self.views());
+        self.workers.review(self.now, needs, &views);
+        self.collect();
+        self.check();
+    }
+
+    fn collect(&mut self) {
+        for effect in self.workers.take_effects() {
+            match &effect {
+                Effect::Start(id) => {
+                    assert!(self.seen.insert(id.clone()), "{id} is started twice");
+                    let recent = self
+                        .failures
+                        .iter()
+                        .filter(|at| **at + Duration::from_secs(60) > self.now);
+                    let braked = recent.count() >= RATE
+                        && self
+                            .failures
+                            .back()
+                            .is_some_and(|at| *at + RETRY > self.now);
+                    assert!(!braked, "{id} is started though too many have failed");
+                }
+                Effect::Stop(id) => {
+                    let used = self.registered.get(id).copied().unwrap_or_default();
+                    let is_excused = self.excused.remove(id) || used == 0;
+                    assert!(
+                        is_excused,
+                        "{id} is stopped while {used} of its slots are in use"
+                    );
+                    self.registered.remove(id);
+                }
+                Effect::Release(id) => {
+                    assert_eq!(
+                        self.registered[id], 0,
+                        "{id} is released while it is in use"
+                    );
+                }
+                Effect::Drain(id) => {
+                    self.draining.insert(id.clone());
+                    continue;
+                }
+                Effect::Watch(id) => {
+                    self.watched.insert(id.clone());
+                    continue;
+                }
+                Effect::Recover(_) => {}
+            }
+            self.acts.push_back(effect);
+        }
+    }
+
+    pub(super) fn views(&self) -> BTreeMap<ResourceId, TaskExecutorView> {
+        let view = |(id, used): (&ResourceId, &u32)| {
+            let is_open = !self.draining.contains(id) && !self.is_releasing(id);
+            let room = || Room {
+                free: EACH - used,
+                ..Room::of(&self.options.spec)
+            };
+            let view = TaskExecutorView {
+                slots: EACH,
+                room: is_open.then(room),
+                is_unused: is_open && *used == 0,
+            };
+            (id.clone(), view)
+        };
+        self.registered.iter().map(view).collect()
+    }
+
+    fn is_releasing(&self, id: &ResourceId) -> bool {
+        self.workers
+            .record_of(id)
+            .is_some_and(|record| record.releasing)
+    }
+
+    fn needs(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+        let slots = |needs: u32| vec![ResourceProfile::Unknown; needs as usize];
+        let lacking = self.lacking().into_iter();
+        lacking.map(|(id, needs)| (id, slots(needs))).collect()
+    }
+
+    pub(super) fn lacking(&self) -> Vec<(JobId, u32)> {
+        let waiting = self.jobs.iter().filter(|(_, job)| job.held.is_empty());
+        waiting.map(|(id, job)| (*id, job.needs)).collect()
+    }
+
+    fn match_slots(&mut self) {
+        for (id, needs) in self.lacking() {
+            let views = self.views();
+            let free_of = |view: &TaskExecutorView| view.room.as_ref().map_or(0, |room| room.free);
+            let free: u32 = views.values().map(free_of).sum();
+            if free < needs {
+                continue;
+            }
+            let mut left = needs;
+            for (worker, view) in views {
+                let taken = free_of(&view).min(left);
+                if taken > 0 {
+                    left -= taken;
+                    *self.registered.get_mut(&worker).expect("it is there") += taken;
+                    let job = self.jobs.get_mut(&id).expect("it is there");
+                    job.held.insert(worker, taken);
+                }
+            }
+        }
+    }
+
+    /// What must hold at any time.
+    fn check(&self) {
+        // What a deposed leader started nobody can keep from being there, but it is ended.
+        let wanted = self.workers.workers.iter().filter(|(id, worker)| {
+            worker.state != super::core::State::Stopping || self.records.contains_key(*id)
+        });
+        let slots = u32::try_from(wanted.count()).expect("few") * EACH;
+        assert!(
+            slots <= self.options.max_slots,
+            "{slots} slots: {:#?}",
+            self.workers
+        );
+        for id in self.records.keys() {
+            assert!(
+                self.workers.record_of(id).is_some(),
+                "{id} is recorded and forgotten"
+            );
+        }
+        for id in self.registered.keys() {
+            assert!(
+                self.workers.record_of(id).is_some(),
+                "{id} is registered and forgotten"
+            );
+        }
+    }
+
+    fn note_failure(&mut self) {
+        self.failures.push_back(self.now);
+    }
+
+    /// Carries out the next act, or fails in it.
+    pub(super) fn act(&mut self, fails: bool) {
+        let Some(effect) = self.acts.pop_front() else {
+            return;
+        };
+        match effect {
+            Effect::Recover(recorded) => {
+                if fails {
+                    let error = DriverError::new("blind");
+                    self.workers.recovered(self.now, Err(error));
+                } else {
+                    let found = recorded.iter().map(|it| &it.worker).chain(&self.processes);
+                    let found: BTreeSet<_> = found.cloned().collect();
+                    let state = |id: &ResourceId| match self.processes.contains(id) {
+                        true => Found::Running,
+                        false => Found::Gone,
+                    };
+                    let found = found.into_iter().map(|id| (id.clone(), state(&id)));
+                    self.workers.recovered(self.now, Ok(found.collect()));
+                }
+            }
+            Effect::Start(id) => {
+                let record = self.workers.record_of(&id).expect("it is known").clone();
+                self.records.insert(id.clone(), record);
+                let answer = match fails {
+                    true => Err(DriverError::new("no room")),
+                    false => Ok(()),
+                };
+                if answer.is_ok() {
+                    self.processes.insert(id.clone());
+                } else {
+                    self.note_failure();
+                }
+                self.workers.started(self.now, &id, answer);
+            }
+            Effect::Release(id) => {
+                if !fails && let Some(record) = self.workers.record_of(&id) {
+                    self.records.insert(id.clone(), record.clone());
+                }
+                self.workers.release_recorded(&id, !fails);
+            }
+            Effect::Stop(id) => {
+                self.records.remove(&id);
+                self.end_process(&id);
+                self.workers.stopped(&id);
+            }
+            Effect::Drain(_) | Effect::Watch(_) => unreachable!("these are no acts"),
+        }
+        self.settle();
+    }
+
+    fn end_process(&mut self, id: &ResourceId) {
+        self.processes.remove(id);
+        self.registered.remove(id);
+        self.draining.remove(id);
+        for job in self.jobs.values_mut() {
+            if job.held.contains_key(id) {
+                // Its region is restarted.
+                for (worker, slots) in std::mem::take(&mut job.held) {
+                    if let Some(used) = self.registered.get_mut(&worker) {
+                        *used -= slots;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A process registers that has not yet.
+    pub(super) fn register(&mut self, pick: usize) {
+        let waiting = self
+            .processes
+            .iter()
+            .filter(|id| !self.registered.contains_key(*id));
+        let waiting: Vec<_> = waiting.cloned().collect();
+        let Some(id) = waiting.get(pick % waiting.len().max(1)).cloned() else {
+            return;
+        };
+        match self.workers.register(&id, EACH) {
+            Admission::Welcome { is_releasing } => {
+                let held = self.jobs.values().filter_map(|job| job.held.get(&id));
+                self.registered.insert(id.clone(), held.sum());
+                if is_releasing {
+                    self.draining.insert(id);
+                }
+            }
+            Admission::Unknown => {
+                let used = self.jobs.values().any(|job| job.held.contains_key(&id));
+                let is_known = self.records.contains_key(&id);
+                assert!(!used || !is_known, "{id} is refused while it is in use");
+                self.end_process(&id);
+            }
+        }
+        self.settle();
+    }
+
+    /// A worker that is to leave and is not in use does.
+    pub(super) fn leave(&mut self) {
+        let unused = |id: &&ResourceId| self.registered.get(*id) == Some(&0);
+        let Some(id) = self.draining.iter().find(unused).cloned() else {
+            return;
+        };
+        self.workers.left(self.now, &id);
+        self.registered.remove(&id);
+        self.draining.remove(&id);
+        self.processes.remove(&id);
+        self.tell_end(&id);
+        self.settle();
+    }
+
+    fn tell_end(&mut self, id: &ResourceId) {
+        if self.watched.remove(id) {
+            self.workers.ended(self.now, id, "it is gone");
+        }
+    }
+
+    /// A process dies.
+    fn kill(&mut self, pick: usize) {
+        let Some(id) = self
+            .processes
+            .iter()
+            .nth(pick % self.processes.len().max(1))
+            .cloned()
+        else {
+            return;
+        };
+        let was_registered = self.registered.contains_key(&id);
+        let was_known = self.workers.workers.get(&id).map(|worker| worker.state);
+        self.end_process(&id);
+        if was_registered {
+            self.workers.lost(&id);
+        } else if self.watched.contains(&id)
+            && matches!(was_known, Some(super::core::State::Pending { .. }))
+        {
+            self.note_failure();
+        }
+        self.tell_end(&id);
+        self.settle();
+    }
+
+    pub(super) fn advance(&mut self, by: Duration) {
+        self.now += by;
+        let before = self.workers.failures;
+        self.workers.on_time(self.now);
+        for _ in before..self.workers.failures {
+            self.note_failure();
+        }
+        self.settle();
+    }
+
+    /// Another leader; each act of the former one is left after one of its steps.
+    fn change_leader(&mut self, steps: usize) {
+        for (number, act) in std::mem::take(&mut self.acts).into_iter().enumerate() {
+            let step = (steps >> (number % 8)) % 3;
+            match act {
+                Effect::Start(id) => {
+                    if step > 0 {
+                        let record = self.workers.record_of(&id).expect("it is known").clone();
+                        self.records.insert(id.clone(), record);
+                    }
+                    if step == 2 {
+                        self.processes.insert(id);
+                    } else if step == 1 {
+                        self.late.push(id);
+                    }
+                }
+                Effect::Release(id) if step > 0 => {
+                    let record = self.workers.record_of(&id).expect("it is known").clone();
+                    self.records.insert(id, record);
+                }
+                Effect::Stop(id) if step > 0 => {
+                    self.records.remove(&id);
+                    if step == 2 {
+                        self.end_process(&id);
+                    }
+                }
+                Effect::Recover(_)
+                | Effect::Release(_)
+                | Effect::Stop(_)
+                | Effect::Drain(_)
+                | Effect::Watch(_) => {}
+            }
+        }
+        self.epoch += 1;
+        self.registered.clear();
+        self.watched.clear();
+        self.failures.clear();
+        let recorded = self.records.iter();
+        let recorded = recorded
+            .map(|(id, record)| (id.clone(), record.clone()))
+            .collect();
+        self.workers = Workers::new(self.options.clone(), starter(self.epoch), recorded);
+        self.settle();
+    }
+
+    /// A deposed leader goes on; its worker finds no record of itself, sooner or later.
+    pub(super) fn go_on_late(&mut self) {
+        if let Some(id) = self.late.pop() {
+            self.processes.insert(id);
+        }
+    }
+
+    pub(super) fn look_for_records(&mut self) {
+        let unrecorded = self
+            .processes
+            .iter()
+            .filter(|id| !self.records.contains_key(*id));
+        for id in unrecorded.cloned().collect::<Vec<_>>() {
+            if self.registered.contains_key(&id) {
+                continue;
+            }
+            self.end_process(&id);
+            self.tell_end(&id);
+        }
+        self.settle();
+    }
+
+    fn submit(&mut self, needs: u32) {
+        self.next_job += 1;
+        let job = Job {
+            needs,
+            held: BTreeMap::new(),
+        };
+        self.jobs.insert(JobId::from_bits(self.next_job), job);
+        self.settle();
+    }
+
+    pub(super) fn end_job(&mut self, pick: usize) {
+        let Some(id) = self.jobs.keys().nth(pick % self.jobs.len().max(1)).copied() else {
+            return;
+        };
+        let job = self.jobs.remove(&id).expect("it is there");
+        for (worker, slots) in job.held {
+            if let Some(used) = self.registered.get_mut(&worker) {
+                *used -= slots;
+            }
+        }
+        self.settle();
+    }
+
+    pub(super) fn step(&mut self, kind: u8, pick: usize) {
+        match kind {
+            0..5 => self.act(false),
+            5 => self.act(true),
+            6..10 => self.register(pick),
+            10 => self.kill(pick),
+            11..13 => self.advance(Duration::from_secs(pick as u64 % 40)),
+            13 => self.change_leader(pick),
+            14 => self.go_on_late(),
+            15 => self.look_for_records(),
+            16..18 => self.leave(),
+            18..21 => self.submit(1 + pick as u32 % 7),
+            _ => self.end_job(pick),
+        }
+    }
+}
+
+fn starter(epoch: u64) -> Starter {
+    Starter {
+        driver: "model",
+        place: "here".to_owned(),
+        epoch,
+        seed: 1,
+    }
+}

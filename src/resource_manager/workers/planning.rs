@@ -1,0 +1,232 @@
+//! How many more workers are needed, and which are not needed any more. Pure, without state: what is there is counted anew
+//! each time, so that a start that failed, a TaskManager that somebody started by hand and a change of the leader need no
+//! rule of their own.
+//!
+//! - What a job lacks is reserved first in what registered TaskManagers have left, then in what workers will have that are
+//!   expected to register, and only for the rest more workers are asked for. Jobs are served in their order, as in matching.
+//! - A job is helped as a whole or not at all: what can't be enough for it, because of the maximum or because no worker is as
+//!   large, is not started.
+
+use std::collections::BTreeSet;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
+
+/// What there is and what is lacking.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Situation {
+    /// What each job lacks to run, in the order in which jobs are served.
+    pub lacking: Vec<(JobId, Vec<ResourceProfile>)>,
+    /// The registered TaskManagers of which slots may be had, whoever started them.
+    pub registered: Vec<(ResourceId, Room)>,
+    /// So many workers are expected to register.
+    pub pending: u32,
+    /// All default slots that there are or may be, of whatever TaskManager.
+    pub total: u32,
+}
+
+/// What is to be there at least and at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// What each worker is started with.
+    pub spec: WorkerResourceSpec,
+    /// `slotmanager.number-of-slots.min`.
+    pub min: u32,
+    /// `slotmanager.number-of-slots.max`.
+    pub max: u32,
+    /// `slotmanager.redundant-taskmanager-num`, in slots.
+    pub redundant: u32,
+}
+
+/// What a TaskManager has left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// Default slots that may be had.
+    pub free: u32,
+    /// What no slot has.
+    pub left: Resources,
+    /// What a default slot of it has.
+    pub share: Resources,
+}
+
+impl Room {
+    /// Of a worker of which nobody has anything.
+    pub fn of(spec: &WorkerResourceSpec) -> Room {
+        Room {
+            free: spec.slots(),
+            left: spec.total().clone(),
+            share: spec.default_slot(),
+        }
+    }
+
+    /// How many such slots may be had.
+    fn holds(&self, profile: &ResourceProfile) -> u32 {
+        let holds = |part: &Resources| {
+            let times = self.left.holds(part);
+            times.map_or(u32::MAX, |times| u32::try_from(times).unwrap_or(u32::MAX))
+        };
+        match profile {
+            ResourceProfile::Unknown => self.free.min(holds(&self.share)),
+            ResourceProfile::Of(wanted) => holds(wanted),
+            ResourceProfile::Any => 0,
+        }
+    }
+
+    /// Takes as many of `count` such slots as there are. Gives how many.
+    fn take(&mut self, profile: &ResourceProfile, count: u32) -> u32 {
+        let taken = self.holds(profile).min(count);
+        match profile {
+            ResourceProfile::Unknown => {
+                self.free -= taken;
+                self.left = self.left.saturating_minus(&self.share.times(taken));
+            }
+            ResourceProfile::Of(wanted) => {
+                self.left = self.left.saturating_minus(&wanted.times(taken));
+            }
+            ResourceProfile::Any => {}
+        }
+        taken
+    }
+
+    fn spare(&self) -> u32 {
+        self.holds(&ResourceProfile::Unknown)
+    }
+}
+
+/// What follows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// So many workers are to be started.
+    pub start: u32,
+    /// The registered TaskManagers on which something is reserved.
+    pub reserved: BTreeSet<ResourceId>,
+    /// So many default slots of registered TaskManagers are not reserved.
+    pub spare: u32,
+    /// Jobs that the maximum keeps from being helped.
+    pub capped: Vec<JobId>,
+    /// Jobs that ask for more than a worker has.
+    pub too_large: Vec<JobId>,
+}
+
+/// Where slots are had: of registered TaskManagers first, then of workers that are expected, then of more.
+struct Pool<'a> {
+    rooms: Vec<(Option<ResourceId>, Room)>,
+    /// So many more may be started.
+    more: u32,
+    started: u32,
+    bounds: &'a Bounds,
+}
+
+/// Why a job is not helped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hindered {
+    Capped,
+    TooLarge,
+}
+
+impl Pool<'_> {
+    /// Takes all of it, or changes nothing. Gives the rooms that it took from.
+    fn take(&mut self, lacking: &[ResourceProfile]) -> Result<Vec<usize>, Hindered> {
+        let (rooms, started) = (self.rooms.len(), self.started);
+        let mut before: Vec<(usize, Room)> = Vec::new();
+        for same in lacking.chunk_by(|one, next| one == next) {
+            let profile = &same[0];
+            let mut count = u32::try_from(same.len()).unwrap_or(u32::MAX);
+            let mut index = 0;
+            while count > 0 {
+                if index == self.rooms.len() {
+                    let new = Room::of(&self.bounds.spec);
+                    let hindered = match (new.holds(profile), self.more > self.started) {
+                        (0, _) => Some(Hindered::TooLarge),
+                        (_, false) => Some(Hindered::Capped),
+                        (_, true) => None,
+                    };
+                    if let Some(hindered) = hindered {
+                        for (index, room) in before.into_iter().rev() {
+                            self.rooms[index].1 = room;
+                        }
+                        self.rooms.truncate(rooms);
+                        self.started = started;
+                        return Err(hindered);
+                    }
+                    self.rooms.push((None, new));
+                    self.started += 1;
+                }
+                let room = &mut self.rooms[index].1;
+                if room.holds(profile) > 0 {
+                    before.push((index, room.clone()));
+                    count -= room.take(profile, count);
+                }
+                index += 1;
+            }
+        }
+        Ok(before.into_iter().map(|(index, _)| index).collect())
+    }
+}
+
+/// What is to be done.
+pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
+    let each = bounds.spec.slots().max(1);
+    let expected = (0..situation.pending).map(|_| (None, Room::of(&bounds.spec)));
+    let mut registered: Vec<(Option<ResourceId>, Room)> = situation
+        .registered
+        .iter()
+        .map(|(id, room)| (Some(id.clone()), room.clone()))
+        .collect();
+    // Those that have the least left first: what is wholly free may be released then.
+    registered.sort_by_key(|(_, room)| room.spare());
+    let mut pool = Pool {
+        rooms: registered.into_iter().chain(expected).collect(),
+        more: bounds.max.saturating_sub(situation.total) / each,
+        started: 0,
+        bounds,
+    };
+    let mut plan = Plan::default();
+    for (job, lacking) in &situation.lacking {
+        match pool.take(lacking) {
+            Ok(taken) => {
+                let ids = taken.into_iter().filter_map(|it| pool.rooms[it].0.clone());
+                plan.reserved.extend(ids);
+            }
+            Err(Hindered::Capped) => plan.capped.push(*job),
+            Err(Hindered::TooLarge) => plan.too_large.push(*job),
+        }
+    }
+    let mut spare = 0_u32;
+    for (id, room) in &pool.rooms {
+        spare = spare.saturating_add(room.spare());
+        if id.is_some() {
+            plan.spare = plan.spare.saturating_add(room.spare());
+        }
+    }
+    let total = situation
+        .total
+        .saturating_add(pool.started.saturating_mul(each));
+    let below_min = bounds.min.saturating_sub(total).div_ceil(each);
+    let below_redundant = bounds.redundant.saturating_sub(spare).div_ceil(each);
+    let extra = below_min.max(below_redundant).min(pool.more - pool.started);
+    plan.start = pool.started + extra;
+    plan
+}
+
+/// Which of these idle workers, each with its slots, may go. `total` includes theirs.
+pub fn releasable(
+    idle: &[(ResourceId, u32)],
+    total: u32,
+    plan: &Plan,
+    bounds: &Bounds,
+) -> Vec<ResourceId> {
+    let (mut spare, mut total) = (plan.spare, total);
+    let mut going = Vec::new();
+    for (worker, slots) in idle {
+        let is_free = !plan.reserved.contains(worker);
+        let is_spare = spare >= bounds.redundant.saturating_add(*slots);
+        let is_above_min = total >= bounds.min.saturating_add(*slots);
+        if is_free && is_spare && is_above_min {
+            spare -= slots;
+            total -= slots;
+            going.push(worker.clone());
+        }
+    }
+    going
+}

@@ -1,0 +1,186 @@
+use proptest::prelude::*;
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
+
+use super::planning::{Bounds, Room, Situation, plan, releasable};
+
+fn job(number: usize) -> JobId {
+    JobId::from_bits(number as u128)
+}
+
+fn id(number: usize) -> ResourceId {
+    format!("worker-{number}").parse().expect("an id")
+}
+
+fn slots(count: u32) -> Vec<ResourceProfile> {
+    vec![ResourceProfile::Unknown; count as usize]
+}
+
+fn cores(count: u32) -> Resources {
+    Resources {
+        cpu: CpuCores::whole(count),
+        ..Resources::ZERO
+    }
+}
+
+/// A core a slot.
+fn spec(slots: u32) -> WorkerResourceSpec {
+    WorkerResourceSpec::new(cores(slots), slots)
+}
+
+fn with_free(each: u32, free: u32) -> Room {
+    let left = cores(free);
+    Room {
+        free,
+        left,
+        ..Room::of(&spec(each))
+    }
+}
+
+fn bounds() -> impl Strategy<Value = Bounds> {
+    (1..4_u32, 0..12_u32, 0..40_u32, 0..4_u32).prop_map(|(each, min, max, redundant)| Bounds {
+        spec: spec(each),
+        min,
+        max,
+        redundant: redundant * each,
+    })
+}
+
+/// Jobs that lack default slots, and workers of which some are free.
+fn situation(each: u32) -> impl Strategy<Value = Situation> {
+    let lacking = proptest::collection::vec(1..9_u32, 0..5);
+    let free = proptest::collection::vec(0..=each, 0..5);
+    (lacking, free, 0..4_u32).prop_map(move |(lacking, free, pending)| {
+        let registered = free.iter().enumerate();
+        let registered = registered.map(|(number, free)| (id(number), with_free(each, *free)));
+        let lacking = lacking.into_iter().enumerate();
+        Situation {
+            total: (u32::try_from(free.len()).expect("few") + pending) * each,
+            registered: registered.collect(),
+            lacking: lacking
+                .map(|(number, count)| (job(number), slots(count)))
+                .collect(),
+            pending,
+        }
+    })
+}
+
+fn both() -> impl Strategy<Value = (Situation, Bounds)> {
+    bounds().prop_flat_map(|bounds| (situation(bounds.spec.slots()), Just(bounds)))
+}
+
+fn free_of(situation: &Situation) -> u32 {
+    situation.registered.iter().map(|(_, room)| room.free).sum()
+}
+
+/// The same in default slots, one worker after the other: as long as a rule asks for one more.
+fn one_by_one(situation: &Situation, bounds: &Bounds) -> (u32, Vec<JobId>) {
+    let each = bounds.spec.slots();
+    let mut spare = free_of(situation) + situation.pending * each;
+    let (mut total, mut started, mut capped) = (situation.total, 0, Vec::new());
+    for (job, lacking) in &situation.lacking {
+        let lacking = u32::try_from(lacking.len()).expect("few");
+        let before = (spare, total, started);
+        while spare < lacking && total + each <= bounds.max {
+            (spare, total, started) = (spare + each, total + each, started + 1);
+        }
+        if spare < lacking {
+            capped.push(*job);
+            (spare, total, started) = before;
+        } else {
+            spare -= lacking;
+        }
+    }
+    while (total < bounds.min || spare < bounds.redundant) && total + each <= bounds.max {
+        (spare, total, started) = (spare + each, total + each, started + 1);
+    }
+    (started, capped)
+}
+
+/// The idle ones of a situation: those that are wholly free.
+fn idle_of(situation: &Situation, bounds: &Bounds) -> Vec<(ResourceId, u32)> {
+    let each = bounds.spec.slots();
+    let idle = situation
+        .registered
+        .iter()
+        .filter(|(_, room)| room.free == each);
+    idle.map(|(id, _)| (id.clone(), each)).collect()
+}
+
+proptest! {
+    #[test]
+    fn it_starts_what_one_would_who_counts_on_the_fingers((situation, bounds) in both()) {
+        let plan = plan(&situation, &bounds);
+        let (started, capped) = one_by_one(&situation, &bounds);
+        prop_assert_eq!(plan.start, started);
+        prop_assert_eq!(&plan.capped, &capped);
+        prop_assert!(plan.too_large.is_empty());
+        let total = situation.total + plan.start * bounds.spec.slots();
+        prop_assert!(plan.start == 0 || total <= bounds.max);
+    }
+
+    #[test]
+    fn what_goes_is_neither_reserved_nor_part_of_the_minimum((situation, bounds) in both()) {
+        let before = plan(&situation, &bounds);
+        let idle = idle_of(&situation, &bounds);
+        let going = releasable(&idle, situation.total, &before, &bounds);
+        let gone = u32::try_from(going.len()).expect("few") * bounds.spec.slots();
+        let mut after = situation.clone();
+        after.registered.retain(|(id, _)| !going.contains(id));
+        after.total -= gone;
+        prop_assert!(gone == 0 || after.total >= bounds.min);
+        // Whoever was helped still is, and for that nothing is started anew.
+        after.lacking.retain(|(job, _)| !before.capped.contains(job));
+        let again = plan(&after, &bounds);
+        prop_assert!(again.start <= before.start && again.capped.is_empty(), "{:?}", again);
+    }
+}
+
+#[test]
+fn a_job_that_the_maximum_keeps_from_running_starts_nothing_and_lets_the_next_one_pass() {
+    let situation = Situation {
+        lacking: vec![(job(1), slots(9)), (job(2), slots(2))],
+        registered: Vec::new(),
+        pending: 1,
+        total: 5,
+    };
+    let bounds = Bounds {
+        spec: spec(1),
+        min: 0,
+        max: 8,
+        redundant: 0,
+    };
+    let plan = plan(&situation, &bounds);
+    assert_eq!((plan.start, plan.capped), (1, vec![job(1)]));
+}
+
+#[test]
+fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
+    let (one, three, five) = (cores(1).into(), cores(3).into(), cores(5).into());
+    let situation = |lacking: Vec<ResourceProfile>| Situation {
+        lacking: vec![(job(1), lacking)],
+        // Four cores are left, but three nowhere.
+        registered: vec![(id(1), with_free(4, 2)), (id(2), with_free(4, 2))],
+        pending: 0,
+        total: 8,
+    };
+    let bounds = Bounds {
+        spec: spec(4),
+        min: 0,
+        max: 100,
+        redundant: 0,
+    };
+    let start = |lacking| plan(&situation(lacking), &bounds);
+    let ResourceProfile::Of(_) = one else {
+        panic!("amounts");
+    };
+    let of = |profile: &ResourceProfile, count| vec![profile.clone(); count];
+    assert_eq!(start(of(&one, 4)).start, 0);
+    assert_eq!(start(of(&one, 4)).reserved.len(), 2);
+    assert_eq!(start(of(&three, 1)).start, 1);
+    assert_eq!(start(of(&three, 3)).start, 3, "two don't fit into one");
+    let mixed = [of(&three, 2), of(&one, 3)].concat();
+    assert_eq!(start(mixed).start, 2, "the small ones fit beside them");
+    let too_large = start(of(&five, 1));
+    assert_eq!((too_large.start, too_large.too_large), (0, vec![job(1)]));
+}
