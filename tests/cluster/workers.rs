@@ -1,0 +1,155 @@
+//! TaskManagers that the leader starts as processes of this host: nobody started one by hand, leaders die while workers are
+//! being started, and in the end no process is left.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, wait_for};
+
+use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
+
+/// How long processes may take to come and to go.
+const BOUND: Duration = Duration::from_secs(60);
+
+on_stores! {
+    embedded(Embedded) {
+        a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus,
+        a_leader_killed_when_it_has_recorded_a_worker_leaves_no_record,
+        workers_of_a_cluster_that_is_gone_end_by_themselves,
+        a_job_tells_why_its_workers_do_not_start,
+    }
+    etcd(Etcd) { a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus }
+}
+
+async fn with_driver(kind: StoreKind, jobmanagers: usize) -> anyhow::Result<ClusterBuilder> {
+    let builder = cluster_on(kind).await?;
+    Ok(builder
+        .jobmanagers(jobmanagers)
+        .taskmanagers(0)
+        .set("resourcemanager.driver", "local-process")
+        .set("resourcemanager.taskmanager-timeout", "2 s")
+        .set("job-manager-failover-timeout", "11 s")
+        .set("taskmanager.numberOfTaskSlots", "1"))
+}
+
+/// The workers of a cluster: processes whose environment names it.
+fn workers_of(cluster: &Cluster) -> Vec<u32> {
+    let mark = format!("TANIST_HIGH_AVAILABILITY_CLUSTER_ID={}", cluster.id());
+    let is_one = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|all| all.split(|byte| *byte == 0).any(|it| it == mark.as_bytes()))
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_one).collect()
+}
+
+async fn until_no_worker_is_left(cluster: &Cluster) -> anyhow::Result<()> {
+    wait_for("all workers to be gone", BOUND, async || {
+        let left = workers_of(cluster);
+        ensure!(left.is_empty(), "{left:?} are there");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await
+}
+
+/// The first leader dies at this point; the job runs under the next one, on as many workers as it needs.
+async fn the_job_runs_though_the_leader_dies_at(
+    kind: StoreKind,
+    failpoint: &str,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = with_driver(kind, 2).await?;
+    let builder = builder.failpoints(0, &format!("{failpoint}=kill"));
+    let mut cluster = builder.start().await?;
+    let former = cluster.leader().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 6)?;
+    let standby = cluster.rest_address(1).to_owned();
+    cluster
+        .submit_through(&standby, &workload.submission)
+        .await?
+        .success()?;
+    cluster.jobmanager(0).reached(failpoint, BOUND).await?;
+    cluster.successor_of(&former).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    let at_work = cluster
+        .wait_for_rest(
+            "two registered workers",
+            BOUND,
+            "/v1/taskmanagers",
+            |body| {
+                let registered = body["taskmanagers"].as_array();
+                registered.is_some_and(|all| all.len() == 2)
+            },
+        )
+        .await?;
+    let running = workers_of(&cluster);
+    ensure!(
+        running.len() == 2,
+        "{running:?} run for two slots: {at_work}"
+    );
+    // Nobody who was started is given up under a running job.
+    workload.check_finished(&mut cluster).await?;
+    until_no_worker_is_left(&cluster).await
+}
+
+async fn a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    the_job_runs_though_the_leader_dies_at(kind, "worker.started").await
+}
+
+async fn a_leader_killed_when_it_has_recorded_a_worker_leaves_no_record(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    the_job_runs_though_the_leader_dies_at(kind, "worker.recorded").await
+}
+
+async fn workers_of_a_cluster_that_is_gone_end_by_themselves(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = with_driver(kind, 1).await?;
+    let builder = builder
+        .set("slotmanager.number-of-slots.min", "2")
+        .set("heartbeat.timeout", "3 s");
+    let mut cluster = builder.start().await?;
+    let both = |body: &serde_json::Value| {
+        let registered = body["taskmanagers"].as_array();
+        registered.is_some_and(|all| all.len() == 2)
+    };
+    cluster
+        .wait_for_rest("the minimum", BOUND, "/v1/taskmanagers", both)
+        .await?;
+    let running = workers_of(&cluster);
+    ensure!(running.len() == 2, "{running:?}");
+    cluster.kill_leader().await?;
+    until_no_worker_is_left(&cluster).await?;
+    cluster.discard();
+    Ok(())
+}
+
+async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Result<()> {
+    let builder = with_driver(kind, 1).await?;
+    // An address of nobody here.
+    let builder = builder
+        .set("taskmanager.bind-host", "192.0.2.1")
+        .set("taskmanager.host", "127.0.0.1");
+    let mut cluster = builder.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 1)?;
+    let job = cluster.submit(&workload.submission).await?;
+    let path = format!("/v1/jobs/{job}");
+    cluster
+        .wait_for_rest("the reason", BOUND, &path, |body| {
+            let text = body["not-running"][0]["text"].as_str().unwrap_or_default();
+            text.contains("2 of 2 slots are missing")
+                && text.contains("could not be started")
+                && text.contains("exit status: 11")
+        })
+        .await?;
+    let leader = cluster.leader().await?.rest;
+    let arguments = ["cancel", &job.to_string(), "--address", &leader];
+    cluster.cli().run(&arguments).await?.success()?;
+    cluster.wait_for_state(job, "CANCELED").await?;
+    cluster.check_nothing_left(&workload.outputs()).await?;
+    until_no_worker_is_left(&cluster).await
+}
