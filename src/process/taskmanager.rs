@@ -87,17 +87,18 @@ impl TaskManager {
         let tasks = TasksRuntime::start().map_err(StartError::Host)?;
         let highest_epoch = HighestEpoch::default();
         let gate = Arc::new(highest_epoch.clone());
-        let exchange = Exchange::serve(
+        let description = describe(location, &options)?;
+        info!(worker = %description.worker, "resources");
+        let exchange = Exchange::serve_within(
+            description.worker.total().network_memory,
             data,
-            &location.resource_id,
-            &location.incarnation,
+            &description.location.resource_id,
+            &description.location.incarnation,
             gate,
             options.process.tmp_dirs.clone(),
             tasks.handle(),
         )
         .map_err(StartError::Host)?;
-        let description = describe(location, &options)?;
-        info!(worker = %description.worker, "resources");
         Ok(TaskManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
             description,

@@ -22,6 +22,8 @@ mod choosing;
 mod core;
 mod draining;
 mod fulfilling;
+#[cfg(test)]
+mod fulfilling_tests;
 mod handle;
 mod job_masters;
 #[cfg(test)]
