@@ -180,6 +180,8 @@ fn of_one_process(load: LoadOptions, directory: &Path, slots: u32) -> LoadOption
         .with("taskmanager.rpc.port", "0")
         .with("taskmanager.data.port", "0")
         .with("taskmanager.numberOfTaskSlots", &slots.max(1).to_string())
+        // Nobody else will come: what this TaskManager can't give is said at once.
+        .with("resourcemanager.standalone.start-up-time", "0 s")
 }
 
 #[cfg(test)]

@@ -221,7 +221,7 @@ async fn slots_that_don_t_come_fail_the_job_with_what_is_missing() {
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Failed);
     assert!(
-        result.cause.contains("the job needs 2, 0 are there"),
+        result.cause.contains("2 of 2 slots are missing"),
         "{}",
         result.cause
     );

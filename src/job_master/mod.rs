@@ -46,6 +46,8 @@ mod handle;
 mod hindrances;
 mod options;
 mod outputs;
+#[cfg(test)]
+mod profiles_tests;
 mod reconciling;
 #[cfg(test)]
 mod recovered;

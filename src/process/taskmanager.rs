@@ -89,21 +89,22 @@ impl TaskManager {
         let tasks = TasksRuntime::start().map_err(StartError::Host)?;
         let highest_epoch = HighestEpoch::default();
         let gate = Arc::new(highest_epoch.clone());
-        let exchange = Exchange::serve(
-            data,
-            &location.resource_id,
-            &location.incarnation,
-            gate,
-            options.process.tmp_dirs.clone(),
-            tasks.handle(),
-        )
-        .map_err(StartError::Host)?;
         let worker_of = manager.worker_of.as_ref().map(ToString::to_string);
         let description = TaskExecutorDescription {
             worker_of: worker_of.unwrap_or_default(),
             ..describe(location, &options)?
         };
         info!(worker = %description.worker, "resources");
+        let exchange = Exchange::serve_within(
+            description.worker.total().network_memory,
+            data,
+            &description.location.resource_id,
+            &description.location.incarnation,
+            gate,
+            options.process.tmp_dirs.clone(),
+            tasks.handle(),
+        )
+        .map_err(StartError::Host)?;
         Ok(TaskManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
             description,

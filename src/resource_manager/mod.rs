@@ -26,6 +26,8 @@ mod draining;
 pub mod drivers;
 mod effect;
 mod fulfilling;
+#[cfg(test)]
+mod fulfilling_tests;
 mod handle;
 mod job_masters;
 #[cfg(test)]

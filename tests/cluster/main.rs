@@ -56,6 +56,7 @@ mod network_taskmanagers;
 mod old_term;
 mod programs;
 mod quarantine;
+mod resources;
 mod seen_by_people;
 mod stages;
 mod store_ensembles;

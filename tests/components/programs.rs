@@ -62,6 +62,9 @@ impl World {
         let exchange = exchange.await.expect("a free port");
         let host = TaskHost::new(self.working.path().to_owned());
         let host = host.supervised_by(self.binary.clone().into());
+        let devices = Some("DEVICES".to_owned());
+        let resources = [("gpu".to_owned(), devices), ("fpga-a".to_owned(), None)];
+        let host = host.with_external_resources(resources.into());
         let spec = TaskSpec {
             deployment: pb::TaskDeployment {
                 vertex_id: graph.vertices[0].id.clone(),
@@ -194,6 +197,16 @@ async fn a_program_may_read_all_before_it_writes_and_write_more_than_it_reads() 
     let lines = world.lines(steps).await;
     assert_eq!(lines.len(), 60_000);
     assert!(lines[0].starts_with("19999 ") && lines[59_999].starts_with("0 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_finds_the_indices_of_its_extended_resources() {
+    let world = World::new();
+    let said = sh(
+        "cat > /dev/null; echo gpu=$TANIST_RESOURCE_GPU devices=$DEVICES fpga=$TANIST_RESOURCE_FPGA_A.",
+    );
+    let lines = world.lines(numbers(1).exec("said", said)).await;
+    assert_eq!(lines, ["gpu=1,3 devices=1,3 fpga=."]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow_array::RecordBatch;
 use tokio::sync::{Notify, Semaphore};
 
+use super::budget::NetworkBudget;
 use crate::dataflow::record::size_of;
 use crate::dataflow::time::{Element, TimeSignal};
 
@@ -51,6 +52,8 @@ struct State {
     bytes: usize,
     end: Option<End>,
     reader: Option<Arc<Notify>>,
+    /// Where `bytes` are counted with those of all others.
+    budget: NetworkBudget,
     /// Batches that the network may still bring: credit given and not used.
     outstanding: usize,
 }
@@ -63,6 +66,13 @@ pub(super) struct Channel {
 }
 
 impl Channel {
+    /// One of those that share a budget.
+    pub(super) fn within(budget: &NetworkBudget) -> Channel {
+        let channel = Channel::default();
+        channel.lock().budget = budget.clone();
+        channel
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +106,8 @@ impl Channel {
                     Some(End::Finished) => return Err(Closed("it has ended".to_owned())),
                     None => {}
                 }
-                let fits = state.bytes + size <= MOST_BYTES || state.batches == 0;
+                let has_room = state.budget.has_room_for(size);
+                let fits = state.batches == 0 || has_room && state.bytes + size <= MOST_BYTES;
                 if state.batches < PLACES && fits {
                     state.put(batch, size);
                     return Ok(());
@@ -141,7 +152,13 @@ impl Channel {
             {
                 let mut state = self.lock();
                 let free = PLACES.saturating_sub(state.batches + state.outstanding);
-                if free * 2 >= PLACES && state.bytes < MOST_BYTES {
+                if !state.budget.has_room_for(0) {
+                    // One by one, so that it goes on.
+                    if free == PLACES {
+                        state.outstanding += 1;
+                        return 1;
+                    }
+                } else if free * 2 >= PLACES && state.bytes < MOST_BYTES {
                     state.outstanding += free;
                     return free;
                 }
@@ -170,7 +187,7 @@ impl Channel {
         if matches!(end, End::Failed(_)) {
             state.queue.clear();
             state.batches = 0;
-            state.bytes = 0;
+            state.forget_bytes();
         }
         state.end = Some(end);
         state.wake();
@@ -192,7 +209,9 @@ impl Channel {
             }
         };
         state.batches = state.batches.saturating_sub(1);
-        state.bytes = state.bytes.saturating_sub(size_of(&batch));
+        let size = size_of(&batch).min(state.bytes);
+        state.bytes -= size;
+        state.budget.give_back(size);
         self.places.notify_one();
         Popped::Batch(batch)
     }
@@ -214,15 +233,27 @@ impl Channel {
 impl State {
     fn put(&mut self, batch: RecordBatch, size: usize) {
         self.bytes += size;
+        self.budget.take(size);
         self.batches += 1;
         self.queue.push_back(Element::Batch(batch));
         self.wake();
+    }
+
+    fn forget_bytes(&mut self) {
+        self.budget.give_back(self.bytes);
+        self.bytes = 0;
     }
 
     fn wake(&self) {
         if let Some(reader) = &self.reader {
             reader.notify_one();
         }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.forget_bytes();
     }
 }
 
@@ -248,6 +279,41 @@ mod tests {
         assert_eq!(fill(&channel, &texts("w", &["a"])), PLACES);
         assert!(matches!(channel.pop(), Popped::Batch(_)));
         assert_eq!(fill(&channel, &texts("w", &["a"])), 1);
+    }
+
+    #[test]
+    fn channels_share_a_budget_and_each_goes_on_with_one_batch_when_that_is_used_up() {
+        let batch = texts("w", &["x".repeat(1000).as_str()]);
+        let budget = NetworkBudget::new(5 * size_of(&batch) as u64);
+        let [one, other, third] = [(); 3].map(|()| Channel::within(&budget));
+        assert_eq!(fill(&one, &batch), 5);
+        assert_eq!((fill(&other, &batch), fill(&third, &batch)), (1, 1));
+        assert_eq!(fill(&other, &batch), 0);
+        assert!(matches!(other.pop(), Popped::Batch(_)));
+        assert_eq!(fill(&other, &batch), 1);
+        one.fail("its consumer is gone");
+        assert_eq!(fill(&other, &batch), 3, "what it held is left again");
+        drop((one, other));
+        assert_eq!(budget.taken(), size_of(&batch) as u64, "the third one's");
+    }
+
+    #[test]
+    fn credit_is_given_one_by_one_when_the_budget_is_used_up() {
+        let batch = texts("w", &["a"]);
+        let budget = NetworkBudget::new(size_of(&batch) as u64);
+        let (full, far) = (Channel::within(&budget), Channel::within(&budget));
+        assert_eq!(far.grant().now_or_never(), Some(PLACES));
+        for _ in 0..PLACES {
+            assert!(far.push_on_credit(batch.clone()), "credit is kept");
+        }
+        assert_eq!(fill(&full, &batch), 1);
+        let more = Channel::within(&budget);
+        assert_eq!(more.grant().now_or_never(), Some(1));
+        assert_eq!(more.grant().now_or_never(), None);
+        assert!(more.push_on_credit(batch));
+        assert_eq!(more.grant().now_or_never(), None);
+        assert!(matches!(more.pop(), Popped::Batch(_)));
+        assert_eq!(more.grant().now_or_never(), Some(1));
     }
 
     #[test]

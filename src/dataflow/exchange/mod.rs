@@ -2,12 +2,14 @@
 //!
 //! Consumers pull. A producer registers a *result partition* with one bounded channel a target subtask; each consumer opens
 //! its channel, in memory if producer and consumer share the TaskManager, else over TCP (`frame`, `hello`). A channel
-//! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away. The output for a
+//! takes no more than its consumer has credit for, so a slow consumer stops its sources, however far away; and all channels
+//! together take no more than the TaskManager's network memory, besides a batch each (`budget`). The output for a
 //! blocking edge goes to a file first (`kept`), and each consumer's channel is filled from there.
 //!
 //! Invariants: a channel is served to one consumer, once, and only of exactly the generation that the consumer asks for, in a
 //! term that is not over; the end of a channel is said, never guessed from a closed connection.
 
+mod budget;
 mod channel;
 mod client;
 mod epoch;
@@ -43,6 +45,7 @@ pub(super) use gate::{Input, InputGate};
 pub(super) use kept::KeptError;
 pub(super) use partition::{Attempt, PartitionId, PartitionWriter};
 
+use budget::NetworkBudget;
 use channel::Channel;
 use hello::Hello;
 use kept::KeptWriter;
@@ -117,12 +120,34 @@ impl Exchange {
         directories: Vec<PathBuf>,
         runtime: Handle,
     ) -> io::Result<Exchange> {
+        let unbounded = u64::MAX;
+        Exchange::serve_within(
+            unbounded,
+            listener,
+            resource_id,
+            incarnation,
+            gate,
+            directories,
+            runtime,
+        )
+    }
+
+    /// The same, where the records on their way may take only so many bytes together, besides one batch a channel.
+    pub fn serve_within(
+        network_memory: u64,
+        listener: TcpListener,
+        resource_id: impl Into<String>,
+        incarnation: impl Into<String>,
+        gate: Arc<dyn EpochGate>,
+        directories: Vec<PathBuf>,
+        runtime: Handle,
+    ) -> io::Result<Exchange> {
         let address = listener.local_addr()?;
         let server = Arc::new(Server {
             resource_id: resource_id.into(),
             incarnation: incarnation.into(),
             gate,
-            partitions: Arc::default(),
+            partitions: Arc::new(Partitions::within(NetworkBudget::new(network_memory))),
         });
         let accepting = runtime
             .spawn(server::serve(Arc::clone(&server), listener))
@@ -233,7 +258,7 @@ impl Exchange {
                         wanted
                             .partitions
                             .find_kept(wanted.partition, generation, wanted.target);
-                    let filled = Arc::new(Channel::default());
+                    let filled = Arc::new(Channel::within(self.partitions().budget()));
                     let attached = filled.attach(&readable);
                     debug_assert!(attached, "the channel is ours alone");
                     channel.get_or_init(|| Arc::clone(&filled));
@@ -250,7 +275,7 @@ impl Exchange {
                     openers.spawn_on(opening, &self.inner.runtime);
                 }
                 None => {
-                    let filled = Arc::new(Channel::default());
+                    let filled = Arc::new(Channel::within(self.partitions().budget()));
                     let attached = filled.attach(&readable);
                     debug_assert!(attached, "the channel is ours alone");
                     channel.get_or_init(|| Arc::clone(&filled));

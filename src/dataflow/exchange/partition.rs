@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tokio::sync::watch;
 
+use super::budget::NetworkBudget;
 use super::channel::{Channel, Closed};
 use super::kept::Kept;
 use crate::dataflow::time::TimeSignal;
@@ -82,6 +83,8 @@ pub(in crate::dataflow) struct Partitions {
     registered: watch::Sender<u64>,
     /// How many there are.
     kept: watch::Sender<usize>,
+    /// Of all channels of the TaskManager.
+    budget: NetworkBudget,
 }
 
 impl Default for Partitions {
@@ -91,11 +94,25 @@ impl Default for Partitions {
             complete: Mutex::default(),
             registered: watch::Sender::new(0),
             kept: watch::Sender::new(0),
+            budget: NetworkBudget::default(),
         }
     }
 }
 
 impl Partitions {
+    /// None, and those that will be have this budget.
+    pub(super) fn within(budget: NetworkBudget) -> Partitions {
+        Partitions {
+            budget,
+            ..Partitions::default()
+        }
+    }
+
+    /// The budget of all channels.
+    pub(super) fn budget(&self) -> &NetworkBudget {
+        &self.budget
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<PartitionId, Partition>> {
         self.partitions
             .lock()
@@ -111,7 +128,7 @@ impl Partitions {
     ) -> Result<PartitionWriter, Closed> {
         let channels: Vec<_> = targets
             .into_iter()
-            .map(|target| (target, Arc::new(Channel::default())))
+            .map(|target| (target, Arc::new(Channel::within(&self.budget))))
             .collect();
         let mut partitions = self.lock();
         if let Some(present) = partitions.get(&id) {

@@ -147,7 +147,10 @@ impl Server {
         if hello.is_kept {
             let (generation, target) = (attempt.generation, hello.target_subtask);
             let kept = self.partitions.find_kept(partition, generation, target);
-            let (kept, channel) = (kept.map_err(Answer::refused)?, Arc::new(Channel::default()));
+            let (kept, channel) = (
+                kept.map_err(Answer::refused)?,
+                Arc::new(Channel::within(self.partitions.budget())),
+            );
             let attached = channel.attach(&readable);
             debug_assert!(attached, "the channel is ours alone");
             return Ok(Found {

@@ -7,6 +7,7 @@ mod expressions;
 mod messages;
 mod parameters;
 mod pipelines;
+mod resources;
 mod robustness;
 
 use std::collections::BTreeMap;

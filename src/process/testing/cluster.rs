@@ -79,7 +79,7 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// JobManagers `jm1`.. and TaskManagers `tm1`.. with so many slots each.
+    /// JobManagers `jm1`.. and TaskManagers `tm1`.. with so many slots each, of two cores.
     pub async fn start(job_managers: u32, task_managers: u32, slots: u32) -> TestCluster {
         let load = LoadOptions::default()
             .with("restart-strategy.type", "fixed-delay")
@@ -94,7 +94,9 @@ impl TestCluster {
         task_managers: u32,
         slots: u32,
     ) -> TestCluster {
-        let load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
+        let load = load
+            .with("taskmanager.numberOfTaskSlots", &slots.to_string())
+            .with("taskmanager.cpu.cores", &(2 * slots).to_string());
         let configuration = Configuration::load(load).expect("valid");
         let memory = MemoryCluster::default();
         let world = World::new(memory.clone());

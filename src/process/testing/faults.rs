@@ -124,7 +124,10 @@ impl TestCluster {
         loop {
             let listed = self.list_task_managers().await;
             let free: u32 = listed.iter().map(|it| it.free_slots).sum();
-            if free == slots {
+            let all: u32 = listed.iter().map(|it| it.slots_number).sum();
+            // Then nothing may be taken that is no slot's.
+            let is_whole = |it: &pb::TaskManagerInfo| it.free_profile == it.total_profile;
+            if free == slots && (free < all || listed.iter().all(is_whole)) {
                 return;
             }
             assert!(
@@ -135,7 +138,8 @@ impl TestCluster {
         }
     }
 
-    async fn list_task_managers(&self) -> Vec<pb::TaskManagerInfo> {
+    /// The TaskManagers that the leader knows; nothing, if it does not answer.
+    pub async fn list_task_managers(&self) -> Vec<pb::TaskManagerInfo> {
         let Some(leader) = self.leader_view().leader else {
             return Vec::new();
         };

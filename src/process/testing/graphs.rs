@@ -1,6 +1,7 @@
 //! The jobs of these tests.
 
 use tanist_proto::id::JobId;
+use tanist_proto::resources::Resources;
 use tanist_proto::v1 as pb;
 
 use crate::job::{CompileOptions, JobBuilder};
@@ -16,6 +17,28 @@ pub fn graph(job: JobId, parallelism: u32) -> pb::JobGraph {
         .datagen("numbers", Some(10), None, 1, 10)
         .key_by("by-key", ["key"])
         .count("counts")
+        .discard("out");
+    stream.build().compile(&options).expect("a valid job")
+}
+
+/// Two vertices in one region, each with slots of its own of one core and of half of one: two tasks in two slots at parallelism 1.
+pub fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let cores = |cores: &str| Resources {
+        cpu: cores.parse().expect("cores"),
+        ..Resources::ZERO
+    };
+    let stream = JobBuilder::new("resources")
+        .parallelism(parallelism)
+        .slot_sharing_group("counting", cores("0.5"))
+        .datagen("numbers", Some(10), None, 1, 10)
+        .with_resources(cores("1"))
+        .key_by("by-key", ["key"])
+        .count("counts")
+        .in_slot_sharing_group("counting")
         .discard("out");
     stream.build().compile(&options).expect("a valid job")
 }

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
+use tanist_proto::resources::{CpuCores, Resources};
 use tanist_proto::v1::{ExecutionState, JobStatus};
 
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::process::testing::graphs::graph_with_resources;
 use crate::process::testing::running::{self, JOB, used_task_manager};
 
 /// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
@@ -29,6 +31,14 @@ async fn finishes(cluster: &TestCluster, generation: u64) {
     cluster.world.finish_tasks(JOB);
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
     cluster.check();
+}
+
+/// The cores that no slot of any TaskManager has.
+async fn free_cores(cluster: &TestCluster) -> CpuCores {
+    let known = cluster.list_task_managers().await;
+    let free = known.iter().filter_map(|it| it.free_profile.as_ref());
+    let free = free.map(Resources::from);
+    free.fold(Resources::ZERO, |sum, it| sum.plus(&it)).cpu
 }
 
 /// Until the leader says that so many tasks are awaited.
@@ -87,6 +97,17 @@ async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
     for (number, job) in jobs.iter().enumerate() {
         cluster.until_running(*job, tasks(number)).await;
     }
+    // One in slots that are cut out of what is left.
+    let cut = JobId::from_bits(5);
+    let graph = graph_with_resources(cut, 1);
+    cluster.client.submit(&graph, "t").await.expect("accepted");
+    cluster.until_running(cut, 2).await;
+    let free = free_cores(&cluster).await;
+    assert_eq!(
+        free,
+        CpuCores::from_millionths(2_500_000),
+        "24, 10 slots of 2, 1 and 0.5"
+    );
     let calls = Arc::new(AtomicU32::new(0));
     let counted = calls.clone();
     let changing = ["request_slot", "free_slots", "submit_tasks", "cancel_tasks"];
@@ -99,9 +120,17 @@ async fn a_change_of_the_leader_sends_nothing_that_changes_anything() {
     for (number, job) in jobs.iter().enumerate() {
         assert_eq!(cluster.until_running(*job, tasks(number)).await, 1);
     }
+    assert_eq!(cluster.until_running(cut, 2).await, 1);
     // Longer than any bound of slots and heartbeats.
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(calls.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        free_cores(&cluster).await,
+        free,
+        "exactly what was taken is taken"
+    );
+    cluster.world.finish_tasks(cut);
+    assert_eq!(cluster.until_clean(cut).await, JobStatus::Finished);
     cluster.check();
 }
 

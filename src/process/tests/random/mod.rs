@@ -19,6 +19,7 @@ use tanist_proto::v1::JobStatus;
 use self::clients::Wish;
 use self::faults::{Schedule, Trouble};
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
+use crate::process::testing::graphs::graph_with_resources;
 use crate::process::testing::obedience::{interrupted, note_takeovers};
 use crate::process::testing::reached::{Landmark, Reached};
 use crate::process::testing::weather::Weather;
@@ -135,8 +136,9 @@ async fn everything_goes_wrong(seed: u64) -> Reached {
         } else {
             Wish::Cancel
         };
-        let graph = match number % 2 {
-            0 => graph(job, 2),
+        let graph = match number {
+            0 | 4 => graph(job, 2),
+            2 => graph_with_resources(job, 2),
             _ => graph_of_regions(job, 2),
         };
         asking.push(clients::ask(&cluster, &mut random, graph, wish));

@@ -1,0 +1,98 @@
+//! What jobs are told that ask for more than any TaskExecutor has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::tests::{ScriptedTaskExecutor, id, needs, registration, start};
+use super::*;
+use crate::gateway::{
+    JobMasterRegistration, ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,
+    ResourceRequirementsGateway as _, Unfulfillable,
+};
+
+const JOB: JobId = JobId::from_bits(0xA);
+
+fn cores(number: u32) -> Resources {
+    Resources {
+        cpu: CpuCores::whole(number),
+        ..Resources::ZERO
+    }
+}
+
+/// A TaskExecutor with so many cores in two slots registers.
+async fn register(handle: &ResourceManagerHandle, name: &str, total: u32, report: pb::SlotReport) {
+    let request = registration(5, 1, report);
+    let location = pb::TaskManagerLocation {
+        resource_id: name.to_owned(),
+        ..request.location.clone().unwrap_or_default()
+    };
+    let request = pb::RegisterTaskExecutorRequest {
+        location: Some(location),
+        total_profile: Some((&cores(total)).into()),
+        ..request
+    };
+    let answer = handle.register_task_executor(request).await;
+    answer.expect("it is admitted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_time_to_come() {
+    let cluster = start();
+    let handle = cluster.manager.handle();
+    let (small, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
+    let start = Instant::now();
+    register(&handle, "small", 4, small.report()).await;
+    let unfulfillable: Arc<watch::Sender<Option<Unfulfillable>>> = Arc::default();
+    let mut told = unfulfillable.subscribe();
+    let job_master = JobMasterRegistration {
+        job: JOB,
+        job_master: id(1),
+        superseded: CancellationToken::new(),
+        unfulfillable,
+    };
+    let declare = async |cores_of_a_slot| {
+        let registered = handle.register_job_master(job_master.clone()).await;
+        registered.expect("it is the only one");
+        let one = ResourceRequirement {
+            profile: ResourceProfile::Of(cores(cores_of_a_slot)),
+            minimum: 1,
+            maximum: 1,
+        };
+        let requirements = ResourceRequirements {
+            resources: vec![one],
+            ..needs(JOB, 0)
+        };
+        let declared = handle.declare_required_resources(requirements).await;
+        declared.expect("it is registered");
+    };
+    declare(8).await;
+    // A JobMaster repeats itself, which is how it is heard.
+    let verdict = loop {
+        let changed = tokio::time::timeout(Duration::from_secs(10), told.changed()).await;
+        if changed.is_ok() {
+            break told.borrow_and_update().clone();
+        }
+        declare(8).await;
+    };
+    let verdict = verdict.expect("8 of 4 cores");
+    let start_up_time = Options::default().start_up_time;
+    assert!(start.elapsed() >= start_up_time, "{:?}", start.elapsed());
+    assert!(start.elapsed() < start_up_time + Duration::from_secs(11));
+    assert_eq!(
+        (verdict.profile, verdict.largest),
+        (cores(8).into(), cores(4))
+    );
+    // A larger one comes: it will be served.
+    let (large, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
+    register(&handle, "large", 8, large.report()).await;
+    let changed = tokio::time::timeout(Duration::from_secs(10), told.changed()).await;
+    changed.expect("at once").expect("it lives");
+    assert_eq!(*told.borrow_and_update(), None);
+    cluster.manager.stop().await;
+}

@@ -1,0 +1,61 @@
+//! A job in slots that are cut to what it asks for, with devices: its leader is killed, and the next one knows exactly what of the
+//! TaskManager is taken.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tanist_chaos::wordcount::visible_files;
+use tanist_chaos::{Cluster, StoreKind, Submission};
+
+use crate::support::{cluster_on, job_file};
+
+on_stores! {
+    embedded(Embedded) { slots_with_devices_are_adopted_exactly_and_given_back }
+}
+
+async fn slots_with_devices_are_adopted_exactly_and_given_back(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
+    let builder = builder
+        .slots(2)
+        .set("taskmanager.cpu.cores", "4")
+        .set("external-resources", "gpu:2:DEVICES");
+    let mut cluster = builder.start().await?;
+    let output = cluster.directory().join("output");
+    let submission = Submission::new(job_file("devices.yaml")).path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_until_running(job).await?;
+    let before = cluster.attempts(job).await?;
+    until_free(&mut cluster, 1.5, &json!({})).await?;
+
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    until_free(&mut cluster, 1.5, &json!({})).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    before.check_none_changed(&cluster.attempts(job).await?)?;
+    let mut lines = Vec::new();
+    for part in visible_files(&output)? {
+        let text = std::fs::read_to_string(part)?;
+        lines.extend(text.lines().map(str::to_owned));
+    }
+    lines.sort();
+    ensure!(lines == ["device 0", "device 1"], "{lines:?}");
+    until_free(&mut cluster, 4.0, &json!({"gpu": 2})).await?;
+    cluster.check_nothing_left(&[output]).await
+}
+
+/// Until the leader says that so many cores and devices of the TaskManager are nobody's.
+async fn until_free(cluster: &mut Cluster, cores: f64, devices: &Value) -> anyhow::Result<()> {
+    let bound = Duration::from_secs(30);
+    let is_free = |body: &Value| {
+        let free = &body["taskmanagers"][0]["freeResource"];
+        free["cpuCores"].as_f64() == Some(cores) && free["extendedResources"] == *devices
+    };
+    let what = "what is taken to be known";
+    cluster
+        .wait_for_rest(what, bound, "/v1/taskmanagers", is_free)
+        .await?;
+    Ok(())
+}
