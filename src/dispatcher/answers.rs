@@ -10,7 +10,9 @@ use super::actor::{DispatcherActor, Event};
 use super::entry::{Entry, describe, no_such_job, status_name};
 use super::handle::Reply;
 use super::submissions::suspended;
-use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway};
+use crate::gateway::{
+    GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway, START_BY_HAND,
+};
 
 impl DispatcherActor {
     pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
@@ -183,8 +185,8 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
     let overview = resources.resource_overview().await;
     if let Some(workers) = overview.ok().and_then(|overview| overview.workers) {
         for it in &mut waiting {
-            let (missing, needed) = (it.slots_missing, it.slots_needed);
-            it.text = format!("{missing} of {needed} slots are missing: {}", workers.text);
+            let lacking = it.text.strip_suffix(START_BY_HAND).unwrap_or(&it.text);
+            it.text = format!("{lacking}: {}", workers.text);
         }
     }
 }

@@ -265,6 +265,9 @@ pub struct ResourceRequirement {
     pub maximum: u32,
 }
 
+/// How the text about missing slots ends where nobody but people starts TaskManagers.
+pub const START_BY_HAND: &str = ": start TaskManagers or lower the parallelism";
+
 /// The ResourceManager's TaskManagers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResourceOverview {

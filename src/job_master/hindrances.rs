@@ -9,6 +9,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, JobMasterCore};
 use super::execution_graph::RegionPhase;
+use crate::gateway::START_BY_HAND;
 
 /// So many subtasks or TaskManagers are named.
 const NAMED: usize = 8;
@@ -172,10 +173,7 @@ impl JobMasterCore {
                     .to_owned()
             }
             Some(verdict) => format!("{}; {verdict}", self.lacking()),
-            None => format!(
-                "{}: start TaskManagers or lower the parallelism",
-                self.lacking()
-            ),
+            None => format!("{}{START_BY_HAND}", self.lacking()),
         };
         // Those that already have a slot are not the ones that miss one.
         let taken = self.taken_slots();

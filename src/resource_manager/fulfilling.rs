@@ -41,6 +41,14 @@ impl Fulfilling {
         }
     }
 
+    /// Larger ones are started by nobody but a driver, and it starts none: those that were there have this long to come.
+    pub(super) fn wait_only(&mut self, patience: Duration) {
+        let begun = self.starts_until - self.start_up_time;
+        self.start_up_time = self.start_up_time.min(patience);
+        self.starts_until = begun + self.start_up_time;
+        self.check_at = Some(self.starts_until);
+    }
+
     /// When something may be known that was not.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.check_at

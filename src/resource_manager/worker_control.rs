@@ -17,6 +17,9 @@ impl Core {
     /// The same, with workers that it starts itself.
     #[must_use]
     pub fn with_workers(mut self, workers: Option<Workers>) -> Core {
+        if workers.is_some() {
+            self.fulfilling.wait_only(self.options.heartbeat_timeout);
+        }
         self.workers_of_driver = workers;
         self.collect_worker_effects();
         self
