@@ -1,3 +1,5 @@
+//! Planning in default slots against one who counts on the fingers, and by example where profiles are stated.
+
 use proptest::prelude::*;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
