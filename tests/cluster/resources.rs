@@ -34,7 +34,11 @@ async fn slots_with_devices_are_adopted_exactly_and_given_back(
     cluster.successor_of(&former).await?;
     until_free(&mut cluster, 1.5, &json!({})).await?;
     cluster.wait_for_state(job, "FINISHED").await?;
-    before.check_none_changed(&cluster.attempts(job).await?)?;
+    let after = cluster.attempts(job).await?;
+    ensure!(
+        before.changed(&after) == 0,
+        "{before:?} before, {after:?} after"
+    );
     let mut lines = Vec::new();
     for part in visible_files(&output)? {
         let text = std::fs::read_to_string(part)?;

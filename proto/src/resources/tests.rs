@@ -1,3 +1,5 @@
+//! Resources, profiles and workers by themselves.
+
 use super::*;
 use crate::v1 as pb;
 
