@@ -265,7 +265,7 @@ options! {
         RM_IDLE_TIMEOUT: Duration = "resourcemanager.taskmanager-timeout", Value("30 s"),
             "After how long a TaskManager that a driver started and nobody uses is released. One that keeps results which somebody still reads is in use.";
         RM_REGISTRATION_TIMEOUT: Duration = "resourcemanager.taskmanager-registration.timeout", Value("5 min"),
-            "In which a TaskManager that a driver started has to register; else it is stopped, and another one is started.";
+            "In which a TaskManager that a driver started has to register, also at the next leader; else it is stopped, and another one is started. At least `heartbeat.timeout`.";
         RM_MAX_FAILURE_RATE: f64 = "resourcemanager.start-worker.max-failure-rate", Value("10"),
             "How many TaskManagers whose start fails within a minute are too many: then none is started for a while.";
         RM_RETRY_INTERVAL: Duration = "resourcemanager.start-worker.retry-interval", Value("3 s"),

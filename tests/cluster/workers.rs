@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, wait_for};
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, wait_for, wordcount};
 
-use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
+use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, need_failpoints};
 
 /// How long processes may take to come and to go.
 const BOUND: Duration = Duration::from_secs(60);
@@ -34,7 +34,13 @@ async fn with_driver(kind: StoreKind, jobmanagers: usize) -> anyhow::Result<Clus
 
 /// The workers of a cluster: processes whose environment names it.
 fn workers_of(cluster: &Cluster) -> Vec<u32> {
-    let mark = format!("TANIST_HIGH_AVAILABILITY_CLUSTER_ID={}", cluster.id());
+    workers_with(&format!(
+        "TANIST_HIGH_AVAILABILITY_CLUSTER_ID={}",
+        cluster.id()
+    ))
+}
+
+fn workers_with(mark: &str) -> Vec<u32> {
     let is_one = |pid: &u32| {
         std::fs::read(format!("/proc/{pid}/environ"))
             .is_ok_and(|all| all.split(|byte| *byte == 0).any(|it| it == mark.as_bytes()))
@@ -126,6 +132,43 @@ async fn workers_of_a_cluster_that_is_gone_end_by_themselves(
     until_no_worker_is_left(&cluster).await?;
     cluster.discard();
     Ok(())
+}
+
+#[tokio::test]
+async fn a_job_with_a_cluster_of_its_own_takes_its_workers_along() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    wordcount::write_input(&directory.path().join("input"), 2, 1000)?;
+    let settings = [
+        format!("high-availability.embedded.dir={}", path("store")),
+        format!("io.tmp.dirs={}", directory.path().display()),
+        "resourcemanager.driver=local-process".to_owned(),
+    ];
+    let mut command = tokio::process::Command::new(PROGRAM);
+    command.args(["run", "--target", "per-job"]);
+    for setting in &settings {
+        command.args(["-D", setting]);
+    }
+    for (name, value) in [("input", path("input/*.txt")), ("output", path("output"))] {
+        command.args(["--param", &format!("{name}={value}")]);
+    }
+    let ran = command
+        .arg(example("wordcount.yaml"))
+        .kill_on_drop(true)
+        .output();
+    let ran = tokio::time::timeout(BOUND, ran).await??;
+    ensure!(ran.status.success(), "{ran:?}");
+    let visible = wordcount::visible_files(&directory.path().join("output"))?;
+    ensure!(!visible.is_empty(), "nothing was written");
+    let logs = std::fs::read_dir(directory.path().join("tanist/workers"))?;
+    ensure!(logs.count() == 1, "not one worker ran");
+    let mark = format!("TANIST_HIGH_AVAILABILITY_EMBEDDED_DIR={}", path("store"));
+    wait_for("its worker to be gone", BOUND, async || {
+        let left = workers_with(&mark);
+        ensure!(left.is_empty(), "{left:?} are there");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await
 }
 
 async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Result<()> {

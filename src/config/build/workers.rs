@@ -34,12 +34,19 @@ impl Builder<'_> {
                 }
             }
         }
+        let registration_timeout = self.positive(&RM_REGISTRATION_TIMEOUT);
+        // Until then its tasks may be adopted.
+        let lost = self.values.get(&HEARTBEAT_TIMEOUT);
+        self.not_above(
+            (&HEARTBEAT_TIMEOUT, lost),
+            (&RM_REGISTRATION_TIMEOUT, registration_timeout),
+        );
         let log_dir = self.values.find(&RM_LOG_DIR);
         WorkerOptions {
             driver,
             log_dir: log_dir.unwrap_or_else(|| self.working_dir().join("workers")),
             idle_timeout: self.positive(&RM_IDLE_TIMEOUT),
-            registration_timeout: self.positive(&RM_REGISTRATION_TIMEOUT),
+            registration_timeout,
             max_failure_rate,
             retry_interval: self.positive(&RM_RETRY_INTERVAL),
             min_slots,

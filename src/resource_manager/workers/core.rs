@@ -36,8 +36,8 @@ pub enum Effect {
 /// How far a worker is. See the picture in [`super`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its record is being written, or its process started.
-    Requested,
+    /// Its record is being written, or its process started: no driver may take for ever.
+    Requested { deadline: Instant },
     /// Recorded by a former term; the driver has not said what has become of it.
     Recorded,
     /// Recorded by a former term for a place that the driver can't see.
@@ -52,6 +52,22 @@ pub(super) enum State {
     Leaving { deadline: Instant },
     /// Its record is being removed, or its process ended.
     Stopping,
+}
+
+impl State {
+    /// Until when it may last.
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            State::Requested { deadline }
+            | State::Pending { deadline }
+            | State::Unseen { deadline }
+            | State::Leaving { deadline } => Some(deadline),
+            State::Recorded
+            | State::Registered { .. }
+            | State::Releasing { .. }
+            | State::Stopping => None,
+        }
+    }
 }
 
 /// A worker.
@@ -184,19 +200,8 @@ impl Workers {
 
     /// When [`Workers::on_time`] is to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = self
-            .workers
-            .values()
-            .filter_map(|worker| match worker.state {
-                State::Pending { deadline }
-                | State::Unseen { deadline }
-                | State::Leaving { deadline } => Some(deadline),
-                State::Requested
-                | State::Recorded
-                | State::Registered { .. }
-                | State::Releasing { .. }
-                | State::Stopping => None,
-            });
+        let deadlines = self.workers.values();
+        let deadlines = deadlines.filter_map(|worker| worker.state.deadline());
         deadlines.chain(self.recover_at).chain(self.review_at).min()
     }
 
@@ -206,29 +211,29 @@ impl Workers {
             self.recover_at = None;
             self.recover();
         }
-        let is_due = |worker: &Worker| match worker.state {
-            State::Pending { deadline }
-            | State::Unseen { deadline }
-            | State::Leaving { deadline } => deadline <= now,
-            State::Requested
-            | State::Recorded
-            | State::Registered { .. }
-            | State::Releasing { .. }
-            | State::Stopping => false,
-        };
-        let due = self.workers.iter().filter(|(_, worker)| is_due(worker));
+        let due = self.workers.iter().filter(|(_, worker)| {
+            let deadline = worker.state.deadline();
+            deadline.is_some_and(|deadline| deadline <= now)
+        });
         let due: Vec<(ResourceId, State)> = due.map(|(id, it)| (id.clone(), it.state)).collect();
+        let timeout = self.options.registration_timeout;
         for (id, state) in due {
             match state {
-                State::Leaving { .. } | State::Unseen { .. } => self.stop(&id),
-                _ => {
-                    let timeout = self.options.registration_timeout;
+                State::Requested { .. } => {
+                    self.fail(now, &id, &format!("it was not started within {timeout:?}"));
+                }
+                State::Pending { .. } => {
                     self.fail(
                         now,
                         &id,
                         &format!("it has not registered within {timeout:?}"),
                     );
                 }
+                State::Unseen { .. } | State::Leaving { .. } => self.stop(&id),
+                State::Recorded
+                | State::Registered { .. }
+                | State::Releasing { .. }
+                | State::Stopping => {}
             }
         }
         let is_review_due = self.review_at.is_some_and(|at| at <= now);
@@ -309,7 +314,7 @@ impl Workers {
             };
             situation.total = situation.total.saturating_add(slots);
             match worker.state {
-                State::Requested | State::Recorded | State::Pending { .. } => {
+                State::Requested { .. } | State::Recorded | State::Pending { .. } => {
                     situation.pending += 1;
                 }
                 State::Unseen { .. }
@@ -370,8 +375,9 @@ impl Workers {
         let id = format!("worker-{}-{:016x}-{}", self.epoch, self.seed, self.next);
         self.next += 1;
         let id: ResourceId = id.parse().expect("letters, digits and hyphens are an id");
+        let deadline = now + self.options.registration_timeout;
         let worker = Worker {
-            state: State::Requested,
+            state: State::Requested { deadline },
             record: self.new_record(),
             requested_at: Some(now),
         };
@@ -414,7 +420,7 @@ impl Workers {
                 State::Registered { .. } => self.release(&id),
                 State::Recorded | State::Pending { .. } | State::Unseen { .. } => self.stop(&id),
                 // Stopped when that has come back.
-                State::Requested
+                State::Requested { .. }
                 | State::Releasing { .. }
                 | State::Leaving { .. }
                 | State::Stopping => {}

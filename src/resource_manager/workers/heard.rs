@@ -64,7 +64,7 @@ impl Workers {
                         self.stop(&id);
                     }
                     // It was heard meanwhile, or is on its way.
-                    State::Requested
+                    State::Requested { .. }
                     | State::Unseen { .. }
                     | State::Pending { .. }
                     | State::Registered { .. }
@@ -90,7 +90,7 @@ impl Workers {
         };
         match answer {
             Ok(()) => {
-                if worker.state == State::Requested {
+                if matches!(worker.state, State::Requested { .. }) {
                     worker.state = State::Pending { deadline };
                 }
                 self.effects.push(Effect::Watch(id.clone()));
@@ -105,7 +105,7 @@ impl Workers {
             return;
         };
         match worker.state {
-            State::Requested | State::Recorded | State::Pending { .. } => {
+            State::Requested { .. } | State::Recorded | State::Pending { .. } => {
                 self.fail(now, id, &format!("it ended before it registered: {how}"));
             }
             State::Releasing { .. } | State::Leaving { .. } => {
@@ -132,7 +132,7 @@ impl Workers {
         match worker.state {
             State::Stopping => Admission::Unknown,
             State::Releasing { .. } => Admission::Welcome { is_releasing: true },
-            State::Requested
+            State::Requested { .. }
             | State::Recorded
             | State::Unseen { .. }
             | State::Pending { .. }

@@ -269,9 +269,13 @@ impl World {
         self.processes.remove(id);
         self.registered.remove(id);
         self.draining.remove(id);
+        self.restart_jobs_on(id);
+    }
+
+    /// What ran there runs anew, elsewhere.
+    fn restart_jobs_on(&mut self, id: &ResourceId) {
         for job in self.jobs.values_mut() {
             if job.held.contains_key(id) {
-                // Its region is restarted.
                 for (worker, slots) in std::mem::take(&mut job.held) {
                     if let Some(used) = self.registered.get_mut(&worker) {
                         *used -= slots;
@@ -359,6 +363,12 @@ impl World {
         self.workers.on_time(self.now);
         for _ in before..self.workers.failures {
             self.note_failure();
+        }
+        // Longer than anybody waits for the tasks of a worker that does not come back.
+        let all = self.workers.workers.iter();
+        let given_up = all.filter(|(_, worker)| worker.state == super::core::State::Stopping);
+        for id in given_up.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.restart_jobs_on(&id);
         }
         self.settle();
     }

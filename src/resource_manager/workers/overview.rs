@@ -17,7 +17,7 @@ impl Workers {
             .workers
             .iter()
             .filter(|(_, worker)| match worker.state {
-                State::Requested
+                State::Requested { .. }
                 | State::Recorded
                 | State::Unseen { .. }
                 | State::Pending { .. } => true,
