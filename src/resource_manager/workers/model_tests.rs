@@ -72,7 +72,7 @@ fn options() -> impl Strategy<Value = WorkersOptions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(300), ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_needs_are_met_in_the_end_and_nothing_is_left_over(
