@@ -15,6 +15,7 @@ mod jobmanager;
 mod launcher;
 mod listen;
 pub mod peers;
+mod permissions;
 mod recovering;
 mod settings;
 pub mod shutdown;
