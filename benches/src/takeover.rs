@@ -246,11 +246,13 @@ async fn take_over(
     Ok(())
 }
 
-/// The term's record, once it says what became of the tasks.
+/// The term's record, once it says what became of the tasks, and that the recovery is over: a leader that ends before is taken
+/// for one that its jobs ended.
 async fn record_of_adoption(cluster: &Cluster, epoch: u64) -> anyhow::Result<Value> {
     until("the term's record to say what was adopted", async || {
         let record = cluster.term_record(epoch).await?;
         ensure!(record["tasks_adopted"].is_u64(), "{record}");
+        ensure!(record["phase"] == "leading", "{record}");
         Ok(record)
     })
     .await
