@@ -4,6 +4,7 @@
 //! comes back as an event; all of them end with it. Stopping is forgetting: nobody is told.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,7 +27,7 @@ use super::handle::{JobMasterHandle, Message, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, millis};
 use super::requirements::Wanted;
 use super::watch::Peer;
-use crate::gateway::{Adoption, GatewayError};
+use crate::gateway::{Adoption, GatewayError, GatewayResult};
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -68,11 +69,40 @@ pub(super) struct Seen {
 
 async fn run(
     options: JobMasterOptions,
-    mut context: JobMasterContext,
+    context: JobMasterContext,
     messages: mpsc::Receiver<Box<Message>>,
     seen: Seen,
     stop: CancellationToken,
 ) {
+    let name = context.graph.job_id.clone();
+    match begin(options, context, seen).await {
+        Ok(Begun::Actor(actor)) => actor.run(messages, stop).await,
+        Ok(Begun::Failed(result)) => serve_failed(&result, messages, stop).await,
+        Err(error) => tracing::error!(job = name, %error, "JobMaster broke"),
+    }
+}
+
+/// What a JobMaster has become once its ExecutionGraph is built.
+enum Begun {
+    Actor(Box<JobMasterActor>),
+    /// The job can't be initialized.
+    Failed(Arc<pb::JobResult>),
+}
+
+/// Its future lives as long as the building takes, so that a leader of very many jobs does not keep room for it.
+fn begin(
+    options: JobMasterOptions,
+    context: JobMasterContext,
+    seen: Seen,
+) -> Pin<Box<dyn Future<Output = GatewayResult<Begun>> + Send>> {
+    Box::pin(build(options, context, seen))
+}
+
+async fn build(
+    options: JobMasterOptions,
+    mut context: JobMasterContext,
+    seen: Seen,
+) -> GatewayResult<Begun> {
     if context.is_recovered {
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
@@ -90,14 +120,8 @@ async fn run(
     match core {
         Ok(core) => {
             drop(state);
-            let calls = match Calls::new(&options, &context, core.job_incarnation()).await {
-                Ok(calls) => calls,
-                Err(error) => {
-                    tracing::error!(job = context.graph.job_id, %error, "JobMaster broke");
-                    return;
-                }
-            };
-            let actor = JobMasterActor {
+            let calls = Calls::new(&options, &context, core.job_incarnation()).await?;
+            Ok(Begun::Actor(Box::new(JobMasterActor {
                 calls,
                 clock,
                 core,
@@ -111,8 +135,7 @@ async fn run(
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
                 options,
                 context,
-            };
-            Box::pin(actor.run(messages, stop)).await;
+            })))
         }
         Err(error) => {
             let cause = format!("the job can't be initialized: {error}");
@@ -121,7 +144,7 @@ async fn run(
             let result = Arc::new(result);
             seen.reconciled.send_replace(Some(Adoption::default()));
             seen.outcome.send_replace(Some(result.clone()));
-            serve_failed(&result, messages, stop).await;
+            Ok(Begun::Failed(result))
         }
     }
 }
@@ -178,7 +201,11 @@ pub(super) enum Next {
 }
 
 impl JobMasterActor {
-    async fn run(mut self, mut messages: mpsc::Receiver<Box<Message>>, stop: CancellationToken) {
+    async fn run(
+        mut self: Box<Self>,
+        mut messages: mpsc::Receiver<Box<Message>>,
+        stop: CancellationToken,
+    ) {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event is never refused");
         }

@@ -102,7 +102,8 @@ pub struct JobMasterCore {
     pub(super) is_recovered: bool,
     pub(super) execution: ExecutionGraph,
     pub(super) pool: SlotPool,
-    pub(super) task_managers: BTreeMap<ResourceId, TaskManager>,
+    // Boxed: a map has room for eleven, and most jobs have one.
+    pub(super) task_managers: BTreeMap<ResourceId, Box<TaskManager>>,
     pub(super) seen: BTreeMap<ResourceId, Registration>,
     pub(super) record: pb::JobState,
     pub(super) revision: u64,
@@ -366,13 +367,13 @@ impl JobMasterCore {
             self.lose_task_manager(&task_manager, "it was started anew", now_ms);
         }
         let before = self.task_managers.remove(&task_manager);
-        let registered = TaskManager {
+        let registered = Box::new(TaskManager {
             registration: offered,
             strays: before.map(|before| before.strays).unwrap_or_default(),
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
             location,
-        };
+        });
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so that what was given back under it may be taken again.
@@ -496,14 +497,15 @@ impl JobMasterCore {
 
     /// All registered TaskManagers and the slots that are held there.
     pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
-        let describe = |(id, known): (&ResourceId, &TaskManager)| {
+        let known = self.task_managers.iter();
+        let described = known.map(|(id, known)| {
             let connection = Connection {
                 task_manager: id.clone(),
                 registration: known.registration,
             };
             (connection, known.location.clone(), self.pool.slots_of(id))
-        };
-        self.task_managers.iter().map(describe).collect()
+        });
+        described.collect()
     }
 
     /// Where a TaskManager is reached, if it is registered.

@@ -177,7 +177,8 @@ impl ExecutionGraph {
                 regions[source].readers.push(target);
             }
         }
-        let mut tasks = Vec::new();
+        let subtasks = vertices.iter().map(|vertex| as_index(vertex.parallelism));
+        let mut tasks = Vec::with_capacity(subtasks.sum());
         for (index, vertex) in vertices.iter().enumerate() {
             let region = region_of[index];
             for subtask in 0..vertex.parallelism {
