@@ -40,7 +40,7 @@ impl JobMasterCore {
         let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
         self.effects.push(Effect::Persist {
             number,
-            state: Box::new(state.clone()),
+            state: state.clone(),
             milestones,
         });
         self.writing = Some(Write {
@@ -179,7 +179,7 @@ impl JobMasterCore {
 
     /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        let needed = self.execution.slots_needed().len();
+        let needed = self.execution.slots_needed();
         let surplus = self.pool.len().saturating_sub(needed);
         if surplus == 0 || self.is_stopping() || self.is_reconciling() || !self.is_durable {
             self.pool.forget_idle();
@@ -227,7 +227,7 @@ impl JobMasterCore {
             let declared = self.declared.as_ref().map_or(0, |(needed, _)| *needed);
             declared.min(held)
         } else {
-            u32::try_from(self.execution.slots_needed().len()).unwrap_or(u32::MAX)
+            u32::try_from(self.execution.slots_needed()).unwrap_or(u32::MAX)
         };
         let held = self.adopted_slots();
         let declared = Some((needed, held.clone()));
@@ -292,9 +292,7 @@ impl JobMasterCore {
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
-        if self.pool.len() > self.execution.slots_needed().len()
-            && !self.is_stopping()
-            && !is_reconciling
+        if self.pool.len() > self.execution.slots_needed() && !self.is_stopping() && !is_reconciling
         {
             let idle = self.pool.idle_since_ms();
             deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));

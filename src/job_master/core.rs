@@ -90,7 +90,7 @@ pub(super) enum Commit {
 pub(super) struct Write {
     pub(super) number: u64,
     pub(super) revision: u64,
-    pub(super) state: pb::JobState,
+    pub(super) state: Arc<pb::JobState>,
 }
 
 /// The state of one JobMaster.
@@ -104,9 +104,10 @@ pub struct JobMasterCore {
     pub(super) pool: SlotPool,
     pub(super) task_managers: BTreeMap<ResourceId, TaskManager>,
     pub(super) seen: BTreeMap<ResourceId, Registration>,
-    pub(super) record: pb::JobState,
+    // Shared with `written` and what is being written while nothing has changed since.
+    pub(super) record: Arc<pb::JobState>,
     pub(super) revision: u64,
-    pub(super) written: pb::JobState,
+    pub(super) written: Arc<pb::JobState>,
     pub(super) written_revision: u64,
     // Index of the task -> its end in `written`, for the present generation there.
     pub(super) durable_ends: BTreeMap<usize, ExecutionState>,
@@ -135,13 +136,14 @@ impl JobMasterCore {
     /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
     pub fn build(
         graph: impl Into<Arc<pb::JobGraph>>,
-        state: pb::JobState,
+        state: impl Into<Arc<pb::JobState>>,
         is_recovered: bool,
         epoch: Epoch,
         options: CoreOptions,
         now_ms: u64,
     ) -> Result<JobMasterCore, BuildError> {
         let graph = graph.into();
+        let mut state: Arc<pb::JobState> = state.into();
         let execution = ExecutionGraph::build(&graph)?;
         if state.job_id != graph.job_id {
             let other = format!(
@@ -154,6 +156,10 @@ impl JobMasterCore {
             let (there, needed) = (state.regions.len(), execution.regions.len());
             let other = format!("it has {there} regions, the graph {needed}");
             return Err(BuildError::OtherGraph(other));
+        }
+        if state.regions.is_empty() {
+            let regions = &mut Arc::make_mut(&mut state).regions;
+            regions.resize_with(execution.regions.len(), pb::RegionState::default);
         }
         let in_graph = graph
             .options
@@ -197,10 +203,6 @@ impl JobMasterCore {
             effects: Vec::new(),
             options,
         };
-        core.record
-            .regions
-            .resize_with(core.execution.regions.len(), pb::RegionState::default);
-        core.written.regions.clone_from(&core.record.regions);
         core.note_durable_ends();
         core.take_over(now_ms)?;
         core.note_status(now_ms);
@@ -434,7 +436,8 @@ impl JobMasterCore {
 
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
     pub(super) fn supersede(&mut self, region: usize) {
-        let state = &mut self.record.regions[region];
+        let record = Arc::make_mut(&mut self.record);
+        let state = &mut record.regions[region];
         *state = pb::RegionState {
             generation: state.generation + 1,
             epoch: self.epoch.get(),
@@ -442,7 +445,7 @@ impl JobMasterCore {
             placed_at_ms: 0,
         };
         let execution = &self.execution;
-        self.record.terminal.retain(|end| {
+        record.terminal.retain(|end| {
             execution
                 .find(&end.vertex_id, end.subtask)
                 .is_some_and(|task| execution.tasks[task].region != region)
@@ -504,6 +507,12 @@ impl JobMasterCore {
             (connection, known.location.clone(), self.pool.slots_of(id))
         };
         self.task_managers.iter().map(describe).collect()
+    }
+
+    /// All registered TaskManagers.
+    pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
+        let registration = |(id, known): (_, &TaskManager)| (id, known.registration);
+        self.task_managers.iter().map(registration)
     }
 
     /// Where a TaskManager is reached, if it is registered.

@@ -4,6 +4,7 @@
 //! Decisions (restart, give up, cancel, place, record an end) go into `record`; acts follow from `written`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rand::Rng as _;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
@@ -92,7 +93,8 @@ impl JobMasterCore {
             return;
         };
         let random = self.random.random::<f64>();
-        let counters = self.record.restarts.get_or_insert_default();
+        let record = Arc::make_mut(&mut self.record);
+        let counters = record.restarts.get_or_insert_default();
         let verdict = self.backoff.judge(counters, now_ms, random);
         self.revision += 1;
         for failure in &failures {
@@ -117,7 +119,7 @@ impl JobMasterCore {
                 } else {
                     format!("{}: ", first.task)
                 };
-                self.record.fatal_cause =
+                Arc::make_mut(&mut self.record).fatal_cause =
                     format!("{of_task}{} (not restarted: {reason})", first.cause);
             }
         }
@@ -125,15 +127,16 @@ impl JobMasterCore {
 
     /// Adds a failure to the record, in which the last ones are kept.
     pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
-        self.record.failures.push(pb::FailureRecord {
+        let record = Arc::make_mut(&mut self.record);
+        record.failures.push(pb::FailureRecord {
             at_ms: now_ms,
             cause: failure.cause,
             task: failure.task,
             host: failure.host,
             resource_id: failure.resource_id,
         });
-        let surplus = self.record.failures.len().saturating_sub(KEPT_FAILURES);
-        self.record.failures.drain(..surplus);
+        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
+        record.failures.drain(..surplus);
     }
 
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
@@ -181,12 +184,12 @@ impl JobMasterCore {
             return;
         }
         let timeout_ms = self.options.slot_request_timeout_ms;
-        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
         for (region, at) in self.execution.regions.iter().enumerate() {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
             };
             if overdue(since_ms, timeout_ms) {
+                let (needed, there) = (self.execution.slots_needed(), self.pool.len());
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: the job needs {needed}, {there} are there; \
                      start TaskManagers or lower the parallelism"
@@ -224,7 +227,7 @@ impl JobMasterCore {
             CancelAnswer::Refused(reason.clone())
         } else {
             if self.record.wanted() != pb::WantedStatus::Canceled {
-                self.record.set_wanted(pb::WantedStatus::Canceled);
+                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
                 self.revision += 1;
             }
             return;
@@ -306,19 +309,18 @@ impl JobMasterCore {
                 self.prefer_inputs(region);
                 self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
             }
-            let tasks = self.execution.regions[region].tasks.clone();
-            for task in &tasks {
+            for at in 0..self.execution.regions[region].tasks.len() {
+                let task = self.execution.regions[region].tasks[at];
                 self.execution
-                    .advance(*task, ExecutionState::Scheduled, now_ms);
+                    .advance(task, ExecutionState::Scheduled, now_ms);
             }
-            let wanted: BTreeSet<SlotKey> = tasks
-                .iter()
-                .map(|task| self.execution.slot_key(*task))
-                .collect();
-            if let Some(assigned) =
-                self.pool
-                    .assign(&wanted, &self.taken_slots(), &self.blocked_slots())
-            {
+            let wanted = &self.execution.regions[region].slots;
+            // Slots come one by one, and each is an event: nothing is looked for that can't be there.
+            if self.pool.len() < wanted.len() {
+                continue;
+            }
+            let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
+            if let Some(assigned) = self.pool.assign(wanted, &taken, &blocked) {
                 self.place(region, &assigned, now_ms);
             }
         }
@@ -355,7 +357,7 @@ impl JobMasterCore {
             execution.place = Some(place);
         }
         let epoch = self.epoch.get();
-        self.record.regions[region] = pb::RegionState {
+        Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
             generation,
             epoch,
             placements,
@@ -476,7 +478,7 @@ impl JobMasterCore {
                 committables: execution.committables.clone(),
                 ended_at_ms: execution.ended_at_ms,
             };
-            self.record.terminal.push(end);
+            Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
         }

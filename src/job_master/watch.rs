@@ -124,11 +124,15 @@ impl JobMasterActor {
 
     /// Watches over exactly the TaskManagers that the core knows.
     pub(super) fn follow_peers(&mut self) {
-        let connections = self.core.connections();
-        let known: BTreeMap<&ResourceId, Registration> = connections
-            .iter()
-            .map(|(connection, ..)| (&connection.task_manager, connection.registration))
-            .collect();
+        let is_known = |(id, registration): (&ResourceId, Registration)| {
+            let peer = self.peers.get(id);
+            peer.is_some_and(|peer| peer.registration == registration)
+        };
+        let known = self.core.registrations();
+        if self.core.registrations().all(is_known) && known.count() == self.peers.len() {
+            return;
+        }
+        let known: BTreeMap<&ResourceId, Registration> = self.core.registrations().collect();
         self.peers
             .retain(|id, peer| known.get(id) == Some(&peer.registration));
         for (id, registration) in known {
