@@ -101,6 +101,7 @@ async fn run(
                 seen,
                 io: JoinSet::new(),
                 peers: BTreeMap::new(),
+                followed: 0,
                 cancels: Vec::new(),
                 wanted: None,
                 is_declaring: false,
@@ -179,6 +180,8 @@ pub(super) struct JobMasterActor {
     pub(super) seen: Seen,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
+    /// As of which version of the core's registrations they are those.
+    pub(super) followed: u64,
     pub(super) cancels: Vec<Reply<()>>,
     wanted: Option<Wanted>,
     is_declaring: bool,

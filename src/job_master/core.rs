@@ -122,6 +122,10 @@ pub struct JobMasterCore {
     pub(super) cancel_is_requested: bool,
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<pb::FailureRecord>,
+    // How many slots are needed, as of the last event.
+    pub(super) slots_needed: usize,
+    // Counts the changes of `task_managers`: who comes, registers anew, goes.
+    pub(super) registrations_version: u64,
     // Slots needed, and slots that are held since before this term, by TaskManager.
     pub(super) declared: Option<(u32, BTreeMap<ResourceId, u32>)>,
     pub(super) result: Option<Box<pb::JobResult>>,
@@ -191,6 +195,8 @@ impl JobMasterCore {
             cancel_is_requested: false,
             commit: Commit::NotYet,
             commit_failure: None,
+            slots_needed: 0,
+            registrations_version: 0,
             declared: None,
             result: None,
             status: pb::JobStatus::Initializing,
@@ -363,6 +369,7 @@ impl JobMasterCore {
             });
         }
         self.seen.insert(task_manager.clone(), offered);
+        self.registrations_version += 1;
         let known = self.task_managers.get(&task_manager);
         if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
             self.lose_task_manager(&task_manager, "it was started anew", now_ms);
@@ -456,10 +463,10 @@ impl JobMasterCore {
     /// New executions of the generation that the record has.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
-        for task in &self.execution.regions[region].tasks {
+        for task in self.execution.regions[region].tasks.clone() {
             let mut execution = Execution::created(generation);
             execution.note_entered(ExecutionState::Created, self.settled_at_ms);
-            self.execution.tasks[*task].execution = execution;
+            self.execution.replace(task, execution);
         }
     }
 
@@ -507,6 +514,11 @@ impl JobMasterCore {
             (connection, known.location.clone(), self.pool.slots_of(id))
         };
         self.task_managers.iter().map(describe).collect()
+    }
+
+    /// Changes whenever [`JobMasterCore::registrations`] does.
+    pub fn registrations_version(&self) -> u64 {
+        self.registrations_version
     }
 
     /// All registered TaskManagers.

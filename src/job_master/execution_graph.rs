@@ -9,7 +9,7 @@ use tanist_proto::id::{Generation, JobVertexId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::{Execution, is_terminal, next_state};
+use super::execution::{Execution, STATES, is_terminal, next_state};
 use super::slot_pool::SlotKey;
 use crate::job;
 
@@ -145,6 +145,8 @@ pub struct ExecutionGraph {
     by_id: Vec<(JobVertexId, usize)>,
     /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
     slot_offsets: Vec<usize>,
+    /// How many executions are in each state, by its number: what there is none of need not be looked for.
+    counts: [usize; STATES],
 }
 
 impl ExecutionGraph {
@@ -207,7 +209,9 @@ impl ExecutionGraph {
             regions,
             by_id,
             slot_offsets,
+            counts: [0; STATES],
         };
+        built.count_states();
         for region in 0..built.regions.len() {
             let tasks = &built.regions[region].tasks;
             let mut slots: Vec<SlotKey> = tasks.iter().map(|task| built.slot_key(*task)).collect();
@@ -292,12 +296,42 @@ impl ExecutionGraph {
             .collect()
     }
 
+    /// How many executions are in a state.
+    pub fn count(&self, state: ExecutionState) -> usize {
+        self.counts[number_of(state)]
+    }
+
+    /// How many executions have ended.
+    pub fn count_ended(&self) -> usize {
+        use ExecutionState as S;
+        let ends = [S::Finished, S::Canceled, S::Failed];
+        ends.into_iter().map(|state| self.count(state)).sum()
+    }
+
+    /// Counts anew, after executions were changed otherwise than by [`ExecutionGraph::advance`] and
+    /// [`ExecutionGraph::replace`].
+    pub fn count_states(&mut self) {
+        self.counts = [0; STATES];
+        for task in &self.tasks {
+            self.counts[number_of(task.execution.state)] += 1;
+        }
+    }
+
+    /// Gives a task another execution.
+    pub fn replace(&mut self, task: usize, execution: Execution) {
+        self.counts[number_of(self.tasks[task].execution.state)] -= 1;
+        self.counts[number_of(execution.state)] += 1;
+        self.tasks[task].execution = execution;
+    }
+
     /// Moves a task's execution to a state; false if there is no such edge.
     pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
         let execution = &mut self.tasks[task].execution;
         let Some(state) = next_state(execution.state, to) else {
             return false;
         };
+        self.counts[number_of(execution.state)] -= 1;
+        self.counts[number_of(state)] += 1;
         execution.state = state;
         execution.note_entered(state, now_ms);
         if state == ExecutionState::Canceling {
@@ -316,6 +350,10 @@ impl ExecutionGraph {
             .iter()
             .all(|task| self.tasks[*task].execution.is_ended())
     }
+}
+
+fn number_of(state: ExecutionState) -> usize {
+    usize::try_from(i32::from(state)).unwrap_or_default()
 }
 
 /// Which index an id stands with.

@@ -46,6 +46,7 @@ impl JobMasterCore {
             };
             self.execution.regions[region].phase = phase;
         }
+        self.execution.count_states();
         self.await_outputs();
         let record = Arc::make_mut(&mut self.record);
         record.job_incarnation = record.job_incarnation.saturating_add(1);

@@ -46,6 +46,7 @@ impl JobMasterCore {
             self.cancel_tasks(now_ms);
             self.release_outputs();
             self.acknowledge();
+            self.slots_needed = self.execution.slots_needed();
             self.free_idle_slots(now_ms);
             self.declare();
         }
@@ -145,7 +146,9 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.task_cancellation_timeout_ms;
         let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        for (task, at) in self.execution.tasks.iter().enumerate() {
+        let is_any_canceling = self.execution.count(ExecutionState::Canceling) > 0;
+        let tasks = self.execution.tasks.iter().enumerate();
+        for (task, at) in tasks.filter(|_| is_any_canceling) {
             let execution = &at.execution;
             if execution.state == ExecutionState::Canceling
                 && overdue(execution.canceling_since_ms, timeout_ms)
@@ -309,8 +312,13 @@ impl JobMasterCore {
                 self.prefer_inputs(region);
                 self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
             }
-            for at in 0..self.execution.regions[region].tasks.len() {
-                let task = self.execution.regions[region].tasks[at];
+            let is_any_created = self.execution.count(ExecutionState::Created) > 0;
+            let tasks = if is_any_created {
+                self.execution.regions[region].tasks.clone()
+            } else {
+                Vec::new()
+            };
+            for task in tasks {
                 self.execution
                     .advance(task, ExecutionState::Scheduled, now_ms);
             }
@@ -405,11 +413,7 @@ impl JobMasterCore {
         }
         let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
-        let all_have_ended = self
-            .execution
-            .tasks
-            .iter()
-            .all(|task| task.execution.is_ended());
+        let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
         if self.is_durable && is_canceled {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
@@ -459,6 +463,9 @@ impl JobMasterCore {
 
     /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
     fn record_ends(&mut self) {
+        if self.execution.count_ended() == 0 {
+            return;
+        }
         let is_stopping = self.is_stopping();
         for task in 0..self.execution.tasks.len() {
             let at = &self.execution.tasks[task];

@@ -53,6 +53,8 @@ pub struct SlotPool {
     // The same by TaskManager and number there. No map of a TaskManager is empty.
     by_place: BTreeMap<ResourceId, BTreeMap<u32, AllocationId>>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
+    // Whether any is noted to idle.
+    is_any_idle: bool,
     // In the order in which they were let go.
     let_go: VecDeque<(ResourceId, AllocationId)>,
 }
@@ -256,6 +258,7 @@ impl SlotPool {
         timeout_ms: u64,
     ) -> Vec<AllocationId> {
         let mut overdue = Vec::new();
+        self.is_any_idle = true;
         for (allocation, slot) in &mut self.slots {
             if needed.contains(allocation) {
                 slot.idle_since_ms = None;
@@ -271,8 +274,10 @@ impl SlotPool {
 
     /// No slot is more than what is needed.
     pub fn forget_idle(&mut self) {
-        for slot in self.slots.values_mut() {
-            slot.idle_since_ms = None;
+        if std::mem::take(&mut self.is_any_idle) {
+            for slot in self.slots.values_mut() {
+                slot.idle_since_ms = None;
+            }
         }
     }
 

@@ -124,12 +124,8 @@ impl JobMasterActor {
 
     /// Watches over exactly the TaskManagers that the core knows.
     pub(super) fn follow_peers(&mut self) {
-        let is_known = |(id, registration): (&ResourceId, Registration)| {
-            let peer = self.peers.get(id);
-            peer.is_some_and(|peer| peer.registration == registration)
-        };
-        let known = self.core.registrations();
-        if self.core.registrations().all(is_known) && known.count() == self.peers.len() {
+        let version = self.core.registrations_version();
+        if std::mem::replace(&mut self.followed, version) == version {
             return;
         }
         let known: BTreeMap<&ResourceId, Registration> = self.core.registrations().collect();

@@ -27,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{PROGRAM, job_file};
 
 /// How many jobs, and how many leaders have to be killed meanwhile.
-const LONG: (usize, usize) = (1_000, 10);
+const LONG: (usize, usize) = (1_000, 6);
 const SHORT: (usize, usize) = (100, 1);
 /// The longest pause between two kills.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
+const PAUSE: Duration = Duration::from_secs(1);
 /// How many ask at once, each for one job after the other.
 const CLIENTS: usize = 32;
 /// Slots of each of two TaskManagers.
@@ -51,10 +51,7 @@ on_stores! {
 async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let ((count, least_kills), pause) = match test_all() {
-        true => (LONG, PAUSE.0),
-        false => (SHORT, PAUSE.1),
-    };
+    let (count, least_kills) = if test_all() { LONG } else { SHORT };
     let blobs = tempfile::tempdir()?;
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::shared(kind).await?)
         .slots(SLOTS)
@@ -72,7 +69,7 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
     let observer = Observer::start(cluster.rest().clone(), addresses.clone());
     let clients = clients(&cluster, &addresses, count).await?;
 
-    let mut killer = LeaderKiller::new(1, pause);
+    let mut killer = LeaderKiller::new(1, PAUSE);
     let all_ended = CancellationToken::new();
     let living = async {
         let ended = try_join_all(clients).await;
