@@ -61,6 +61,8 @@ mod settle;
 mod simulation;
 pub mod slot_pool;
 #[cfg(test)]
+mod slot_pool_model_tests;
+#[cfg(test)]
 mod testing;
 mod watch;
 
