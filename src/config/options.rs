@@ -167,6 +167,10 @@ pub struct JobManagerOptions {
     pub blob_ports: PortRange,
     /// How long results of ended jobs are kept; at least ten times the client's timeout.
     pub result_expiration: Duration,
+    /// Of how many ended jobs the description is kept.
+    pub max_described: NonZeroU32,
+    /// How much memory descriptions of ended jobs may take.
+    pub description_cache: MemorySize,
 }
 
 /// The REST server.

@@ -36,6 +36,8 @@ const READ_AT_ONCE: usize = 16;
 pub struct DispatcherOptions {
     /// How long the result of an ended job is kept (`jobstore.expiration-time`).
     pub result_retention: Duration,
+    /// Of how many ended jobs the description is kept at most (`jobstore.max-capacity`).
+    pub max_described: usize,
     /// How often expired results are looked for.
     pub expiration_interval: Duration,
     /// How many requests wait at most.
@@ -48,6 +50,7 @@ impl Default for DispatcherOptions {
     fn default() -> DispatcherOptions {
         DispatcherOptions {
             result_retention: Duration::from_secs(3600),
+            max_described: usize::MAX,
             expiration_interval: Duration::from_secs(30),
             mailbox: 1024,
             store_patience: Duration::from_secs(5),
@@ -138,6 +141,10 @@ pub(super) enum Event {
     Expired {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
+    },
+    /// Descriptions of which there were too many are dropped: the results as they are then.
+    DescriptionsDropped {
+        left: Result<Vec<pb::JobResult>, JobStoreError>,
     },
     /// A job whose JobMaster broke was read again.
     Reread {
@@ -278,7 +285,10 @@ impl DispatcherActor {
                     Some(command) => self.on_command(command, Term::Believed),
                     None => break None,
                 },
-                _ = expiration.tick() => self.expire_results(),
+                _ = expiration.tick() => {
+                    self.expire_results();
+                    self.bound_descriptions();
+                }
             }
         };
         // Stopping is forgetting: nobody is told.
@@ -309,7 +319,7 @@ impl DispatcherActor {
             Command::Submit { submission, reply } => self.submit(*submission, reply),
             Command::Cancel { job, reply } => self.cancel(job, reply),
             Command::List { reply } => self.list(reply),
-            Command::Describe { job, reply } => self.describe(job, reply),
+            Command::Describe { job, brief, reply } => self.describe(job, brief, reply),
             Command::JobMaster { job, reply } => {
                 let _ = reply.send(self.job_master(job));
             }
@@ -427,6 +437,7 @@ impl DispatcherActor {
                     warn!(%failure, "expired results could not be removed");
                 }
             },
+            Event::DescriptionsDropped { left } => self.on_descriptions_dropped(left),
             Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}
         }

@@ -7,7 +7,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::actor::{DispatcherActor, Event};
-use super::entry::{Entry, describe, no_such_job, status_name};
+use super::entry::{Entry, describe, ended_details, no_such_job, status_name};
 use super::handle::Reply;
 use super::submissions::suspended;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterGateway};
@@ -95,10 +95,23 @@ impl DispatcherActor {
         }
     }
 
-    pub(super) fn describe(&mut self, job: JobId, reply: Reply<pb::JobDetails>) {
+    pub(super) fn describe(&mut self, job: JobId, brief: bool, reply: Reply<pb::JobDetails>) {
         match self.jobs.get(&job) {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
+            }
+            Some(Entry::Ended {
+                result, waiting, ..
+            }) if !brief && result.description.is_some() => {
+                let (store, result) = (self.context.store.clone(), result.clone());
+                let (as_of, waiting) = (Some(self.position()), waiting.len());
+                self.spawn_reply(reply, async move {
+                    let described = store.describe_ended(job, &result).await;
+                    Ok(pb::JobDetails {
+                        as_of,
+                        ..ended_details(described, &result, waiting)
+                    })
+                });
             }
             Some(entry) => {
                 let described = describe(job, entry);

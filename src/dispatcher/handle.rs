@@ -38,6 +38,8 @@ pub(super) enum Command {
     },
     Describe {
         job: JobId,
+        /// What is in memory is enough.
+        brief: bool,
         reply: Reply<pb::JobDetails>,
     },
     JobMaster {
@@ -282,8 +284,13 @@ impl DispatcherGateway for DispatcherHandle {
 
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
         let job = job_of(&request.job_id)?;
-        self.read(request.consistent, |reply| Command::Describe { job, reply })
-            .await
+        let brief = request.brief;
+        self.read(request.consistent, |reply| Command::Describe {
+            job,
+            brief,
+            reply,
+        })
+        .await
     }
 
     async fn describe_cluster(

@@ -64,6 +64,7 @@ impl Quarantined {
                 hindrances: Vec::new(),
                 ..self.details(job)
             }),
+            description: None,
         }
     }
 

@@ -123,13 +123,21 @@ impl JobStore {
             self.records.decode::<ResultRecord>(records),
         )?;
         let mut recovered = RecoveredJobs::default();
+        for (name, _) in records.of(Kind::Doomed) {
+            self.lock_holdings().doom(name.clone());
+        }
         for (name, result) in results {
             match (name.as_str().parse(), result) {
                 (Ok(job), Ok(stored)) => {
                     self.note_blob(job, Kind::Results, stored.blob);
+                    if let Some(kept) = &stored.record.0.description {
+                        self.note_kept(job, kept);
+                    }
                     recovered.results.push((job, stored.record.0));
                 }
                 (Ok(job), Err(error)) => {
+                    self.lock_parts().note_unreadable(job);
+                    self.lock_holdings().note_unreadable_result(job);
                     let unreadable = (job, error.to_string());
                     recovered.unreadable_results.push(unreadable);
                 }
@@ -203,6 +211,7 @@ impl JobStore {
             self.note_blob(job, Kind::States, found.blob.clone());
             self.lock_parts().note_unreadable(job);
             let state = Box::new(state.clone());
+            self.lock_holdings().hold(job);
             let job_found = if is_suspect {
                 RecoveredJob::Suspect { state }
             } else {
@@ -262,6 +271,7 @@ impl JobStore {
         graph: Found<GraphRecord>,
         state: Found<StateRecord>,
     ) -> RecoveredJob {
+        self.lock_holdings().hold(job);
         let missing = |kind: &str| {
             let reason = format!("{kind}/{job} is missing");
             (pb::QuarantineKind::Unreadable, reason)

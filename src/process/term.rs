@@ -52,6 +52,9 @@ use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(20);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+/// How often objects that nothing points to are looked for: often where they are kept for a short time only.
+const SHORTEST_SWEEP: Duration = Duration::from_millis(500);
+const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
 
 /// What every term of a process uses.
 #[derive(Debug, Clone)]
@@ -133,14 +136,17 @@ async fn begin(
     phases.cache_proven_ms = Some(millis(started));
     let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
+    let blobs = services.ha.blobs.as_ref();
     let records = RecordStore::new(
         services.ha.store.clone(),
-        services.ha.blobs.clone(),
+        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
         settings::inline_threshold(&services.options),
     )
     .with_max_split(settings::max_graph_size(&services.options));
     let decoded = records.decoded();
-    let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
+    let store = JobStore::new(records, pipeline.clone(), session.epoch());
+    let cache = settings::description_cache(&services.options);
+    let store = Arc::new(store.with_description_cache(cache));
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
@@ -232,7 +238,8 @@ async fn lead_on(
             };
             let attending = attend_application(services, &term.components, &store, standing);
             // Nobody waits for this, and nobody is held up by it.
-            let sweep = tokio::spawn(remove_orphaned_parts(store.clone(), session.clone()));
+            let grace = services.options.ha.blob_orphan_grace;
+            let sweep = tokio::spawn(sweep(store.clone(), session.clone(), grace));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
@@ -468,19 +475,35 @@ async fn follow_decoding(
     }
 }
 
-/// Removes what former leaders left between the parts of a graph and the graph; tries as long as the term lasts.
-async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
+/// Removes what former leaders left between the parts of a record and the record, and now and then objects that nothing points
+/// to.
+async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: Duration) {
     let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
     loop {
         match store.remove_orphaned_parts().await {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "parts without a graph can't be looked for, this is tried again");
+                warn!(%error, "parts without a record can't be looked for, this is tried again");
             }
-            Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+            Ok(()) => break,
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next_delay()) => {}
             () = session.over() => return,
+        }
+    }
+    let interval = (grace / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP);
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(interval) => {}
+            () = session.over() => return,
+        }
+        match store.sweep(grace).await {
+            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
+                warn!(%error, "objects that nothing points to can't be removed at present");
+            }
+            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+            Ok(_) => {}
         }
     }
 }

@@ -42,12 +42,26 @@ async fn describe(
     text: &str,
     parameters: &Parameters,
 ) -> Result<pb::JobDetails, RestError> {
+    describe_as(context, text, parameters, false).await
+}
+
+/// `brief`: status and result are enough.
+async fn describe_as(
+    context: &Context,
+    text: &str,
+    parameters: &Parameters,
+    brief: bool,
+) -> Result<pb::JobDetails, RestError> {
     let job: JobId = id(text)?;
     let consistent = parameters.consistent()?;
     context
         .ask(async |dispatcher| {
             let job_id = job.to_string();
-            let request = pb::DescribeJobRequest { job_id, consistent };
+            let request = pb::DescribeJobRequest {
+                job_id,
+                consistent,
+                brief,
+            };
             dispatcher.describe_job(request).await
         })
         .await
@@ -93,7 +107,7 @@ pub(super) async fn status(
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Answer<JobStatusBody> {
-    let details = describe(&context, &job, &parameters).await?;
+    let details = describe_as(&context, &job, &parameters, true).await?;
     Ok(of_job(&details, JobStatusBody::new(&details)))
 }
 
@@ -123,7 +137,15 @@ fn vertex_of<'a>(
 ) -> Result<&'a pb::VertexDetails, RestError> {
     let wanted: JobVertexId = id(text)?;
     let is_wanted = |vertex: &&pb::VertexDetails| vertex.id.parse() == Ok(wanted);
-    let missing = || RestError::not_found(format!("job {} has no vertex {wanted}", details.job_id));
+    let missing = || {
+        let job = &details.job_id;
+        RestError::not_found(if details.undescribed.is_empty() {
+            format!("job {job} has no vertex {wanted}")
+        } else {
+            let why = &details.undescribed;
+            format!("the description of job {job} is not there: {why}")
+        })
+    };
     details.vertices.iter().find(is_wanted).ok_or_else(missing)
 }
 
@@ -185,7 +207,7 @@ pub(super) async fn execution_result(
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Answer<ExecutionResult> {
-    let details = describe(&context, &job, &parameters).await?;
+    let details = describe_as(&context, &job, &parameters, true).await?;
     Ok(of_job(&details, ExecutionResult::new(&details)))
 }
 

@@ -138,9 +138,20 @@ impl RecordStore {
         epoch: Epoch,
         record: &T,
     ) -> Result<Prepared> {
+        self.prepare_within(name, epoch, record, usize::MAX).await
+    }
+
+    /// The same for one that has to share its transaction: inline it takes at most so many bytes.
+    pub async fn prepare_within<T: Record>(
+        &self,
+        name: &Name,
+        epoch: Epoch,
+        record: &T,
+        share: usize,
+    ) -> Result<Prepared> {
         let payload = record.encode();
         let key = Key::new(T::KIND, name.clone());
-        let most = self.store.limits().bytes.saturating_sub(4096);
+        let most = self.store.limits().bytes.saturating_sub(4096).min(share);
         let threshold = match &self.blobs {
             Some(blobs) if blobs.survives_host() => self.threshold.min(most),
             Some(_) | None => most,

@@ -305,7 +305,8 @@ impl ApplicationContext {
     async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
-            consistent: false,
+            brief: true,
+            ..pb::DescribeJobRequest::default()
         };
         self.inner.dispatcher.describe_job(request).await
     }

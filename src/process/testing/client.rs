@@ -93,7 +93,7 @@ impl Client {
     pub async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
-            consistent: false,
+            ..pb::DescribeJobRequest::default()
         };
         self.repeat("describe", |dispatcher| {
             let request = request.clone();

@@ -142,7 +142,11 @@ impl JobOverview {
 
 fn execution_states(job: &JobDetails) -> impl Iterator<Item = ExecutionState> {
     let subtasks = job.vertices.iter().flat_map(|vertex| &vertex.subtasks);
-    subtasks.map(|subtask| subtask.state())
+    let counted = job.state_counts.iter().flat_map(|of_state| {
+        let count = usize::try_from(of_state.count).unwrap_or_default();
+        std::iter::repeat_n(of_state.state(), count)
+    });
+    subtasks.map(|subtask| subtask.state()).chain(counted)
 }
 
 /// `/jobs/:id`.
@@ -199,6 +203,9 @@ pub struct JobBody {
     /// Why not all of it runs; empty if it does.
     #[serde(rename = "not-running")]
     pub not_running: Vec<HindranceBody>,
+    /// Why vertices and plan of an ended job are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undescribed: Option<String>,
 }
 
 impl JobBody {
@@ -229,6 +236,7 @@ impl JobBody {
             quarantine: quarantine_of(job),
             quarantined: job.quarantined.as_ref().map(QuarantineBody::new),
             not_running: job.hindrances.iter().map(HindranceBody::new).collect(),
+            undescribed: Some(job.undescribed.clone()).filter(|why| !why.is_empty()),
         }
     }
 }
