@@ -224,8 +224,8 @@ impl DispatcherActor {
                 self.start_cleanup(job);
             }
         }
-        for (job, reason) in recovered.unreadable_results {
-            self.quarantine_ended(job, &reason);
+        for (job, kind, reason) in recovered.unreadable_results {
+            self.quarantine_ended(job, kind, &reason);
         }
         for (job, recovered) in recovered.jobs {
             if self.jobs.contains_key(&job) {

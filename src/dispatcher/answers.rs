@@ -48,6 +48,16 @@ impl DispatcherActor {
                 let text = format!("job {job}: {}", quarantined.quarantine.reason);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
+            // What it leaves is not known here. A newer version ends it properly.
+            Some(Entry::Quarantined { job: quarantined })
+                if quarantined.quarantine.kind() == pb::QuarantineKind::TooNew =>
+            {
+                let text = format!(
+                    "job {job}: {}; cancel it there, or delete it from quarantine, which may leave files of it behind",
+                    quarantined.quarantine.reason
+                );
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
             Some(Entry::Quarantined { job: quarantined }) if quarantined.is_busy => {
                 let text = format!("something is being written about job {job}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));

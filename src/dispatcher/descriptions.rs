@@ -258,6 +258,7 @@ impl JobStore {
             Ok(Ok(None)) => "it is not kept any more".to_owned(),
             Err(_elapsed) => "the store gives no answer at present".to_owned(),
             Ok(Err(error)) => {
+                self.note_unreadable(&error);
                 warn!(%job, %error, "the description of an ended job can't be read");
                 format!("it can't be read: {error}")
             }

@@ -1,6 +1,7 @@
 //! A term's jobs in the store: what is written in one transaction. What recovery finds is in `recovery.rs`.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +83,8 @@ pub struct JobStore {
     parts: Mutex<KnownParts>,
     descriptions: Mutex<DescriptionCache>,
     holdings: Mutex<Holdings>,
+    /// The newest format of a record that could not be read for being too new; 0: there was none.
+    needed_format: AtomicU16,
 }
 
 /// How much memory descriptions of ended jobs may take, unless it is said otherwise.
@@ -108,6 +111,7 @@ impl JobStore {
             parts: Mutex::default(),
             descriptions: Mutex::new(DescriptionCache::new(DEFAULT_CACHE)),
             holdings: Mutex::default(),
+            needed_format: AtomicU16::new(0),
         }
     }
 
@@ -116,6 +120,19 @@ impl JobStore {
     pub fn with_description_cache(mut self, bytes: usize) -> JobStore {
         self.descriptions = Mutex::new(DescriptionCache::new(bytes));
         self
+    }
+
+    /// The format that a process has to read so that it can read every record; none: this one can.
+    pub fn needed_format(&self) -> Option<u16> {
+        let needed = self.needed_format.load(Ordering::Relaxed);
+        (needed > 0).then_some(needed)
+    }
+
+    /// A record can't be read.
+    pub(super) fn note_unreadable(&self, error: &Error) {
+        if let Error::TooNew { found, .. } = error {
+            self.needed_format.fetch_max(*found, Ordering::Relaxed);
+        }
     }
 
     /// What this store writes through.

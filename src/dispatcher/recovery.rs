@@ -29,8 +29,8 @@ pub struct RecoveredJobs {
     pub jobs: Vec<(JobId, RecoveredJob)>,
     /// Jobs that ended, clean or not.
     pub results: Vec<(JobId, pb::JobResult)>,
-    /// Jobs that ended, with results that can't be read, and why.
-    pub unreadable_results: Vec<(JobId, String)>,
+    /// Jobs that ended, with results that can't be read: in which way, and why.
+    pub unreadable_results: Vec<(JobId, pb::QuarantineKind, String)>,
 }
 
 /// A job that is not terminal.
@@ -138,7 +138,8 @@ impl JobStore {
                 (Ok(job), Err(error)) => {
                     self.lock_parts().note_unreadable(job);
                     self.lock_holdings().note_unreadable_result(job);
-                    let unreadable = (job, error.to_string());
+                    self.note_unreadable(&error);
+                    let unreadable = (job, unreadable_kind(&error), error.to_string());
                     recovered.unreadable_results.push(unreadable);
                 }
                 (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
@@ -276,7 +277,10 @@ impl JobStore {
             let reason = format!("{kind}/{job} is missing");
             (pb::QuarantineKind::Unreadable, reason)
         };
-        let unreadable = |error: &Error| (unreadable_kind(error), error.to_string());
+        let unreadable = |error: &Error| {
+            self.note_unreadable(error);
+            (unreadable_kind(error), error.to_string())
+        };
         let state = match state {
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::States, stored.blob);

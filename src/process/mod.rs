@@ -14,6 +14,7 @@ mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;
+mod newer;
 pub mod peers;
 mod recovering;
 mod settings;
@@ -22,6 +23,7 @@ pub mod shutdown;
 pub mod simulation;
 mod sinks;
 mod standby;
+mod sweeping;
 mod taskmanager;
 mod term;
 #[cfg(test)]

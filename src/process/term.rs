@@ -32,6 +32,7 @@ use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
+use super::newer;
 use super::peers::{
     HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
     look_for_the_deposed, refusals,
@@ -40,10 +41,11 @@ use super::recovering;
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
+use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
 use crate::dispatcher::{
-    Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
+    Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs,
 };
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
@@ -52,9 +54,6 @@ use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(20);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(2);
-/// How often objects that nothing points to are looked for: often where they are kept for a short time only.
-const SHORTEST_SWEEP: Duration = Duration::from_millis(500);
-const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
 
 /// What every term of a process uses.
 #[derive(Debug, Clone)]
@@ -180,6 +179,9 @@ async fn lead_on(
         standing,
         record,
     } = begun;
+    if newer::give_way_first(services, session, &store).await {
+        return Ok(());
+    }
     let suspects = recovering::suspects(&recovered);
     let jobs = recovered.jobs.len();
     failpoint("term.recovered").await;
@@ -239,12 +241,13 @@ async fn lead_on(
             let attending = attend_application(services, &term.components, &store, standing);
             // Nobody waits for this, and nobody is held up by it.
             let grace = services.options.ha.blob_orphan_grace;
-            let sweep = tokio::spawn(sweep(store.clone(), session.clone(), grace));
+            let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
                 () = attending => Ok(()),
+                never = newer::give_way_when_possible(services, session, &store) => match never {},
                 never = recovering::finish_recovery(
                     suspects,
                     &term.components.dispatcher,
@@ -471,39 +474,6 @@ async fn follow_decoding(
         }
         if decoded.changed().await.is_err() {
             return std::future::pending().await;
-        }
-    }
-}
-
-/// Removes what former leaders left between the parts of a record and the record, and now and then objects that nothing points
-/// to.
-async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: Duration) {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-    loop {
-        match store.remove_orphaned_parts().await {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "parts without a record can't be looked for, this is tried again");
-            }
-            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
-            Ok(()) => break,
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = session.over() => return,
-        }
-    }
-    let interval = (grace / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP);
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(interval) => {}
-            () = session.over() => return,
-        }
-        match store.sweep(grace).await {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "objects that nothing points to can't be removed at present");
-            }
-            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
-            Ok(_) => {}
         }
     }
 }

@@ -65,3 +65,4 @@ mod store_restarted;
 mod support;
 mod taskmanager_killed;
 mod tasks_run_on;
+mod too_new;

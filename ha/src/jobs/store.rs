@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::blob::BlobStore;
 use crate::election::Epoch;
 use crate::error::{Error, Outcome, Result};
+use crate::failpoint::{NEWER, is_armed};
 use crate::jobs::parts::{self, PART, PartName, PartsPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
@@ -434,11 +435,16 @@ fn pointer_again<T: Record>(name: &Name) -> Error {
     }
 }
 
+/// The newest format of a record that this process reads.
+fn reads<T: Record>() -> u16 {
+    T::FORMAT + u16::from(is_armed(NEWER))
+}
+
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
     let key = Key::new(T::KIND, name.clone());
     let found =
-        record::decode(&key, T::FORMAT, value).and_then(|payload| match payload {
-            Payload::Inline { format, bytes } => T::decode(format, &bytes)
+        record::decode(&key, reads::<T>(), value).and_then(|payload| match payload {
+            Payload::Inline { format, bytes } => T::decode(format.min(T::FORMAT), &bytes)
                 .map(Found::Inline)
                 .map_err(|reason| Error::Corrupt {
                     key: key.to_string(),
