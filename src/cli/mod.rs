@@ -147,6 +147,8 @@ fn tell(error: &ClientError) -> ExitCode {
     say(error);
     match error {
         ClientError::Unreachable { .. } => ExitCode::Unreachable,
-        ClientError::Refused { .. } | ClientError::BadAnswer { .. } => ExitCode::Unsuccessful,
+        ClientError::Refused { .. }
+        | ClientError::Unsendable { .. }
+        | ClientError::BadAnswer { .. } => ExitCode::Unsuccessful,
     }
 }

@@ -38,6 +38,8 @@ pub struct DispatcherOptions {
     pub result_retention: Duration,
     /// Of how many ended jobs the description is kept at most (`jobstore.max-capacity`).
     pub max_described: usize,
+    /// How many bytes the uploaded files of a job may have together (`artifacts.max-size`).
+    pub max_uploaded: u64,
     /// How often expired results are looked for.
     pub expiration_interval: Duration,
     /// How many requests wait at most.
@@ -51,6 +53,7 @@ impl Default for DispatcherOptions {
         DispatcherOptions {
             result_retention: Duration::from_secs(3600),
             max_described: usize::MAX,
+            max_uploaded: u64::MAX,
             expiration_interval: Duration::from_secs(30),
             mailbox: 1024,
             store_patience: Duration::from_secs(5),
@@ -95,7 +98,7 @@ impl Dispatcher {
         recovered: RecoveredJobs,
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
-        let store_patience = options.store_patience;
+        let (store_patience, max_uploaded) = (options.store_patience, options.max_uploaded);
         let blobs = context.blobs.clone();
         let mut actor = DispatcherActor {
             options,
@@ -112,6 +115,7 @@ impl Dispatcher {
             commands,
             blobs,
             store_patience,
+            max_uploaded,
         }
     }
 }

@@ -85,6 +85,7 @@ impl DispatcherActor {
             remove: result.remove.as_ref().map(|remove| pb::Cleanup {
                 blobs: Vec::new(),
                 parts: Vec::new(),
+                uploads: Vec::new(),
                 sink_directories: remove.sink_directories.clone(),
             }),
             ..(**result).clone()
@@ -208,6 +209,7 @@ impl DispatcherActor {
                 if let Some(remove) = &mut result.remove {
                     remove.blobs.clear();
                     remove.parts.clear();
+                    remove.uploads.clear();
                 }
                 self.answer_waiting(job);
                 self.bound_descriptions();

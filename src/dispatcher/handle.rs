@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
@@ -14,7 +13,7 @@ use super::core::{Submission, SubmissionKey};
 use crate::dataflow::operator::custom::unknown_operators;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
-use crate::job::{has_expressions, validate_job_graph};
+use crate::job::{artifact, has_expressions, validate_job_graph};
 
 /// The size of an encoded graph that is worth a thread of its own, in bytes.
 const LARGE: usize = 64 * 1024;
@@ -87,6 +86,8 @@ pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) store_patience: Duration,
+    /// See [`DispatcherOptions`](super::DispatcherOptions).
+    pub(super) max_uploaded: u64,
     pub(super) blobs: BlobFetcher,
 }
 
@@ -225,7 +226,7 @@ fn takes_time(graph: &pb::JobGraph) -> bool {
 }
 
 /// Checks a submission: what is wrong with it is said before anything is persisted.
-fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
+fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
         let text = "the submission has no token: send the same one with every try";
         return Err(GatewayError::Invalid(text.to_owned()));
@@ -238,7 +239,17 @@ fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
     if let Some(unknown) = unknown_operators(&graph) {
         return Err(GatewayError::Invalid(unknown));
     }
-    let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
+    if let Some(name) = artifact::not_uploaded(&graph) {
+        let text = format!("artifact `{name}` was not uploaded: `tanist run` does that");
+        return Err(GatewayError::Invalid(text));
+    }
+    let (uploaded, allowed) = (artifact::uploaded_size(&graph), max_uploaded);
+    if uploaded > allowed {
+        return Err(GatewayError::Invalid(format!(
+            "the job's files have {uploaded} bytes together, and {allowed} are allowed (artifacts.max-size)"
+        )));
+    }
+    let digest = artifact::digest(&graph);
     let key = SubmissionKey {
         token: request.submission_token,
         digest,
@@ -259,13 +270,14 @@ impl DispatcherGateway for DispatcherHandle {
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let request = self.with_graph(request).await?;
         let graph = request.graph.as_ref();
+        let max_uploaded = self.max_uploaded;
         let submission = if graph.is_some_and(takes_time) {
-            let checking = tokio::task::spawn_blocking(move || check(request));
+            let checking = tokio::task::spawn_blocking(move || check(request, max_uploaded));
             let failed =
                 |error| GatewayError::Internal(format!("checking the graph failed: {error}"));
             checking.await.map_err(failed)??
         } else {
-            check(request)?
+            check(request, max_uploaded)?
         };
         let submission = Box::new(submission);
         self.write(|reply| Command::Submit { submission, reply })

@@ -43,6 +43,9 @@ pub enum JobStoreError {
     /// The store does not take it.
     #[error(transparent)]
     Refused(Error),
+    /// What was uploaded for it is not there, or about to go; nothing was written.
+    #[error("{0}")]
+    NotUploaded(String),
 }
 
 impl From<CommitError> for JobStoreError {
@@ -63,8 +66,12 @@ impl From<JobStoreError> for GatewayError {
                 GatewayError::NotYet(error.to_string())
             }
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
-            JobStoreError::Refused(Error::TooLarge { .. }) => {
+            JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
                 GatewayError::Invalid(error.to_string())
+            }
+            // The blob store gave no answer: nothing was written.
+            JobStoreError::Refused(cause) if cause.outcome() == Outcome::Transient => {
+                GatewayError::NotYet(error.to_string())
             }
             JobStoreError::Refused(_) => GatewayError::Internal(error.to_string()),
         }
@@ -158,15 +165,23 @@ impl JobStore {
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
         let is_first = self.lock_holdings().hold(job);
-        let written = self.try_put_submission(job, graph, state).await;
+        let written = match self.check_uploads(graph).await {
+            Ok(()) => self.try_put_submission(job, graph, state).await,
+            Err(error) => Err(error),
+        };
         match &written {
-            Ok(()) => {}
+            Ok(()) => self.note_uploads(job, graph),
             // Another term may have it, or this one has: it stays held until it has ended.
             Err(JobStoreError::Unknown | JobStoreError::NotWritten) => {}
-            Err(JobStoreError::OutOfSpace(_) | JobStoreError::Refused(_)) if is_first => {
-                self.lock_holdings().release(job);
+            Err(
+                JobStoreError::OutOfSpace(_)
+                | JobStoreError::Refused(_)
+                | JobStoreError::NotUploaded(_),
+            ) => {
+                if is_first {
+                    self.lock_holdings().release(job);
+                }
             }
-            Err(JobStoreError::OutOfSpace(_) | JobStoreError::Refused(_)) => {}
         }
         written
     }
@@ -218,6 +233,10 @@ impl JobStore {
         let parts = self.lock_parts().of(job);
         if !parts.is_empty() {
             result.remove.get_or_insert_default().parts.extend(parts);
+        }
+        let uploads = self.lock_holdings().uploads_of(job);
+        if !uploads.is_empty() {
+            result.remove.get_or_insert_default().uploads.extend(uploads);
         }
         let details = result.details.take().unwrap_or_default();
         if descriptions::is_short(&details) {
@@ -430,6 +449,7 @@ impl JobStateStore for JobStore {
             JobStoreError::OutOfSpace(error) | JobStoreError::Refused(error) => {
                 PersistError::Refused(error.to_string())
             }
+            JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
         };
         let job = job_id(&state.job_id).map_err(refused)?;
         let prepared = self

@@ -49,6 +49,7 @@ mod sweep;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod uploads;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
 pub use cleanup::{Cleaner, SinkCleaner};

@@ -56,9 +56,8 @@ impl Quarantined {
             ended_at_ms: wall_clock_ms(),
             dirty: true,
             remove: Some(pb::Cleanup {
-                blobs: Vec::new(),
-                parts: Vec::new(),
                 sink_directories: self.sink_directories.clone(),
+                ..pb::Cleanup::default()
             }),
             submission_token: self.key.token.clone(),
             graph_digest: self.key.digest.clone(),

@@ -293,6 +293,7 @@ impl JobStore {
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::Graphs, stored.blob);
                 self.lock_parts().note(job, stored.parts);
+                self.note_uploads(job, &stored.record.0);
                 Ok(Box::new(stored.record.0))
             }
             Some(Err(error)) => {

@@ -19,7 +19,7 @@
 //!
 //! `blob.orphan-grace` is for those who submit, not for safety: so long an upload may wait for its submission.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tanist_ha::blob::{BlobName, BlobStore, Origin};
@@ -28,6 +28,7 @@ use tanist_ha::jobs::record::{self, Encoded};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
 use tracing::{debug, info};
 
 use super::job_store::{JobStore, JobStoreError};
@@ -40,6 +41,8 @@ const DOOMED_FORMAT: u16 = 1;
 pub(super) struct Holdings {
     /// Jobs with a graph, or about to be submitted.
     graphs: BTreeSet<JobId>,
+    /// What was uploaded for them, as far as their graphs name it.
+    uploads: BTreeMap<JobId, Vec<pb::UploadedContent>>,
     /// Ended jobs whose result can't be read.
     unreadable: BTreeSet<JobId>,
     doomed: BTreeSet<Name>,
@@ -54,6 +57,18 @@ impl Holdings {
     /// It has none any more.
     pub(super) fn release(&mut self, job: JobId) {
         self.graphs.remove(&job);
+        self.uploads.remove(&job);
+    }
+
+    pub(super) fn note_uploads(&mut self, job: JobId, uploads: Vec<pb::UploadedContent>) {
+        if !uploads.is_empty() {
+            self.uploads.insert(job, uploads);
+        }
+    }
+
+    /// What the graph of a job names.
+    pub(super) fn uploads_of(&self, job: JobId) -> Vec<pb::UploadedContent> {
+        self.uploads.get(&job).cloned().unwrap_or_default()
     }
 
     pub(super) fn note_unreadable_result(&mut self, job: JobId) {

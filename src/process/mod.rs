@@ -30,6 +30,7 @@ mod term;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod uploads;
 pub mod view;
 mod working_dir;
 

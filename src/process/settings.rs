@@ -61,6 +61,7 @@ pub(super) fn dispatcher(options: &ClusterOptions) -> DispatcherOptions {
         result_retention: options.jobmanager.result_expiration,
         max_described: usize::try_from(options.jobmanager.max_described.get())
             .unwrap_or(usize::MAX),
+        max_uploaded: options.jobmanager.max_artifacts.bytes(),
         ..DispatcherOptions::default()
     }
 }

@@ -23,7 +23,11 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "parts without a record can't be looked for, this is tried again");
             }
-            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+            Err(
+                JobStoreError::NotWritten
+                | JobStoreError::Unknown
+                | JobStoreError::NotUploaded(_),
+            ) => return,
             Ok(()) => break,
         }
         tokio::select! {
@@ -41,7 +45,11 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "objects that nothing points to can't be removed at present");
             }
-            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
+            Err(
+                JobStoreError::NotWritten
+                | JobStoreError::Unknown
+                | JobStoreError::NotUploaded(_),
+            ) => return,
             Ok(_) => {}
         }
     }

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tanist_chaos::{Cluster, StoreKind, damage};
+use tanist_chaos::dump::damage;
+use tanist_chaos::{Cluster, StoreKind};
 use tanist_ha::jobs::record::{self, Encoded, Payload};
 use tanist_ha::keys::{Key, Kind};
-use tanist_ha::store::CoordinationStore as _;
 
 use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::ArrowError;
 use futures::FutureExt as _;
-use tanist_proto::v1::Committable;
+use tanist_proto::v1::{Committable, Operator};
 use tokio::sync::watch;
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
@@ -17,9 +17,11 @@ use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
+use crate::dataflow::exec::HeldArtifact;
 use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState};
 use crate::dataflow::time::Element;
+use crate::job::OperatorSpec;
 
 /// Why a task failed.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,9 @@ pub enum TaskError {
     /// A batch could not be shared out among the targets.
     #[error("can't partition a batch: {0}")]
     Partition(#[from] ArrowError),
+    /// What the job brings along is not there.
+    #[error("{0}")]
+    Artifact(String),
     /// Blocking work panicked or the runtime ends.
     #[error("{0}")]
     Aborted(String),
@@ -125,7 +130,10 @@ impl Run {
     ) -> Result<Vec<Committable>, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
         let chain = Chain::build(&mut plan)?;
+        let fetched = self.fetch_artifacts().await?;
         let mut chain = task::spawn_blocking(move || chain.open()).await??;
+        // Whoever needs one holds it by now.
+        drop(fetched);
         self.status.send_replace(TaskStatus::Running);
         match chain.take_source() {
             Some((place, source)) => self.poll(&place, source, &mut chain, outputs).await?,
@@ -164,6 +172,26 @@ impl Run {
         let committables = preparing.await??;
         chain.close();
         Ok(committables.concat())
+    }
+
+    /// What was uploaded for the job, if something in this task runs a program.
+    async fn fetch_artifacts(&self) -> Result<Vec<HeldArtifact>, TaskError> {
+        let TaskSpec {
+            graph, deployment, ..
+        } = &self.spec;
+        let mut vertices = graph.vertices.iter();
+        let vertex = vertices.find(|vertex| vertex.id == deployment.vertex_id);
+        let operators = vertex.iter().flat_map(|vertex| &vertex.operators);
+        if !operators.into_iter().any(runs_program) {
+            return Ok(Vec::new());
+        }
+        let mut fetched = Vec::new();
+        for artifact in &graph.artifacts {
+            let fetching = self.host.artifacts.fetch(artifact, &*self.host.uploads);
+            let held = fetching.await;
+            fetched.extend(held.map_err(|error| TaskError::Artifact(error.to_string()))?);
+        }
+        Ok(fetched)
     }
 
     /// Runs a source to its end.
@@ -222,6 +250,17 @@ impl Run {
             }
         }
     }
+}
+
+/// Whether an operator may need what the job brings along.
+fn runs_program(operator: &Operator) -> bool {
+    let spec = serde_json::from_str::<OperatorSpec>(&operator.spec);
+    spec.is_ok_and(|spec| {
+        matches!(
+            spec,
+            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_)
+        )
+    })
 }
 
 /// Takes one element, for which there is room.

@@ -112,7 +112,7 @@ async fn forget_jobs(term: &ApplicationTerm) {
             Err(JobStoreError::NotWritten | JobStoreError::Unknown) => {
                 return std::future::pending().await;
             }
-            Err(error @ (JobStoreError::OutOfSpace(_) | JobStoreError::Refused(_))) => {
+            Err(error) => {
                 warn!(%error, "the results of the application can't be removed at present");
             }
         }
