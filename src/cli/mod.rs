@@ -139,6 +139,9 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
             jobs::cancel(&configuration, global, job).await
         }
+        Command::Stop { job } | Command::Job(JobCommand::Stop { job }) => {
+            jobs::stop(&configuration, global, job).await
+        }
     }
 }
 

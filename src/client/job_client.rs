@@ -160,6 +160,16 @@ impl JobClient {
         self.rest.send(&request).await.map(drop)
     }
 
+    /// Has the job stopped: its sources end, and it finishes with what they have read. Acknowledged is durable, but the job ends
+    /// later.
+    pub async fn stop(&self, job: JobId) -> Result<(), ClientError> {
+        let request = Request {
+            method: Method::POST,
+            ..Request::get(format!("/v1/jobs/{job}/stop"))
+        };
+        self.rest.send(&request).await.map(drop)
+    }
+
     /// Has a quarantined job led again.
     pub async fn retry_quarantined(&self, job: JobId) -> Result<(), ClientError> {
         let request = Request {

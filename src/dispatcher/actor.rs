@@ -322,6 +322,7 @@ impl DispatcherActor {
             Command::Consistent(command) => self.on_command(*command, term),
             Command::Submit { submission, reply } => self.submit(*submission, reply),
             Command::Cancel { job, reply } => self.cancel(job, reply),
+            Command::StopJob { job, reply } => self.stop_job(job, reply),
             Command::List { reply } => self.list(reply),
             Command::Describe { job, brief, reply } => self.describe(job, brief, reply),
             Command::JobMaster { job, reply } => {
@@ -368,6 +369,7 @@ impl DispatcherActor {
         match command {
             Command::Consistent(_) => true,
             Command::Cancel { job, .. }
+            | Command::StopJob { job, .. }
             | Command::Describe { job, .. }
             | Command::ResolveQuarantine { job, .. }
             | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),

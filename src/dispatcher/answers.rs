@@ -70,6 +70,39 @@ impl DispatcherActor {
         }
     }
 
+    /// Its sources are to end, so that it finishes.
+    pub(super) fn stop_job(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        let refusal = match self.jobs.get(&job) {
+            None => no_such_job(job),
+            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
+                GatewayError::NotYet(format!("job {job} has no JobMaster at present"))
+            }
+            // Nothing new is decided.
+            Some(Entry::Running { .. }) if self.is_suspended() => suspended(),
+            Some(Entry::Running { control, .. }) => {
+                let control = control.clone();
+                self.spawn_reply(reply, async move {
+                    control.stop_job().await.map(|()| pb::Ack {})
+                });
+                return;
+            }
+            // What was asked for came about: mostly the same request, repeated over a takeover.
+            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Finished => {
+                let _ = reply.send(Ok(pb::Ack {}));
+                return;
+            }
+            Some(Entry::Ended { result, .. }) => {
+                let status = status_name(result.status());
+                GatewayError::Conflict(format!("job {job} has already ended: {status}"))
+            }
+            Some(Entry::Quarantined { job: quarantined }) => GatewayError::Conflict(format!(
+                "job {job} is quarantined, and can only be retried or cancelled: {}",
+                quarantined.quarantine.reason
+            )),
+        };
+        let _ = reply.send(Err(refusal));
+    }
+
     /// Nothing of a quarantined job runs: its result takes the place of its records.
     pub(super) fn cancel_quarantined(
         &mut self,

@@ -32,6 +32,11 @@ pub(super) enum Command {
         job: JobId,
         reply: Reply<pb::Ack>,
     },
+    /// Its sources are to end.
+    StopJob {
+        job: JobId,
+        reply: Reply<pb::Ack>,
+    },
     List {
         reply: Reply<pb::ListJobsResponse>,
     },
@@ -98,6 +103,7 @@ impl Command {
         match self {
             Command::Submit { reply, .. } => drop(reply.send(Err(error))),
             Command::Cancel { reply, .. } => drop(reply.send(Err(error))),
+            Command::StopJob { reply, .. } => drop(reply.send(Err(error))),
             Command::List { reply } => drop(reply.send(Err(error))),
             Command::Describe { reply, .. } => drop(reply.send(Err(error))),
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
@@ -287,6 +293,11 @@ impl DispatcherGateway for DispatcherHandle {
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
         let job = job_of(&request.job_id)?;
         self.write(|reply| Command::Cancel { job, reply }).await
+    }
+
+    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
+        let job = job_of(&request.job_id)?;
+        self.write(|reply| Command::StopJob { job, reply }).await
     }
 
     async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {

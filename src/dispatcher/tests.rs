@@ -58,6 +58,10 @@ impl JobMasterControl for Scripted {
         Ok(())
     }
 
+    async fn stop_job(&self) -> GatewayResult<()> {
+        Ok(())
+    }
+
     async fn describe(&self) -> GatewayResult<pb::JobDetails> {
         Ok(pb::JobDetails {
             job_id: self.state.job_id.clone(),

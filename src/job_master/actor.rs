@@ -105,6 +105,7 @@ async fn run(
                 io: JoinSet::new(),
                 peers: BTreeMap::new(),
                 cancels: Vec::new(),
+                stops: Vec::new(),
                 wanted: None,
                 is_declaring: false,
                 is_registered: false,
@@ -163,6 +164,7 @@ pub(super) struct JobMasterActor {
     pub(super) io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
     pub(super) cancels: Vec<Reply<()>>,
+    pub(super) stops: Vec<Reply<()>>,
     wanted: Option<Wanted>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
@@ -244,7 +246,8 @@ impl JobMasterActor {
                     self.wanted = Some(Wanted { needed, held });
                     self.declare();
                 }
-                Effect::AnswerCancels(answer) => self.answer_cancels(&answer),
+                Effect::AnswerCancels(answer) => tell_all(&mut self.cancels, &answer),
+                Effect::AnswerStops(answer) => tell_all(&mut self.stops, &answer),
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
@@ -364,9 +367,9 @@ impl JobMasterActor {
                 let peer = self.peers.get_mut(&connection.task_manager);
                 if let Some(peer) = peer.filter(|peer| !peer.has_heartbeat_under_way) {
                     peer.has_heartbeat_under_way = true;
-                    let turn = self.core.turn();
+                    let asked = (self.core.turn(), self.core.tells_to_stop());
                     self.calls
-                        .heartbeat(&mut self.io, connection, &location, &allocations, turn);
+                        .heartbeat(&mut self.io, connection, &location, &allocations, asked);
                 }
             }
             self.declare();
@@ -381,17 +384,17 @@ impl JobMasterActor {
             self.calls.declare(&mut self.io, wanted, is_registered);
         }
     }
+}
 
-    fn answer_cancels(&mut self, answer: &CancelAnswer) {
-        for reply in self.cancels.drain(..) {
-            let answer = match answer {
-                CancelAnswer::Decided => Ok(()),
-                CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
-                CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
-            };
-            // Whoever asked and has gone does not need the answer.
-            let _ = reply.send(answer);
-        }
+fn tell_all(asked: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
+    for reply in asked.drain(..) {
+        let answer = match answer {
+            CancelAnswer::Decided => Ok(()),
+            CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
+            CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
+        };
+        // Whoever asked and has gone does not need the answer.
+        let _ = reply.send(answer);
     }
 }
 

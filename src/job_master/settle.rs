@@ -31,6 +31,7 @@ impl JobMasterCore {
             self.judge(now_ms);
         }
         self.decide_cancel();
+        self.decide_stop();
         if self.result.is_some() {
             return;
         }
@@ -43,6 +44,7 @@ impl JobMasterCore {
             self.write();
             self.deploy(now_ms);
             self.cancel_tasks(now_ms);
+            self.tell_stop();
             self.release_outputs();
             self.acknowledge();
             self.free_idle_slots(now_ms);
@@ -453,6 +455,7 @@ impl JobMasterCore {
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
         self.decide_cancel();
+        self.decide_stop();
     }
 
     /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
@@ -483,6 +486,6 @@ impl JobMasterCore {
     }
 }
 
-fn status_name(status: pb::JobStatus) -> &'static str {
+pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
     status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

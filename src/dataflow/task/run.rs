@@ -9,6 +9,7 @@ use tanist_proto::v1::{Committable, Operator};
 use tokio::sync::watch;
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::chain::{Chain, Place};
 use super::externals::{self, Until};
@@ -19,7 +20,9 @@ use super::{TaskSpec, panic_message};
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
 use crate::dataflow::exec::HeldArtifact;
 use crate::dataflow::host::{Lingering, TaskHost};
-use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState};
+use crate::dataflow::operator::{
+    EndOfInput, OperatorError, Output, Source, SourceState, Stopped,
+};
 use crate::dataflow::time::Element;
 use crate::job::OperatorSpec;
 
@@ -90,6 +93,8 @@ pub(super) struct Run {
     pub(super) lingering: Lingering,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
+    /// Its source is to end.
+    pub(super) stop: CancellationToken,
 }
 
 impl Run {
@@ -202,8 +207,22 @@ impl Run {
         chain: &mut Chain,
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
+        let mut is_stopped = false;
         loop {
             make_room(chain, outputs).await?;
+            if !is_stopped && self.stop.is_cancelled() {
+                is_stopped = true;
+                if source.stop() == Stopped::AtOnce {
+                    source.close();
+                    return Ok(());
+                }
+            }
+            let stop = async {
+                if is_stopped {
+                    pending::<()>().await;
+                }
+                self.stop.cancelled().await;
+            };
             match source
                 .next(Instant::now())
                 .map_err(|error| place.error(error))?
@@ -212,14 +231,15 @@ impl Run {
                     process(Element::Batch(batch), chain, outputs).await?;
                 }
                 SourceState::Wait(until) => {
-                    let moment = tokio::time::sleep_until(until);
+                    let moment = either(tokio::time::sleep_until(until), stop);
                     rest(moment, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::WaitFor(more) => {
-                    rest(more.notified(), chain, outputs, Until::Emission).await?;
+                    let more = either(more.notified(), stop);
+                    rest(more, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::Pending => {
-                    let ready = poll_fn(|cx| source.poll_ready(cx));
+                    let ready = either(poll_fn(|cx| source.poll_ready(cx)), stop);
                     rest(ready, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::End => {
@@ -261,6 +281,14 @@ fn runs_program(operator: &Operator) -> bool {
             OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_)
         )
     })
+}
+
+/// Whichever comes first.
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
+    }
 }
 
 /// Takes one element, for which there is room.

@@ -405,6 +405,15 @@ impl ApplicationJob {
             .map_err(|error| self.refused(&error))
     }
 
+    /// Has it stopped: its sources end, and it finishes with what they have read; acknowledged is durable.
+    pub async fn stop(&self) -> Result<(), ApplicationError> {
+        let request = pb::StopJobRequest {
+            job_id: self.job.to_string(),
+        };
+        let answer = self.context.inner.dispatcher.stop_job(request).await;
+        answer.map(drop).map_err(|error| self.refused(&error))
+    }
+
     /// Has it cancelled; acknowledged is durable.
     pub async fn cancel(&self) -> Result<(), ApplicationError> {
         let request = pb::CancelJobRequest {

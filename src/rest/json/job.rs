@@ -22,6 +22,23 @@ pub fn status_of(job: &JobDetails) -> JobStatus {
     }
 }
 
+/// Whether a job with this status can be stopped.
+fn is_stoppable(status: JobStatus) -> bool {
+    match status {
+        JobStatus::Initializing
+        | JobStatus::Created
+        | JobStatus::Running
+        | JobStatus::Restarting
+        | JobStatus::Reconciling => true,
+        JobStatus::Failing
+        | JobStatus::Failed
+        | JobStatus::Cancelling
+        | JobStatus::Canceled
+        | JobStatus::Finished
+        | JobStatus::Suspended => false,
+    }
+}
+
 fn quarantine_of(job: &JobDetails) -> Option<String> {
     Some(job.quarantine.clone()).filter(|reason| !reason.is_empty())
 }
@@ -156,7 +173,7 @@ pub struct JobBody {
     pub jid: String,
     /// Its name.
     pub name: String,
-    /// There are no savepoints to stop with.
+    /// Whether it runs, or will: then it can be stopped.
     #[serde(rename = "isStoppable")]
     pub is_stoppable: bool,
     /// Its status.
@@ -215,7 +232,7 @@ impl JobBody {
         JobBody {
             jid: job.job_id.clone(),
             name: job.name.clone(),
-            is_stoppable: false,
+            is_stoppable: is_stoppable(status_of(job)),
             state: job_status(status_of(job)),
             job_type: JOB_TYPE,
             start_time: time(job.started_at_ms),

@@ -58,6 +58,14 @@ pub struct Uploaded {
     pub size: u64,
 }
 
+/// The answer to a request to stop a job, with Flink's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StopTriggered {
+    /// The job's id: there is no savepoint to ask about.
+    #[serde(rename = "request-id")]
+    pub request_id: String,
+}
+
 /// A body without content, as Flink's empty answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Nothing {}

@@ -136,7 +136,7 @@ fn a_job_has_flinks_fields() {
     let expected = json!({
         "jid": "a".repeat(32),
         "name": "count",
-        "isStoppable": false,
+        "isStoppable": true,
         "state": "RUNNING",
         "job-type": "STREAMING",
         "start-time": 1000,

@@ -36,6 +36,7 @@ pub(super) struct ScriptedDispatcher {
     pub(super) task_managers: Vec<pb::TaskManagerInfo>,
     pub(super) submissions: Mutex<Vec<pb::SubmitJobRequest>>,
     pub(super) canceled: Mutex<Vec<String>>,
+    pub(super) stopped: Mutex<Vec<String>>,
     /// It never answers anything, as a process that was stopped.
     pub(super) is_frozen: bool,
     /// How many reads were to be consistent.
@@ -88,6 +89,13 @@ impl DispatcherGateway for ScriptedDispatcher {
         self.script()?;
         let mut canceled = self.canceled.lock().expect("nothing panics holding it");
         canceled.push(request.job_id);
+        Ok(pb::Ack {})
+    }
+
+    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        let mut stopped = self.stopped.lock().expect("nothing panics holding it");
+        stopped.push(request.job_id);
         Ok(pb::Ack {})
     }
 
