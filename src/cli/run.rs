@@ -171,7 +171,8 @@ mod tests {
             parameters: Vec::new(),
             parallelism: None,
         };
-        let error = compile_job(&Configuration::defaults(), &args, None, None).expect_err("no file");
+        let error =
+            compile_job(&Configuration::defaults(), &args, None, None).expect_err("no file");
         assert!(error.contains("/nowhere/job.yaml"), "{error}");
     }
 }

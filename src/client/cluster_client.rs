@@ -17,9 +17,7 @@ use super::job_client::JobClient;
 use super::job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 use super::rest_client::{RestClient, RetryOptions};
 use crate::config::Configuration;
-use crate::job::{
-    ChainingOptions, CompileOptions, JobFile, StreamGraph, artifact, compile,
-};
+use crate::job::{ChainingOptions, CompileOptions, JobFile, StreamGraph, artifact, compile};
 use crate::process::ha;
 
 /// A job that is to be submitted.

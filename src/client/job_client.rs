@@ -246,7 +246,10 @@ impl JobClient {
     }
 }
 
-pub(super) fn parse<T: DeserializeOwned>(request: &Request, answer: &Answer) -> Result<T, ClientError> {
+pub(super) fn parse<T: DeserializeOwned>(
+    request: &Request,
+    answer: &Answer,
+) -> Result<T, ClientError> {
     serde_json::from_slice(&answer.body).map_err(|error| ClientError::BadAnswer {
         address: answer.address.clone(),
         path: request.path.clone(),

@@ -242,9 +242,9 @@ pub(super) fn judge(address: &str, status: StatusCode, body: Bytes) -> Result<An
     };
     match status {
         // Who stands between us and the JobManager may say that it isn't there.
-        StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::BAD_GATEWAY
-        | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Passing(errors.join("; "))),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+            Err(Failure::Passing(errors.join("; ")))
+        }
         _ => Err(Failure::Final(ClientError::Refused {
             status: status.as_u16(),
             errors,

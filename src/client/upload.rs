@@ -57,7 +57,11 @@ impl JobClient {
                     artifact.uploaded = Some(uploaded);
                     artifact.local_path.clear();
                 }
-                Err(refusal @ ClientError::Refused { status: NO_PLACE, .. }) => {
+                Err(
+                    refusal @ ClientError::Refused {
+                        status: NO_PLACE, ..
+                    },
+                ) => {
                     embed(graph.to_mut(), index, refusal).await?;
                 }
                 Err(error) => return Err(error),
@@ -158,7 +162,11 @@ async fn embed(
     let mut artifact = graph.artifacts[index].clone();
     let size = tokio::fs::metadata(&artifact.local_path).await;
     let size = size.map_err(|error| unreadable(&artifact, &error))?.len();
-    let carried: u64 = graph.artifacts.iter().map(|it| it.content.len() as u64).sum();
+    let carried: u64 = graph
+        .artifacts
+        .iter()
+        .map(|it| it.content.len() as u64)
+        .sum();
     if carried.saturating_add(size) > MAX_SHIPPED {
         return Err(refusal);
     }

@@ -103,7 +103,11 @@ async fn without_an_answer_of_the_store_a_job_is_described_in_short_and_the_reas
     b.records.faults().delay(Duration::from_secs(60));
     let details = b.describe(JOB).await.expect("described");
     assert_eq!(details.status(), pb::JobStatus::Finished);
-    assert!(details.undescribed.contains("no answer"), "{}", details.undescribed);
+    assert!(
+        details.undescribed.contains("no answer"),
+        "{}",
+        details.undescribed
+    );
 }
 
 /// A store that has the description elsewhere, and forgets it with the result.

@@ -197,7 +197,9 @@ impl DispatcherActor {
                     }
                 }
             }
-            Err(failure) => warn!(%failure, "descriptions beyond the capacity could not be dropped"),
+            Err(failure) => {
+                warn!(%failure, "descriptions beyond the capacity could not be dropped")
+            }
         }
     }
 

@@ -236,7 +236,11 @@ impl JobStore {
         }
         let uploads = self.lock_holdings().uploads_of(job);
         if !uploads.is_empty() {
-            result.remove.get_or_insert_default().uploads.extend(uploads);
+            result
+                .remove
+                .get_or_insert_default()
+                .uploads
+                .extend(uploads);
         }
         let details = result.details.take().unwrap_or_default();
         if descriptions::is_short(&details) {

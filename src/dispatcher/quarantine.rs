@@ -225,12 +225,7 @@ impl DispatcherActor {
     }
 
     /// Its result can't be read: it is never run again.
-    pub(super) fn quarantine_ended(
-        &mut self,
-        job: JobId,
-        kind: pb::QuarantineKind,
-        reason: &str,
-    ) {
+    pub(super) fn quarantine_ended(&mut self, job: JobId, kind: pb::QuarantineKind, reason: &str) {
         let reason = match kind {
             pb::QuarantineKind::TooNew => {
                 format!("it has ended, and a newer version is needed to read its result: {reason}")

@@ -114,7 +114,8 @@ impl JobStore {
             info!(objects = swept, "removed objects that nothing points to");
         }
         let unfinished = blobs.remove_unfinished(grace).await;
-        if let Ok(files) = unfinished.inspect_err(|error| debug!(%error, "unfinished files are left"))
+        if let Ok(files) =
+            unfinished.inspect_err(|error| debug!(%error, "unfinished files are left"))
             && files > 0
         {
             info!(files, "removed what ended processes were writing");
@@ -138,7 +139,12 @@ impl JobStore {
             Origin::Term(epoch) if epoch >= self.epoch => false,
             Origin::Term(_) => {
                 let known = self.lock_blobs();
-                let kinds = [Kind::Graphs, Kind::States, Kind::Results, Kind::Descriptions];
+                let kinds = [
+                    Kind::Graphs,
+                    Kind::States,
+                    Kind::Results,
+                    Kind::Descriptions,
+                ];
                 !kinds
                     .iter()
                     .any(|kind| known.get(&(job, *kind)) == Some(name))
@@ -194,7 +200,9 @@ impl JobStore {
             let delete = |name: &Name| Write::Delete {
                 key: Key::new(Kind::Doomed, name.clone()),
             };
-            self.pipeline.commit(some.iter().map(delete).collect()).await?;
+            self.pipeline
+                .commit(some.iter().map(delete).collect())
+                .await?;
             let mut holdings = self.lock_holdings();
             for name in some {
                 holdings.doomed.remove(name);

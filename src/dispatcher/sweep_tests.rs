@@ -99,7 +99,10 @@ async fn a_deposed_leader_sweeps_nothing() {
     let _b = leader(&cluster, "b", &blobs).await;
     let refused = a.store.sweep(Duration::ZERO).await;
     assert!(
-        matches!(refused, Err(JobStoreError::NotWritten | JobStoreError::Unknown)),
+        matches!(
+            refused,
+            Err(JobStoreError::NotWritten | JobStoreError::Unknown)
+        ),
         "{refused:?}"
     );
     assert_eq!(there(&blobs).await, [upload]);
@@ -122,7 +125,10 @@ async fn what_a_predecessor_doomed_is_known_and_goes() {
     cluster.expire(&a.process);
     let b = leader(&cluster, "b", &blobs).await;
     assert!(b.store.lock_holdings().is_doomed(&upload));
-    b.store.sweep(Duration::from_secs(3600)).await.expect("swept");
+    b.store
+        .sweep(Duration::from_secs(3600))
+        .await
+        .expect("swept");
     assert!(there(&blobs).await.is_empty());
     assert!(!b.store.lock_holdings().is_doomed(&upload));
     let doomed = b.records.list(Kind::Doomed, None, 10).await;
@@ -167,7 +173,10 @@ async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refus
     let doomed = submit_with(&a, &pointer).await.expect_err("refused");
     assert!(doomed.to_string().contains("too long ago"), "{doomed}");
     assert!(matches!(doomed, GatewayError::Invalid(_)));
-    a.store.sweep(Duration::from_secs(3600)).await.expect("swept");
+    a.store
+        .sweep(Duration::from_secs(3600))
+        .await
+        .expect("swept");
     let gone = submit_with(&a, &pointer).await.expect_err("refused");
     assert!(gone.to_string().contains("not there any more"), "{gone}");
     // Nothing is held for it: what it uploads and does not use is swept.

@@ -187,8 +187,7 @@ impl Leader {
         let pipeline = CommitPipeline::start(coordination.clone(), session.clone());
         let pipeline = pipeline.await.expect("leads");
         let of_cluster = blobs.as_ref();
-        let of_cluster =
-            of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
+        let of_cluster = of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
         let of_records = RecordStore::new(coordination, of_cluster, 256);
         let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
         let recovered = recovered(&store).await;

@@ -240,9 +240,8 @@ fn upload_problem(
     // The number of a piece makes it the name of an object.
     let read = Name::new(format!("{}.0", uploaded.object)).ok();
     let read = read.as_ref().and_then(BlobName::read);
-    let is_of_job = read.is_some_and(|read| {
-        read.origin == Origin::Upload && read.owner.as_str() == graph.job_id
-    });
+    let is_of_job = read
+        .is_some_and(|read| read.origin == Origin::Upload && read.owner.as_str() == graph.job_id);
     if !is_of_job {
         return Some(format!("artifact `{name}` was not uploaded for this job"));
     }
@@ -254,7 +253,10 @@ fn upload_problem(
 
 /// Files that whoever submits has yet to upload.
 pub fn not_uploaded(graph: &v1::JobGraph) -> Option<&str> {
-    let mut local = graph.artifacts.iter().filter(|it| !it.local_path.is_empty());
+    let mut local = graph
+        .artifacts
+        .iter()
+        .filter(|it| !it.local_path.is_empty());
     local.next().map(|artifact| artifact.name.as_str())
 }
 

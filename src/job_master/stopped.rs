@@ -85,7 +85,10 @@ impl JobMasterCore {
                 .any(|edge| edge.target == at.vertex);
             let state = at.execution.state;
             let may_have = at.execution.known_since.is_some()
-                || matches!(state, ExecutionState::Reconciling | ExecutionState::Finished);
+                || matches!(
+                    state,
+                    ExecutionState::Reconciling | ExecutionState::Finished
+                );
             is_source && may_have
         };
         self.execution.regions[region].tasks.iter().any(has_read)

@@ -50,7 +50,11 @@ fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
     assert_eq!(stop_answers(&job), [CancelAnswer::Decided]);
     assert_eq!(told(&job), ["tm0", "tm1"]);
     assert_eq!(job.core.status(), JobStatus::Running);
-    assert!(job.core.details().hindrances[0].text.contains("is being stopped"));
+    assert!(
+        job.core.details().hindrances[0]
+            .text
+            .contains("is being stopped")
+    );
     job.reports("tm0", both(0, 3, S::Finished));
     job.reports("tm1", both(1, 3, S::Finished));
     assert_eq!(told(&job).len(), 2, "each is told once");
@@ -85,7 +89,10 @@ fn a_cancellation_wins_before_it_and_after_it() {
     assert_eq!(job.cancelled().len(), 4);
     job.hear(Event::StopRequested);
     let answers = stop_answers(&job);
-    assert!(matches!(answers[1], CancelAnswer::TooLate(_)), "{answers:?}");
+    assert!(
+        matches!(answers[1], CancelAnswer::TooLate(_)),
+        "{answers:?}"
+    );
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
         job.reports(name, both(subtask, 3, S::Canceled));
     }
@@ -107,9 +114,12 @@ fn both_at_once_are_a_cancellation() {
             Effect::Persist { number, .. } => Some(*number),
             _ => None,
         };
-        let number = effects.iter().find_map(written).expect("something is written");
+        let number = effects
+            .iter()
+            .find_map(written)
+            .expect("something is written");
         job.hear(Event::Persisted(number));
-        assert_eq!(job.stored.wanted(), WantedStatus::Canceled);
+        assert_eq!(job.core.status(), JobStatus::Cancelling);
         assert_eq!(stop_answers(&job).len(), 1);
     }
 }

@@ -85,7 +85,9 @@ async fn give_way(services: &TermServices, session: &LeaderSession, format: u16)
         info!(to = %member.process, version = member.version, format, "giving way to a newer version");
         match peers.transfer(Some(&member.process)).await {
             Ok(_) => return Outcome::GaveWay,
-            Err(error) => warn!(to = %member.process, %error, "the newer version did not take over"),
+            Err(error) => {
+                warn!(to = %member.process, %error, "the newer version did not take over")
+            }
         }
         if session.is_over() {
             return Outcome::GaveWay;
@@ -97,9 +99,9 @@ async fn give_way(services: &TermServices, session: &LeaderSession, format: u16)
 
 /// The other members that read a format, the most able first.
 fn readers<'a>(members: &'a [Member], session: &LeaderSession, format: u16) -> Vec<&'a Member> {
-    let others = members.iter().filter(|member| {
-        member.process != *session.process() && member.reads_format >= format
-    });
+    let others = members
+        .iter()
+        .filter(|member| member.process != *session.process() && member.reads_format >= format);
     let mut readers: Vec<&Member> = others.collect();
     readers.sort_by_key(|member| std::cmp::Reverse(member.reads_format));
     readers

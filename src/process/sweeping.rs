@@ -24,9 +24,7 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
                 warn!(%error, "parts without a record can't be looked for, this is tried again");
             }
             Err(
-                JobStoreError::NotWritten
-                | JobStoreError::Unknown
-                | JobStoreError::NotUploaded(_),
+                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
             ) => return,
             Ok(()) => break,
         }
@@ -46,9 +44,7 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
                 warn!(%error, "objects that nothing points to can't be removed at present");
             }
             Err(
-                JobStoreError::NotWritten
-                | JobStoreError::Unknown
-                | JobStoreError::NotUploaded(_),
+                JobStoreError::NotWritten | JobStoreError::Unknown | JobStoreError::NotUploaded(_),
             ) => return,
             Ok(_) => {}
         }

@@ -136,7 +136,9 @@ impl TaskManager {
             leaders,
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector,
-            launcher: Arc::new(TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(host)),
+            launcher: Arc::new(
+                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(host),
+            ),
             first_registration: first_registration(),
         });
         let serving = CancellationToken::new();

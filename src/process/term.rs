@@ -44,9 +44,7 @@ use super::standby;
 use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
-use crate::dispatcher::{
-    Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs,
-};
+use crate::dispatcher::{Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;

@@ -12,13 +12,13 @@ use tanist_proto::v1 as pb;
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, PathParts, id, position_headers, read_body};
-use super::json::{Nothing, StopTriggered};
 use super::json::exceptions::Exceptions;
 use super::json::hindrance::QuarantineListing;
 use super::json::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
 use super::json::plan::{Plan, PlanBody};
 use super::json::result::ExecutionResult;
 use super::json::vertex::{SubtaskTimesBody, VertexBody};
+use super::json::{Nothing, StopTriggered};
 
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
@@ -278,7 +278,8 @@ pub(super) async fn stop(
         serde_json::from_slice(&body).map_err(wrong)?
     };
     if request.drain == Some(false) {
-        let text = "a stop always drains: without checkpoints nothing else is left of a job's state";
+        let text =
+            "a stop always drains: without checkpoints nothing else is left of a job's state";
         return Err(RestError::bad_request(text));
     }
     if request.target_directory.is_some_and(|it| !it.is_empty()) {

@@ -20,7 +20,10 @@ async fn a_stop_outlives_the_leader_that_took_it_and_shows_what_was_read(
 ) -> anyhow::Result<()> {
     need_failpoints()?;
     let builder = cluster_on(kind).await?;
-    let mut cluster = builder.failpoints(0, "job.stop-persisted=kill").start().await?;
+    let mut cluster = builder
+        .failpoints(0, "job.stop-persisted=kill")
+        .start()
+        .await?;
     let former = cluster.leader().await?;
     let workload = WordsAndTicks::prepare(&cluster, 3600)?;
     let job = cluster.submit(&workload.submission).await?;
@@ -42,6 +45,9 @@ async fn a_stop_outlives_the_leader_that_took_it_and_shows_what_was_read(
     let ticks: u64 = wordcount::read_output(&ticks)?.values().sum();
     ensure!(ticks > 0, "nothing was counted");
     let view = cluster.get(&format!("/v1/jobs/{job}")).await?;
-    ensure!(view["vertices"][0]["name"].is_string(), "it is not described: {view}");
+    ensure!(
+        view["vertices"][0]["name"].is_string(),
+        "it is not described: {view}"
+    );
     cluster.check_nothing_left(&workload.outputs()).await
 }

@@ -274,7 +274,8 @@ impl BlobStore {
         let Some(directory) = self.directory.clone() else {
             return Ok(0);
         };
-        let removing = tokio::task::spawn_blocking(move || upload::remove_unfinished(&directory, age));
+        let removing =
+            tokio::task::spawn_blocking(move || upload::remove_unfinished(&directory, age));
         let removed = removing.await.map_err(|error| error.to_string());
         let removed = removed.and_then(|removed| removed.map_err(|error| error.to_string()));
         removed.map_err(|reason| Error::Unavailable {

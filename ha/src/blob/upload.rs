@@ -222,7 +222,14 @@ mod tests {
         }
         blobs.delete(&listed[1].name).await.expect("deleted");
         assert!(!blobs.has_upload(&pointer).await.expect("answered"));
-        assert!(UploadPointer { pieces: u32::MAX, ..pointer }.piece_names().is_err());
+        assert!(
+            UploadPointer {
+                pieces: u32::MAX,
+                ..pointer
+            }
+            .piece_names()
+            .is_err()
+        );
     }
 
     #[tokio::test]

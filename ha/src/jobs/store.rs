@@ -442,17 +442,16 @@ fn reads<T: Record>() -> u16 {
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
     let key = Key::new(T::KIND, name.clone());
-    let found =
-        record::decode(&key, reads::<T>(), value).and_then(|payload| match payload {
-            Payload::Inline { format, bytes } => T::decode(format.min(T::FORMAT), &bytes)
-                .map(Found::Inline)
-                .map_err(|reason| Error::Corrupt {
-                    key: key.to_string(),
-                    reason,
-                }),
-            Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
-            Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
-        });
+    let found = record::decode(&key, reads::<T>(), value).and_then(|payload| match payload {
+        Payload::Inline { format, bytes } => T::decode(format.min(T::FORMAT), &bytes)
+            .map(Found::Inline)
+            .map_err(|reason| Error::Corrupt {
+                key: key.to_string(),
+                reason,
+            }),
+        Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
+        Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
+    });
     (name, found)
 }
 

@@ -49,7 +49,10 @@ impl ArtifactCache {
         if artifact.uploaded.is_some() {
             let path = self.path_of(artifact);
             let not_fetched = || {
-                OperatorError::specification(format!("artifact {:?} was not fetched", artifact.name))
+                OperatorError::specification(format!(
+                    "artifact {:?} was not fetched",
+                    artifact.name
+                ))
             };
             return self.hold_again(&path).ok_or_else(not_fetched);
         }
@@ -134,7 +137,10 @@ impl ArtifactCache {
             let object = format!("{}.{piece:05}", uploaded.object);
             let bytes = from.object(&object).await.map_err(&failed)?;
             let put = tokio::task::spawn_blocking(move || writing.put(&bytes));
-            writing = put.await.map_err(|error| failed(error.to_string()))?.map_err(&failed)?;
+            writing = put
+                .await
+                .map_err(|error| failed(error.to_string()))?
+                .map_err(&failed)?;
         }
         let found = writing.hasher.finalize();
         if found[..] != artifact.sha256[..] {
@@ -327,7 +333,12 @@ mod tests {
         async fn object(&self, name: &str) -> Result<bytes::Bytes, String> {
             self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let content = ["first ", "second"];
-            let number: usize = name.rsplit('.').next().unwrap_or_default().parse().unwrap_or(9);
+            let number: usize = name
+                .rsplit('.')
+                .next()
+                .unwrap_or_default()
+                .parse()
+                .unwrap_or(9);
             let piece = content.get(number).ok_or("there is no such piece")?;
             Ok(bytes::Bytes::from_static(piece.as_bytes()))
         }
@@ -354,7 +365,9 @@ mod tests {
         let artifact = uploaded(b"first second", 2);
         assert!(cache.hold(&artifact).is_err(), "it is not there");
         let fetches = (0..3).map(|_| cache.fetch(&artifact, &source));
-        let held = futures::future::try_join_all(fetches).await.expect("fetched");
+        let held = futures::future::try_join_all(fetches)
+            .await
+            .expect("fetched");
         let count = source.0.load(std::sync::atomic::Ordering::Relaxed);
         assert_eq!(count, 2, "two pieces, once each");
         let again = cache.hold(&artifact).expect("it is there");

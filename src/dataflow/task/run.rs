@@ -20,9 +20,7 @@ use super::{TaskSpec, panic_message};
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
 use crate::dataflow::exec::HeldArtifact;
 use crate::dataflow::host::{Lingering, TaskHost};
-use crate::dataflow::operator::{
-    EndOfInput, OperatorError, Output, Source, SourceState, Stopped,
-};
+use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState, Stopped};
 use crate::dataflow::time::Element;
 use crate::job::OperatorSpec;
 

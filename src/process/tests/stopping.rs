@@ -102,6 +102,9 @@ async fn a_task_that_fails_meanwhile_fails_the_job_which_says_why() {
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Failed);
     let stored = cluster.world.stored();
     let cause = &stored.results[&JOB].cause;
-    assert!(cause.contains("out of luck") && cause.contains("without a checkpoint"), "{cause}");
+    assert!(
+        cause.contains("out of luck") && cause.contains("without a checkpoint"),
+        "{cause}"
+    );
     cluster.check();
 }

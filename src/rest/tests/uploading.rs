@@ -36,7 +36,10 @@ async fn an_upload_is_kept_and_the_answer_says_what_to_name() {
     assert_eq!(answer.body["size"], CONTENT.len());
     assert_eq!(answer.body["pieces"], 1);
     let object = answer.body["object"].as_str().expect("a name");
-    assert!(object.starts_with(&JobId::from_bits(7).to_string()), "{object}");
+    assert!(
+        object.starts_with(&JobId::from_bits(7).to_string()),
+        "{object}"
+    );
     let listed = store.list().await.expect("listed");
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].name.as_str(), format!("{object}.00000"));
