@@ -23,6 +23,10 @@ impl JobMasterCore {
         if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
             milestones.push(Milestone::CancelDecided);
         }
+        let is_to_stop = self.record.wanted() == pb::WantedStatus::Stopped;
+        if is_to_stop && self.written.wanted() != pb::WantedStatus::Stopped {
+            milestones.push(Milestone::StopDecided);
+        }
         let mut regions = self.record.regions.iter().zip(&self.written.regions);
         if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
             milestones.push(Milestone::GenerationPlaced);

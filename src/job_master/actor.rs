@@ -117,6 +117,7 @@ async fn begin(
                 peers: BTreeMap::new(),
                 followed: 0,
                 cancels: Vec::new(),
+                stops: Vec::new(),
                 wanted: None,
                 is_declaring: false,
                 is_registered: false,
@@ -196,6 +197,7 @@ pub(super) struct JobMasterActor {
     /// As of which version of the core's registrations they are those.
     pub(super) followed: u64,
     pub(super) cancels: Vec<Reply<()>>,
+    pub(super) stops: Vec<Reply<()>>,
     wanted: Option<Wanted>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
@@ -282,7 +284,8 @@ impl JobMasterActor {
                     self.wanted = Some(Wanted { needed, held });
                     self.declare();
                 }
-                Effect::AnswerCancels(answer) => self.answer_cancels(&answer),
+                Effect::AnswerCancels(answer) => tell_all(&mut self.cancels, &answer),
+                Effect::AnswerStops(answer) => tell_all(&mut self.stops, &answer),
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
@@ -402,9 +405,9 @@ impl JobMasterActor {
                 let peer = self.peers.get_mut(&connection.task_manager);
                 if let Some(peer) = peer.filter(|peer| !peer.has_heartbeat_under_way) {
                     peer.has_heartbeat_under_way = true;
-                    let turn = self.core.turn();
+                    let asked = (self.core.turn(), self.core.tells_to_stop());
                     self.calls
-                        .heartbeat(&mut self.io, connection, &location, &allocations, turn);
+                        .heartbeat(&mut self.io, connection, &location, &allocations, asked);
                 }
             }
             self.declare();
@@ -419,17 +422,17 @@ impl JobMasterActor {
             self.calls.declare(&mut self.io, wanted, is_registered);
         }
     }
+}
 
-    fn answer_cancels(&mut self, answer: &CancelAnswer) {
-        for reply in self.cancels.drain(..) {
-            let answer = match answer {
-                CancelAnswer::Decided => Ok(()),
-                CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
-                CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
-            };
-            // Whoever asked and has gone does not need the answer.
-            let _ = reply.send(answer);
-        }
+fn tell_all(asked: &mut Vec<Reply<()>>, answer: &CancelAnswer) {
+    for reply in asked.drain(..) {
+        let answer = match answer {
+            CancelAnswer::Decided => Ok(()),
+            CancelAnswer::TooLate(why) => Err(GatewayError::Conflict(why.clone())),
+            CancelAnswer::Refused(why) => Err(GatewayError::Internal(why.clone())),
+        };
+        // Whoever asked and has gone does not need the answer.
+        let _ = reply.send(answer);
     }
 }
 

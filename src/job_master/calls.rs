@@ -165,7 +165,8 @@ impl Calls {
                     let allocations = held
                         .map(|(.., allocations)| allocations)
                         .unwrap_or_default();
-                    self.heartbeat(io, connection, location, &allocations, core.turn());
+                    let asked = (core.turn(), core.tells_to_stop());
+                    self.heartbeat(io, connection, location, &allocations, asked);
                 }
             }
             Effect::Disconnect {
@@ -184,6 +185,7 @@ impl Calls {
             Effect::Declare { .. }
             | Effect::AnswerOffer { .. }
             | Effect::AnswerCancels(_)
+            | Effect::AnswerStops(_)
             | Effect::End(_) => {}
         }
     }
@@ -212,6 +214,7 @@ impl Calls {
             graph: self.held.is_none().then(|| (*self.graph).clone()),
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
+            stopping: core.tells_to_stop(),
         };
         let own_epoch = self.sender.epoch;
         io.spawn(async move {
@@ -267,7 +270,7 @@ impl Calls {
         connection: Connection,
         location: &pb::TaskManagerLocation,
         allocations: &[AllocationId],
-        asked_in: u64,
+        (asked_in, stopping): (u64, bool),
     ) {
         let peer = self.connector.task_executor(&location.rpc_address);
         let ask_timeout = self.ask_timeout;
@@ -276,6 +279,7 @@ impl Calls {
             job: Some(self.job.clone()),
             allocation_ids: allocations.iter().map(AllocationId::to_string).collect(),
             full_report: true,
+            stopping,
         };
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.heartbeat_from_job_master(request)).await;
@@ -434,6 +438,7 @@ async fn persist(
             for milestone in milestones {
                 match milestone {
                     Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
+                    Milestone::StopDecided => failpoint("job.stop-persisted").await,
                     Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
                     Milestone::AllFinished => failpoint("job.all-finished-persisted").await,
                 }

@@ -62,6 +62,8 @@ pub(super) struct TaskManager {
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
     // Outputs that it keeps, and how far their release is.
     pub(super) outputs: BTreeMap<(usize, u64), Cancellation>,
+    // Whether it was told, in this registration, that sources are to end.
+    pub(super) is_told_to_stop: bool,
 }
 
 /// A task failed, or could not be placed.
@@ -121,6 +123,7 @@ pub struct JobMasterCore {
     pub(super) failures: Vec<Failure>,
     pub(super) reconciliation: Reconciliation,
     pub(super) cancel_is_requested: bool,
+    pub(super) stop_is_requested: bool,
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<pb::FailureRecord>,
     // How many slots are needed, as of the last event.
@@ -194,6 +197,7 @@ impl JobMasterCore {
             failures: Vec::new(),
             reconciliation: Reconciliation::default(),
             cancel_is_requested: false,
+            stop_is_requested: false,
             commit: Commit::NotYet,
             commit_failure: None,
             slots_needed: 0,
@@ -302,6 +306,7 @@ impl JobMasterCore {
                 self.note_released(&connection.task_manager, &tasks, is_confirmed);
             }
             Event::CancelRequested => self.cancel_is_requested = true,
+            Event::StopRequested => self.stop_is_requested = true,
             Event::Persisted(number) => {
                 if let Some(write) = self.writing.take_if(|write| write.number == number) {
                     self.written = write.state;
@@ -381,6 +386,7 @@ impl JobMasterCore {
             strays: before.map(|before| before.strays).unwrap_or_default(),
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
+            is_told_to_stop: false,
             location,
         });
         self.task_managers.insert(task_manager.clone(), registered);

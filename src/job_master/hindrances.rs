@@ -47,6 +47,7 @@ impl JobMasterCore {
             self.restarting(),
             self.without_slots(),
             self.committing(),
+            self.winding_up(),
         ];
         found.into_iter().flatten().collect()
     }

@@ -60,6 +60,9 @@ mod settle;
 #[cfg(test)]
 mod simulation;
 pub mod slot_pool;
+mod stopped;
+#[cfg(test)]
+mod stopped_tests;
 #[cfg(test)]
 mod slot_pool_model_tests;
 #[cfg(test)]

@@ -183,6 +183,10 @@ impl JobMasterCore {
     /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
     /// every one that reads from it.
     pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
+        if self.would_lose_input(region) {
+            self.give_up_stopped();
+            return;
+        }
         let at = &mut self.execution.regions[region];
         if at.phase == RegionPhase::Reconciling {
             let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);

@@ -32,6 +32,7 @@ impl JobMasterCore {
             self.judge(now_ms);
         }
         self.decide_cancel();
+        self.decide_stop();
         if self.result.is_some() {
             return;
         }
@@ -44,6 +45,7 @@ impl JobMasterCore {
             self.write();
             self.deploy(now_ms);
             self.cancel_tasks(now_ms);
+            self.tell_stop();
             self.release_outputs();
             self.acknowledge();
             self.slots_needed = self.execution.slots_needed();
@@ -459,6 +461,7 @@ impl JobMasterCore {
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
         self.decide_cancel();
+        self.decide_stop();
     }
 
     /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
@@ -492,6 +495,6 @@ impl JobMasterCore {
     }
 }
 
-fn status_name(status: pb::JobStatus) -> &'static str {
+pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
     status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

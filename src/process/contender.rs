@@ -11,6 +11,7 @@ use tanist_ha::detector::Identity;
 use tanist_ha::election::{
     HostIdentity, LeaderElection, LeaderSession, Leadership, Member, ProcessId,
 };
+use tanist_ha::failpoint::{NEWER, is_armed};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
@@ -34,10 +35,15 @@ use crate::gateway::Connector;
 use crate::gateway::blobs::ServedBlobs;
 use crate::telemetry::{ExitCode, version};
 
-/// The newest format of records that this version reads.
+/// The newest format of records that this version reads. A record type that gets a newer one raises it.
 const READS_FORMAT: u16 = 1;
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
+
+/// The newest format of records that this process reads.
+pub(super) fn reads_format() -> u16 {
+    READS_FORMAT + u16::from(is_armed(NEWER))
+}
 
 /// What a contender is to the cluster, and how it reaches others.
 #[derive(Debug, Clone)]
@@ -151,7 +157,7 @@ impl Contender {
             process: identity.process,
             incarnation: identity.incarnation,
             addresses: of.addresses.clone(),
-            reads_format: READS_FORMAT,
+            reads_format: reads_format(),
             version: version(),
             cache: None,
             host: identity.host,

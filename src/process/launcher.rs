@@ -163,6 +163,10 @@ impl JobMasterControl for Started {
         self.0.cancel().await
     }
 
+    async fn stop_job(&self) -> GatewayResult<()> {
+        self.0.stop_job().await
+    }
+
     async fn describe(&self) -> GatewayResult<pb::JobDetails> {
         self.0.describe().await
     }

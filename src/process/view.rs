@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
+use tanist_ha::blob::BlobStore;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Beat, Phase, Stance, TransferError};
 use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
@@ -199,7 +200,21 @@ pub(super) struct ViewInner {
     pub(super) lacking_permissions: watch::Receiver<LackingPermissions>,
 }
 
+/// Why there is no place for uploads, and what to do.
+const NO_UPLOADS: &str = "this cluster takes no uploads, as it has no blob store that survives the loss of a host: set \
+     high-availability.storageDir, and high-availability.storage-shared if it is a shared directory";
+
 impl JobManagerView {
+    /// Where content goes that is uploaded for a submission. `Conflict`: nowhere, and what to configure.
+    pub fn uploads(&self) -> GatewayResult<BlobStore> {
+        let store = self.inner.blobs.store();
+        let store = store.filter(|store| store.survives_host());
+        let store = store.ok_or_else(|| GatewayError::Conflict(NO_UPLOADS.to_owned()))?;
+        let incarnation = self.leader().incarnation;
+        let unknown = || GatewayError::NotYet("the store has not been heard yet".to_owned());
+        Ok(store.of_cluster(&incarnation.ok_or_else(unknown)?))
+    }
+
     /// The Dispatcher of the leader: this process's own, or a client of another one's. Waits for a leader up to
     /// `patience`; `NotYet` if there is none by then.
     pub async fn dispatcher(

@@ -336,6 +336,11 @@ impl Actor {
                     running.cancel();
                 }
             }
+            Effect::Stop(task) => {
+                if let Some(running) = self.running.get(&task) {
+                    running.stop();
+                }
+            }
             Effect::ReleaseTask(TaskKey { job, execution: of }) => {
                 self.services
                     .launcher

@@ -288,6 +288,7 @@ impl World {
                 self.cancel_is_acknowledged = true;
             }
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
+            Effect::AnswerStops(_) => {}
             Effect::AnswerOffer { rejected, .. } => {
                 // Whoever offers frees what is rejected: slots that were given back before, which it had not heard.
                 for task_manager in &mut self.task_managers {
