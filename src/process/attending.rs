@@ -27,7 +27,7 @@ pub(super) fn application_standing(services: &TermServices, records: &Records) -
 pub(super) async fn attend_application(
     services: &TermServices,
     components: &TermComponents,
-    store: &JobStore,
+    store: &Arc<JobStore>,
     standing: Standing,
 ) {
     let Some(setup) = services.application.clone() else {
@@ -39,6 +39,7 @@ pub(super) async fn attend_application(
         dispatcher: Arc::new(components.dispatcher.clone()),
         pipeline: components.pipeline.clone(),
         store: store.coordination_store().clone(),
+        jobs: store.clone(),
         ending: services.ending.clone(),
     };
     application::attend(term, standing).await;

@@ -32,6 +32,7 @@ use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
+use super::newer;
 use super::peers::{
     HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
     look_for_the_deposed, refusals,
@@ -40,11 +41,10 @@ use super::recovering;
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
+use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use crate::config::ClusterOptions;
-use crate::dispatcher::{
-    Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, JobStoreError, RecoveredJobs,
-};
+use crate::dispatcher::{Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
@@ -133,14 +133,17 @@ async fn begin(
     phases.cache_proven_ms = Some(millis(started));
     let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
+    let blobs = services.ha.blobs.as_ref();
     let records = RecordStore::new(
         services.ha.store.clone(),
-        services.ha.blobs.clone(),
+        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
         settings::inline_threshold(&services.options),
     )
     .with_max_split(settings::max_graph_size(&services.options));
     let decoded = records.decoded();
-    let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
+    let store = JobStore::new(records, pipeline.clone(), session.epoch());
+    let cache = settings::description_cache(&services.options);
+    let store = Arc::new(store.with_description_cache(cache));
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
@@ -174,6 +177,9 @@ async fn lead_on(
         standing,
         record,
     } = begun;
+    if newer::give_way_first(services, session, &store).await {
+        return Ok(());
+    }
     let suspects = recovering::suspects(&recovered);
     let jobs = recovered.jobs.len();
     failpoint("term.recovered").await;
@@ -232,12 +238,14 @@ async fn lead_on(
             };
             let attending = attend_application(services, &term.components, &store, standing);
             // Nobody waits for this, and nobody is held up by it.
-            let sweep = tokio::spawn(remove_orphaned_parts(store.clone(), session.clone()));
+            let grace = services.options.ha.blob_orphan_grace;
+            let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
                 () = attending => Ok(()),
+                never = newer::give_way_when_possible(services, session, &store) => match never {},
                 never = recovering::finish_recovery(
                     suspects,
                     &term.components.dispatcher,
@@ -343,7 +351,7 @@ fn start_components(
     let resources = Arc::new(resource_manager.handle());
     let adoptions = Adoptions::default();
     let launcher = Arc::new(Launcher::new(LauncherServices {
-        options: settings::job_master(options),
+        options: Arc::new(settings::job_master(options)),
         sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),
@@ -464,23 +472,6 @@ async fn follow_decoding(
         }
         if decoded.changed().await.is_err() {
             return std::future::pending().await;
-        }
-    }
-}
-
-/// Removes what former leaders left between the parts of a graph and the graph; tries as long as the term lasts.
-async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-    loop {
-        match store.remove_orphaned_parts().await {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "parts without a graph can't be looked for, this is tried again");
-            }
-            Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = session.over() => return,
         }
     }
 }

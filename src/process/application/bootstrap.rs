@@ -21,6 +21,7 @@ use super::context::{ApplicationContext, Cause, is_terminal};
 use super::end;
 use super::record::{ApplicationRecord, ApplicationStatus, Standing};
 use super::setup::{ApplicationSetup, Ending};
+use crate::dispatcher::JobStore;
 use crate::gateway::DispatcherGateway;
 use crate::telemetry::ExitCode;
 
@@ -35,6 +36,7 @@ pub(in crate::process) struct ApplicationTerm {
     pub dispatcher: Arc<dyn DispatcherGateway>,
     pub pipeline: CommitPipeline,
     pub store: Arc<dyn CoordinationStore>,
+    pub jobs: Arc<JobStore>,
     pub ending: Ending,
 }
 

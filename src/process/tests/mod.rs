@@ -12,4 +12,5 @@ mod partitions;
 mod random;
 mod registrations;
 mod standby;
+mod stopping;
 mod task_managers;
