@@ -83,6 +83,11 @@ impl Cluster {
         &self.directory
     }
 
+    /// Where an embedded store keeps all that it has.
+    pub fn store_directory(&self) -> &Path {
+        &self.store_directory
+    }
+
     /// The JobManager with that index.
     pub fn jobmanager(&mut self, index: usize) -> &mut Process {
         &mut self.jobmanagers[index].process

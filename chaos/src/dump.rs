@@ -49,13 +49,21 @@ impl StoreDump {
         Ok(dump)
     }
 
-    /// An error that says what is left, unless it is nothing but clean results.
+    /// An error that says what is left, unless it is nothing but clean results with their descriptions.
     pub fn check_empty(&self) -> anyhow::Result<()> {
+        let is_kept = |key: &Key| {
+            let result = self.results.get(&key.name);
+            match key.kind {
+                Kind::Results => true,
+                Kind::Descriptions => result.is_some_and(|result| result.description.is_some()),
+                _ => false,
+            }
+        };
         let left: Vec<String> = self
             .items
             .iter()
-            .filter(|(kind, _)| **kind != Kind::Results)
             .flat_map(|(kind, names)| names.iter().map(|name| Key::new(*kind, name.clone())))
+            .filter(|key| !is_kept(key))
             .map(|key| key.to_string())
             .collect();
         ensure!(left.is_empty(), "left in the store: {left:?}");

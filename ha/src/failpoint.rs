@@ -10,7 +10,25 @@
 //!
 //! A place that there is for many, as for each job, is armed for one of them: `job.recover:ID=kill`.
 //!
+//! `records.newer=note` makes a process take records of the next format for such as it reads, as a newer version would.
+//!
 //! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line.
+
+/// Armed, the process reads one format more of every record than its version does.
+pub const NEWER: &str = "records.newer";
+
+/// Whether a place is armed, in whatever way.
+#[cfg(feature = "failpoints")]
+pub fn is_armed(name: &str) -> bool {
+    imp::is_armed(name)
+}
+
+/// Nothing is: failpoints are not compiled in.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn is_armed(_name: &str) -> bool {
+    false
+}
 
 /// Acts as `TANIST_FAILPOINTS` says for the place `name`.
 #[cfg(feature = "failpoints")]
@@ -73,6 +91,13 @@ mod imp {
             ),
         };
         (name.to_owned(), action)
+    }
+
+    pub(super) fn is_armed(name: &str) -> bool {
+        let armed = armed()
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        armed.contains_key(name)
     }
 
     pub(super) async fn hit(name: &str) {

@@ -16,6 +16,7 @@
 //! states/<job>      persistent   what must not be lost about a running job
 //! checkpoints/<job>.<id>         completed checkpoints
 //! results/<job>     persistent   the terminal result: dirty until cleanup finished, then clean
+//! descriptions/<job> persistent  all there is to say about a job that has ended; immutable
 //! doomed/<object>   persistent   blobs that are about to be deleted
 //! history/<epoch>   persistent   one record a term
 //! applications/<cluster-id>      persistent   how the application stands whose cluster this is; of a session there is none
@@ -84,6 +85,8 @@ pub enum Kind {
     Checkpoints,
     /// Terminal results.
     Results,
+    /// Descriptions of jobs that have ended.
+    Descriptions,
     /// Blobs about to be deleted.
     Doomed,
     /// One record a term.
@@ -96,12 +99,13 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
         Kind::Checkpoints,
         Kind::Results,
+        Kind::Descriptions,
         Kind::Doomed,
         Kind::History,
         Kind::Applications,
@@ -116,6 +120,7 @@ impl Kind {
             Kind::States => "states",
             Kind::Checkpoints => "checkpoints",
             Kind::Results => "results",
+            Kind::Descriptions => "descriptions",
             Kind::Doomed => "doomed",
             Kind::History => "history",
             Kind::Applications => "applications",

@@ -52,6 +52,11 @@ enum ApplicationCommand {
         /// The job's id
         job: JobId,
     },
+    /// Stops a job: its sources end, and it finishes with what they have read
+    Stop {
+        /// The job's id
+        job: JobId,
+    },
     /// Shows who leads and how earlier terms went, or hands leadership over
     #[command(subcommand)]
     Ha(HaCommand),
@@ -129,6 +134,7 @@ async fn dispatch(
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
         ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+        ApplicationCommand::Stop { job } => jobs::stop(&configuration, global, job).await,
         ApplicationCommand::Ha(command) => ha::ha(&configuration, global, &command).await,
         ApplicationCommand::Config => show_config::show(&configuration, global.output),
     }

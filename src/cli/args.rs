@@ -83,6 +83,11 @@ pub(super) enum Command {
         /// The job's id
         job: JobId,
     },
+    /// Stops a job: its sources end, and it finishes with what they have read
+    Stop {
+        /// The job's id
+        job: JobId,
+    },
     /// Lists, shows and cancels jobs, and says what is to become of quarantined ones
     #[command(subcommand)]
     Job(JobCommand),
@@ -107,6 +112,11 @@ pub(super) enum JobCommand {
     },
     /// Cancels a job
     Cancel {
+        /// The job's id
+        job: JobId,
+    },
+    /// Stops a job: its sources end, and it finishes with what they have read
+    Stop {
         /// The job's id
         job: JobId,
     },
@@ -333,6 +343,17 @@ mod tests {
         assert_eq!(retried, QuarantineCommand::Retry { job });
         let deleted = read(&["job", "quarantine", "delete", id])?;
         assert_eq!(deleted, QuarantineCommand::Delete { job });
+        Ok(())
+    }
+
+    #[test]
+    fn a_job_is_stopped_with_one_word() -> Result<(), clap::Error> {
+        let id = "0123456789abcdef0123456789abcdef";
+        let wanted: JobId = id.parse().expect("an id");
+        let short = parse(&["stop", id])?.command;
+        assert!(matches!(short, Command::Stop { job } if job == wanted));
+        let long = parse(&["job", "stop", id])?.command;
+        assert!(matches!(long, Command::Job(JobCommand::Stop { job }) if job == wanted));
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! `tanist list`, `tanist info`, `tanist cancel`.
+//! `tanist list`, `tanist info`, `tanist cancel`, `tanist stop`.
 
 use std::fmt::Write as _;
 
@@ -65,6 +65,22 @@ pub(super) async fn cancel(
         Ok(())
     };
     finish(canceling.await)
+}
+
+pub(super) async fn stop(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    job: JobId,
+) -> ExitCode {
+    let stopping = async {
+        let connection = connect(configuration, &global.address).await?;
+        connection.jobs.stop(job).await?;
+        say(format_args!(
+            "job {job} is being stopped: it finishes with what its sources have read"
+        ));
+        Ok(())
+    };
+    finish(stopping.await)
 }
 
 pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {

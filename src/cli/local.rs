@@ -16,6 +16,7 @@ use super::run::{compile_job, interrupted, tell_end};
 use super::tell;
 use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
 use crate::config::{Configuration, LoadOptions};
+use crate::job::artifact::WORTH_AN_UPLOAD;
 use crate::job::slots_needed;
 use crate::process::{JobManager, TaskManager, WorkingDir};
 use crate::telemetry::ExitCode;
@@ -37,7 +38,7 @@ pub(super) async fn local(
         );
         return ExitCode::Usage;
     }
-    let graph = match compile_job(configuration, &args.job, None) {
+    let graph = match compile_job(configuration, &args.job, None, Some(WORTH_AN_UPLOAD)) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);

@@ -139,6 +139,9 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
             jobs::cancel(&configuration, global, job).await
         }
+        Command::Stop { job } | Command::Job(JobCommand::Stop { job }) => {
+            jobs::stop(&configuration, global, job).await
+        }
     }
 }
 
@@ -147,6 +150,8 @@ fn tell(error: &ClientError) -> ExitCode {
     say(error);
     match error {
         ClientError::Unreachable { .. } => ExitCode::Unreachable,
-        ClientError::Refused { .. } | ClientError::BadAnswer { .. } => ExitCode::Unsuccessful,
+        ClientError::Refused { .. }
+        | ClientError::Unsendable { .. }
+        | ClientError::BadAnswer { .. } => ExitCode::Unsuccessful,
     }
 }

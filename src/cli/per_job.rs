@@ -31,7 +31,7 @@ pub(super) async fn per_job(
         );
         return ExitCode::Usage;
     }
-    let graph = match compile_job(configuration, &args.job, None) {
+    let graph = match compile_job(configuration, &args.job, None, None) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);

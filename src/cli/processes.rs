@@ -82,6 +82,7 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
         await_leader_timeout: configuration.rest().await_leader_timeout,
         submission_timeout: configuration.client().timeout,
         max_content_length: configuration.rest().max_content_length.as_usize(),
+        max_artifact_size: configuration.options().jobmanager.max_artifacts.bytes(),
         default_parallelism: jobs.default_parallelism.get(),
         max_parallelism: jobs.max_parallelism.get(),
         operator_chaining: jobs.operator_chaining,

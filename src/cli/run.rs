@@ -13,6 +13,7 @@ use super::progress::Progress;
 use super::tell;
 use crate::client::{ClientError, JobClient, JobInfo};
 use crate::config::Configuration;
+use crate::job::artifact::WORTH_AN_UPLOAD;
 use crate::job::{ChainingOptions, CompileOptions, JobFile, compile};
 use crate::telemetry::ExitCode;
 
@@ -21,7 +22,8 @@ pub(super) async fn run(
     addresses: &[String],
     args: &RunArgs,
 ) -> ExitCode {
-    let graph = match compile_job(configuration, &args.job, args.job_id) {
+    let above = Some(WORTH_AN_UPLOAD);
+    let graph = match compile_job(configuration, &args.job, args.job_id, above) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);
@@ -62,11 +64,12 @@ pub(super) async fn run(
     }
 }
 
-/// Reads and compiles a job file. The error has everything that is wrong with it.
+/// Reads and compiles a job file; see [`CompileOptions::upload_above`]. The error has everything that is wrong with it.
 pub(super) fn compile_job(
     configuration: &Configuration,
     args: &JobArgs,
     job_id: Option<JobId>,
+    upload_above: Option<u64>,
 ) -> Result<JobGraph, String> {
     let name = args.file.display().to_string();
     let text = std::fs::read_to_string(&args.file)
@@ -82,6 +85,7 @@ pub(super) fn compile_job(
         parameters: args.parameters.iter().cloned().collect(),
         job_id: job_id.unwrap_or_else(JobId::random),
         artifact_dir: Some(args.file.parent().map(Path::to_owned).unwrap_or_default()),
+        upload_above,
     };
     compile(&JobFile::new(name, text), &options).map_err(|error| error.to_string())
 }
@@ -167,7 +171,8 @@ mod tests {
             parameters: Vec::new(),
             parallelism: None,
         };
-        let error = compile_job(&Configuration::defaults(), &args, None).expect_err("no file");
+        let error =
+            compile_job(&Configuration::defaults(), &args, None, None).expect_err("no file");
         assert!(error.contains("/nowhere/job.yaml"), "{error}");
     }
 }

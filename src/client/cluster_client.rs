@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::retrieval;
 use tanist_proto::id::JobId;
@@ -19,7 +17,7 @@ use super::job_client::JobClient;
 use super::job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 use super::rest_client::{RestClient, RetryOptions};
 use crate::config::Configuration;
-use crate::job::{ChainingOptions, CompileOptions, JobFile, StreamGraph, compile};
+use crate::job::{ChainingOptions, CompileOptions, JobFile, StreamGraph, artifact, compile};
 use crate::process::ha;
 
 /// A job that is to be submitted.
@@ -213,7 +211,7 @@ fn token_of(graph: &pb::JobGraph, chosen_id: bool) -> String {
     if !chosen_id {
         return format!("{:032x}", rand::random::<u128>());
     }
-    let digest = Sha256::digest(graph.encode_to_vec());
+    let digest = artifact::digest(graph);
     let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
     hex.collect()
 }

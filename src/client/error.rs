@@ -21,6 +21,12 @@ pub enum ClientError {
         /// Why, at least one text.
         errors: Vec<String>,
     },
+    /// What is to be sent can't be read.
+    #[error("{reason}")]
+    Unsendable {
+        /// What, and why.
+        reason: String,
+    },
     /// Somebody answered, but not as a JobManager does.
     #[error("the answer of {address} to {path} makes no sense: {reason}")]
     BadAnswer {

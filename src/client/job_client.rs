@@ -84,7 +84,11 @@ impl JobClient {
         JobClient { rest }
     }
 
-    /// Submits a job once, however often that has to be tried.
+    pub(super) fn rest(&self) -> &RestClient {
+        &self.rest
+    }
+
+    /// Submits a job once, however often that has to be tried. What it only names of its files is uploaded before.
     pub async fn submit(&self, graph: &pb::JobGraph) -> Result<Submitted, ClientError> {
         let token = format!("{:032x}", rand::random::<u128>());
         self.submit_as(graph, &token).await
@@ -96,6 +100,8 @@ impl JobClient {
         graph: &pb::JobGraph,
         token: &str,
     ) -> Result<Submitted, ClientError> {
+        // The time that uploads take is not the submission's.
+        let graph = self.with_uploads(graph).await?;
         let deadline = SystemTime::now() + self.rest.options().timeout;
         let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
         let request = Request {
@@ -150,6 +156,16 @@ impl JobClient {
         let request = Request {
             method: Method::PATCH,
             ..Request::get(format!("/v1/jobs/{job}?mode=cancel"))
+        };
+        self.rest.send(&request).await.map(drop)
+    }
+
+    /// Has the job stopped: its sources end, and it finishes with what they have read. Acknowledged is durable, but the job ends
+    /// later.
+    pub async fn stop(&self, job: JobId) -> Result<(), ClientError> {
+        let request = Request {
+            method: Method::POST,
+            ..Request::get(format!("/v1/jobs/{job}/stop"))
         };
         self.rest.send(&request).await.map(drop)
     }
@@ -230,7 +246,10 @@ impl JobClient {
     }
 }
 
-fn parse<T: DeserializeOwned>(request: &Request, answer: &Answer) -> Result<T, ClientError> {
+pub(super) fn parse<T: DeserializeOwned>(
+    request: &Request,
+    answer: &Answer,
+) -> Result<T, ClientError> {
     serde_json::from_slice(&answer.body).map_err(|error| ClientError::BadAnswer {
         address: answer.address.clone(),
         path: request.path.clone(),

@@ -93,6 +93,11 @@ impl JobExecution {
         self.cluster.jobs().cancel(self.job).await
     }
 
+    /// Has it stopped: its sources end, and it finishes with what they have read. Acknowledged is durable, but it ends later.
+    pub async fn stop(&self) -> Result<(), ClientError> {
+        self.cluster.jobs().stop(self.job).await
+    }
+
     /// Waits for its end, however it ends.
     pub async fn result(&self) -> Result<JobExecutionResult, ClientError> {
         self.result_with(|_| {}).await

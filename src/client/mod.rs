@@ -32,6 +32,7 @@ mod job_client;
 mod job_execution;
 mod model;
 mod rest_client;
+mod upload;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, StatusCode};
 use hyper_util::client::legacy::Client;
@@ -73,8 +74,11 @@ pub struct Answer {
     pub body: Bytes,
 }
 
+/// What is sent with a request.
+pub(super) type RequestBody = BoxBody<Bytes, std::io::Error>;
+
 /// Why one try came to nothing.
-enum Failure {
+pub(super) enum Failure {
     /// The next JobManager, or the same one later, may answer.
     Passing(String),
     /// Every try would end like this.
@@ -92,7 +96,7 @@ struct Errors {
 pub struct RestClient {
     finder: Arc<dyn LeaderFinder>,
     options: RetryOptions,
-    http: Client<HttpConnector, Full<Bytes>>,
+    http: Client<HttpConnector, RequestBody>,
     /// Who answered last is asked first.
     answered: Arc<Mutex<Option<String>>>,
 }
@@ -118,6 +122,16 @@ impl RestClient {
 
     /// The answer of the first JobManager that gives one.
     pub async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
+        self.ask_around(async |address, patience| self.try_at(address, request, patience).await)
+            .await
+    }
+
+    /// Asks one JobManager after the other, again and again, until one gives an answer. `ask` is told how long it may take to
+    /// say something.
+    pub(super) async fn ask_around(
+        &self,
+        ask: impl AsyncFn(&str, Duration) -> Result<Answer, Failure>,
+    ) -> Result<Answer, ClientError> {
         let give_up = Instant::now() + self.options.timeout;
         let left = || give_up.saturating_duration_since(Instant::now());
         let mut last = "there was no time to ask anybody".to_owned();
@@ -129,7 +143,7 @@ impl RestClient {
                             break;
                         }
                         let patience = self.options.request_timeout.min(left());
-                        match self.try_at(&address, request, patience).await {
+                        match ask(&address, patience).await {
                             Ok(answer) => {
                                 self.set_answered(address);
                                 return Ok(answer);
@@ -162,30 +176,24 @@ impl RestClient {
         let (status, body) = tokio::time::timeout(patience, trying)
             .await
             .map_err(|_| Failure::Passing(format!("no answer within {patience:?}")))??;
-        if status.is_success() {
-            let address = address.to_owned();
-            return Ok(Answer { address, body });
-        }
-        let errors = match serde_json::from_slice::<Errors>(&body) {
-            Ok(Errors { errors }) if !errors.is_empty() => errors,
-            Ok(_) | Err(_) => vec![format!("status {status}")],
-        };
-        match status {
-            // Who stands between us and the JobManager may say that it isn't there.
-            StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Passing(errors.join("; "))),
-            _ => Err(Failure::Final(ClientError::Refused {
-                status: status.as_u16(),
-                errors,
-            })),
-        }
+        judge(address, status, body)
     }
 
     async fn exchange(
         &self,
         address: &str,
         request: &Request,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let body = Full::new(request.body.clone()).map_err(|never| match never {});
+        self.exchange_with(address, request, body.boxed()).await
+    }
+
+    /// Sends a request with another body than its own.
+    pub(super) async fn exchange_with(
+        &self,
+        address: &str,
+        request: &Request,
+        body: RequestBody,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let wrong = |error: hyper::http::Error| {
             Failure::Final(ClientError::BadAnswer {
@@ -200,7 +208,7 @@ impl RestClient {
         for (name, value) in &request.headers {
             http = http.header(*name, value);
         }
-        let http = http.body(Full::new(request.body.clone())).map_err(wrong)?;
+        let http = http.body(body).map_err(wrong)?;
         let answer = self.http.request(http).await;
         let answer = answer.map_err(|error| Failure::Passing(root_cause(&error)))?;
         let status = answer.status();
@@ -219,6 +227,28 @@ impl RestClient {
 
     fn set_answered(&self, address: String) {
         *self.answered.lock().expect("nothing panics holding it") = Some(address);
+    }
+}
+
+/// A good answer, or why there is none.
+pub(super) fn judge(address: &str, status: StatusCode, body: Bytes) -> Result<Answer, Failure> {
+    if status.is_success() {
+        let address = address.to_owned();
+        return Ok(Answer { address, body });
+    }
+    let errors = match serde_json::from_slice::<Errors>(&body) {
+        Ok(Errors { errors }) if !errors.is_empty() => errors,
+        Ok(_) | Err(_) => vec![format!("status {status}")],
+    };
+    match status {
+        // Who stands between us and the JobManager may say that it isn't there.
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+            Err(Failure::Passing(errors.join("; ")))
+        }
+        _ => Err(Failure::Final(ClientError::Refused {
+            status: status.as_u16(),
+            errors,
+        })),
     }
 }
 

@@ -171,6 +171,12 @@ pub struct JobManagerOptions {
     pub blob_ports: PortRange,
     /// How long results of ended jobs are kept; at least ten times the client's timeout.
     pub result_expiration: Duration,
+    /// How many bytes the uploaded files of a job may have.
+    pub max_artifacts: MemorySize,
+    /// Of how many ended jobs the description is kept.
+    pub max_described: NonZeroU32,
+    /// How much memory descriptions of ended jobs may take.
+    pub description_cache: MemorySize,
 }
 
 /// The REST server.

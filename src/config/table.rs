@@ -164,8 +164,14 @@ options! {
             "The port on which other JobManagers and TaskManagers hear whether this one lives. The port really bound is published.";
         BLOB_PORT: PortRange = "blob.server.port", Value("0"),
             "The port over which every JobManager serves large graphs to TaskManagers and other JobManagers, bound as the RPC server is. The port really bound is published.";
+        ARTIFACTS_MAX_SIZE: MemorySize = "artifacts.max-size", Value("4 gb"),
+            "How many bytes the files may have together that a job uploads for its programs. They need a blob store that survives the loss of a host.";
         JOBSTORE_EXPIRATION: Duration = "jobstore.expiration-time", Value("3600 s"),
-            "How long the result of an ended job is kept. At least ten times `client.timeout`: a late retry must still find it.";
+            "How long the result of an ended job is kept, and its description. At least ten times `client.timeout`: a late retry must still find it.";
+        JOBSTORE_MAX_CAPACITY: NonZeroU32 = "jobstore.max-capacity", Value("10000"),
+            "Of how many ended jobs the description (vertices, subtasks, failures, plan) is kept at most; the oldest go first. Their results stay.";
+        JOBSTORE_CACHE_SIZE: MemorySize = "jobstore.cache-size", Value("50 mb"),
+            "How much memory a leader uses for descriptions of ended jobs. The others are read when somebody asks for them.";
     }
     "REST" {
         REST_ADDRESS: Host = "rest.address", Derived("`rest.bind-address`, or `jobmanager.rpc.address` if that stands for all addresses"),

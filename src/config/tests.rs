@@ -590,6 +590,21 @@ fn what_a_task_manager_has_follows_from_its_options() {
 }
 
 #[test]
+fn a_task_manager_that_is_started_for_a_worker_has_what_that_is_to_have() {
+    let configuration = Configuration::defaults();
+    let memory = &configuration.taskmanager().memory;
+    let wanted = memory.resolve(7 << 30).expect("enough");
+    let settings = wanted.settings();
+    let pairs: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(key, it)| (*key, it.as_str()))
+        .collect();
+    let started = Configuration::load(with(&pairs)).expect("valid");
+    let memory = &started.taskmanager().memory;
+    assert_eq!(memory.resolve(1 << 30), Ok(wanted));
+}
+
+#[test]
 fn memory_that_does_not_add_up_is_refused_with_the_sum_and_who_said_so() {
     let message = refusal(with(&[
         ("taskmanager.memory.flink.size", "1 gb"),

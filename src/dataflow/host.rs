@@ -1,11 +1,34 @@
 //! What the process gives to its tasks beside a runtime and the exchange, and what of a task may outlive its own code.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::exec::ArtifactCache;
+
+/// Where what was uploaded for a job is fetched.
+#[async_trait]
+pub trait UploadSource: Send + Sync + fmt::Debug + 'static {
+    /// An object of the cluster's blob store, unchecked. It goes on over changes of the leader; the error says why it was given
+    /// up.
+    async fn object(&self, name: &str) -> Result<Bytes, String>;
+}
+
+/// A process to which nothing is uploaded.
+#[derive(Debug)]
+struct NoUploads;
+
+#[async_trait]
+impl UploadSource for NoUploads {
+    async fn object(&self, _name: &str) -> Result<Bytes, String> {
+        Err("this process fetches nothing".to_owned())
+    }
+}
 
 /// What every task of a process gets.
 #[derive(Debug, Clone)]
@@ -18,6 +41,8 @@ pub struct TaskHost {
     pub(super) artifacts: ArtifactCache,
     /// Extended resources that the process has, each with a further variable in which its programs find theirs.
     pub(super) external_resources: BTreeMap<String, Option<String>>,
+    /// Where those come from that are too large for a graph.
+    pub(super) uploads: Arc<dyn UploadSource>,
 }
 
 impl TaskHost {
@@ -27,6 +52,7 @@ impl TaskHost {
             // This very binary, also after its file was replaced.
             exec_binary: PathBuf::from("/proc/self/exe"),
             artifacts: ArtifactCache::new(working_dir.join("artifacts")),
+            uploads: Arc::new(NoUploads),
             working_dir,
             external_resources: BTreeMap::new(),
         }
@@ -39,6 +65,12 @@ impl TaskHost {
             external_resources: all,
             ..self
         }
+    }
+
+    /// The same, which fetches what was uploaded from there.
+    #[must_use]
+    pub fn fetching_from(self, uploads: Arc<dyn UploadSource>) -> TaskHost {
+        TaskHost { uploads, ..self }
     }
 
     /// The same with another binary to supervise programs: where this one's `main` is somebody else's.

@@ -25,5 +25,5 @@ mod testing;
 pub mod time;
 
 pub use exchange::{EpochGate, Exchange, Refused};
-pub use host::{Lingering, TaskHost};
+pub use host::{Lingering, TaskHost, UploadSource};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

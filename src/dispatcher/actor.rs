@@ -36,6 +36,10 @@ const READ_AT_ONCE: usize = 16;
 pub struct DispatcherOptions {
     /// How long the result of an ended job is kept (`jobstore.expiration-time`).
     pub result_retention: Duration,
+    /// Of how many ended jobs the description is kept at most (`jobstore.max-capacity`).
+    pub max_described: usize,
+    /// How many bytes the uploaded files of a job may have together (`artifacts.max-size`).
+    pub max_uploaded: u64,
     /// How often expired results are looked for.
     pub expiration_interval: Duration,
     /// How many requests wait at most.
@@ -48,6 +52,8 @@ impl Default for DispatcherOptions {
     fn default() -> DispatcherOptions {
         DispatcherOptions {
             result_retention: Duration::from_secs(3600),
+            max_described: usize::MAX,
+            max_uploaded: u64::MAX,
             expiration_interval: Duration::from_secs(30),
             mailbox: 1024,
             store_patience: Duration::from_secs(5),
@@ -92,7 +98,7 @@ impl Dispatcher {
         recovered: RecoveredJobs,
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
-        let store_patience = options.store_patience;
+        let (store_patience, max_uploaded) = (options.store_patience, options.max_uploaded);
         let blobs = context.blobs.clone();
         let mut actor = DispatcherActor {
             options,
@@ -109,6 +115,7 @@ impl Dispatcher {
             commands,
             blobs,
             store_patience,
+            max_uploaded,
         }
     }
 }
@@ -138,6 +145,10 @@ pub(super) enum Event {
     Expired {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
+    },
+    /// Descriptions of which there were too many are dropped: the results as they are then.
+    DescriptionsDropped {
+        left: Result<Vec<pb::JobResult>, JobStoreError>,
     },
     /// A job whose JobMaster broke was read again.
     Reread {
@@ -217,8 +228,8 @@ impl DispatcherActor {
                 self.start_cleanup(job);
             }
         }
-        for (job, reason) in recovered.unreadable_results {
-            self.quarantine_ended(job, &reason);
+        for (job, kind, reason) in recovered.unreadable_results {
+            self.quarantine_ended(job, kind, &reason);
         }
         for (job, recovered) in recovered.jobs {
             if self.jobs.contains_key(&job) {
@@ -278,7 +289,10 @@ impl DispatcherActor {
                     Some(command) => self.on_command(command, Term::Believed),
                     None => break None,
                 },
-                _ = expiration.tick() => self.expire_results(),
+                _ = expiration.tick() => {
+                    self.expire_results();
+                    self.bound_descriptions();
+                }
             }
         };
         // Stopping is forgetting: nobody is told.
@@ -308,8 +322,9 @@ impl DispatcherActor {
             Command::Consistent(command) => self.on_command(*command, term),
             Command::Submit { submission, reply } => self.submit(*submission, reply),
             Command::Cancel { job, reply } => self.cancel(job, reply),
+            Command::StopJob { job, reply } => self.stop_job(job, reply),
             Command::List { reply } => self.list(reply),
-            Command::Describe { job, reply } => self.describe(job, reply),
+            Command::Describe { job, brief, reply } => self.describe(job, brief, reply),
             Command::JobMaster { job, reply } => {
                 let _ = reply.send(self.job_master(job));
             }
@@ -355,6 +370,7 @@ impl DispatcherActor {
         match command {
             Command::Consistent(_) => true,
             Command::Cancel { job, .. }
+            | Command::StopJob { job, .. }
             | Command::Describe { job, .. }
             | Command::ResolveQuarantine { job, .. }
             | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
@@ -428,6 +444,7 @@ impl DispatcherActor {
                     warn!(%failure, "expired results could not be removed");
                 }
             },
+            Event::DescriptionsDropped { left } => self.on_descriptions_dropped(left),
             Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}
         }

@@ -49,6 +49,11 @@ impl JobMasterControl for Scripted {
         Ok(())
     }
 
+    async fn stop_job(&self) -> GatewayResult<()> {
+        lock(&self.heard).push("stop job");
+        Ok(())
+    }
+
     async fn describe(&self) -> GatewayResult<pb::JobDetails> {
         let status = pb::JobStatus::Running.into();
         Ok(pb::JobDetails {

@@ -7,7 +7,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::actor::{DispatcherActor, Event};
-use super::entry::{Entry, describe, no_such_job, status_name};
+use super::entry::{Entry, describe, ended_details, no_such_job, status_name};
 use super::handle::Reply;
 use super::submissions::suspended;
 use crate::gateway::{
@@ -50,6 +50,16 @@ impl DispatcherActor {
                 let text = format!("job {job}: {}", quarantined.quarantine.reason);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));
             }
+            // What it leaves is not known here. A newer version ends it properly.
+            Some(Entry::Quarantined { job: quarantined })
+                if quarantined.quarantine.kind() == pb::QuarantineKind::TooNew =>
+            {
+                let text = format!(
+                    "job {job}: {}; cancel it there, or delete it from quarantine, which may leave files of it behind",
+                    quarantined.quarantine.reason
+                );
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
             Some(Entry::Quarantined { job: quarantined }) if quarantined.is_busy => {
                 let text = format!("something is being written about job {job}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));
@@ -60,6 +70,39 @@ impl DispatcherActor {
                 self.cancel_quarantined(job, result, reply);
             }
         }
+    }
+
+    /// Its sources are to end, so that it finishes.
+    pub(super) fn stop_job(&mut self, job: JobId, reply: Reply<pb::Ack>) {
+        let refusal = match self.jobs.get(&job) {
+            None => no_such_job(job),
+            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
+                GatewayError::NotYet(format!("job {job} has no JobMaster at present"))
+            }
+            // Nothing new is decided.
+            Some(Entry::Running { .. }) if self.is_suspended() => suspended(),
+            Some(Entry::Running { control, .. }) => {
+                let control = control.clone();
+                self.spawn_reply(reply, async move {
+                    control.stop_job().await.map(|()| pb::Ack {})
+                });
+                return;
+            }
+            // What was asked for came about: mostly the same request, repeated over a takeover.
+            Some(Entry::Ended { result, .. }) if result.status() == pb::JobStatus::Finished => {
+                let _ = reply.send(Ok(pb::Ack {}));
+                return;
+            }
+            Some(Entry::Ended { result, .. }) => {
+                let status = status_name(result.status());
+                GatewayError::Conflict(format!("job {job} has already ended: {status}"))
+            }
+            Some(Entry::Quarantined { job: quarantined }) => GatewayError::Conflict(format!(
+                "job {job} is quarantined, and can only be retried or cancelled: {}",
+                quarantined.quarantine.reason
+            )),
+        };
+        let _ = reply.send(Err(refusal));
     }
 
     /// Nothing of a quarantined job runs: its result takes the place of its records.
@@ -97,10 +140,23 @@ impl DispatcherActor {
         }
     }
 
-    pub(super) fn describe(&mut self, job: JobId, reply: Reply<pb::JobDetails>) {
+    pub(super) fn describe(&mut self, job: JobId, brief: bool, reply: Reply<pb::JobDetails>) {
         match self.jobs.get(&job) {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
+            }
+            Some(Entry::Ended {
+                result, waiting, ..
+            }) if !brief && result.description.is_some() => {
+                let (store, result) = (self.context.store.clone(), result.clone());
+                let (as_of, waiting) = (Some(self.position()), waiting.len());
+                self.spawn_reply(reply, async move {
+                    let described = store.describe_ended(job, &result).await;
+                    Ok(pb::JobDetails {
+                        as_of,
+                        ..ended_details(described, &result, waiting)
+                    })
+                });
             }
             Some(entry) => {
                 let described = describe(job, entry);

@@ -12,6 +12,8 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
+use super::uploads;
+
 /// Removes a job's pending files from a sink's directory.
 #[async_trait]
 pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
@@ -54,13 +56,16 @@ impl Cleaner {
         for directory in &remove.sink_directories {
             self.sinks.clean(directory, job).await?;
         }
-        for name in &remove.blobs {
+        let named = remove.blobs.iter().map(|name| name.parse::<Name>());
+        let named = named.collect::<Result<Vec<Name>, _>>();
+        let mut objects = named.map_err(|error| error.to_string())?;
+        objects.extend(remove.uploads.iter().flat_map(uploads::objects_of));
+        for name in objects {
             let Some(blobs) = &self.blobs else {
                 return Err(format!(
                     "blob {name} can't be removed: no blob store is configured"
                 ));
             };
-            let name = name.parse::<Name>().map_err(|error| error.to_string())?;
             blobs
                 .delete(&name)
                 .await

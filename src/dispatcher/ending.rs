@@ -8,6 +8,7 @@ use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
 use super::core;
+use super::descriptions::beyond_capacity;
 use super::entry::{Entry, accepted, result_key};
 use super::handle::Reply;
 use super::job_store::JobStoreError;
@@ -84,6 +85,7 @@ impl DispatcherActor {
             remove: result.remove.as_ref().map(|remove| pb::Cleanup {
                 blobs: Vec::new(),
                 parts: Vec::new(),
+                uploads: Vec::new(),
                 sink_directories: remove.sink_directories.clone(),
             }),
             ..(**result).clone()
@@ -148,6 +150,59 @@ impl DispatcherActor {
         });
     }
 
+    /// Drops the descriptions of the oldest jobs where there are too many. Their results stay.
+    pub(super) fn bound_descriptions(&mut self) {
+        if self.is_expiring {
+            return;
+        }
+        let ended = self.jobs.iter().filter_map(|(job, entry)| match entry {
+            Entry::Ended { result, .. } => Some((*job, &**result)),
+            Entry::Persisting { .. }
+            | Entry::Running { .. }
+            | Entry::Rebuilding { .. }
+            | Entry::Quarantined { .. } => None,
+        });
+        let beyond = beyond_capacity(ended, self.options.max_described);
+        let results: Vec<pb::JobResult> = beyond
+            .iter()
+            .filter_map(|job| match self.jobs.get(job) {
+                Some(Entry::Ended { result, .. }) => Some((**result).clone()),
+                _ => None,
+            })
+            .collect();
+        if results.is_empty() {
+            return;
+        }
+        self.is_expiring = true;
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let left = store.drop_descriptions(results).await;
+            Event::DescriptionsDropped { left }
+        });
+    }
+
+    pub(super) fn on_descriptions_dropped(
+        &mut self,
+        left: Result<Vec<pb::JobResult>, JobStoreError>,
+    ) {
+        self.is_expiring = false;
+        match left {
+            Ok(left) => {
+                for result in left {
+                    let job = result.job_id.parse::<JobId>().ok();
+                    if let Some(Entry::Ended { result: known, .. }) =
+                        job.and_then(|job| self.jobs.get_mut(&job))
+                    {
+                        **known = result;
+                    }
+                }
+            }
+            Err(failure) => {
+                warn!(%failure, "descriptions beyond the capacity could not be dropped")
+            }
+        }
+    }
+
     pub(super) fn on_marked_clean(&mut self, job: JobId, marked: Result<(), JobStoreError>) {
         match (marked, self.jobs.get_mut(&job)) {
             (Ok(()), Some(Entry::Ended { result, .. })) => {
@@ -156,8 +211,10 @@ impl DispatcherActor {
                 if let Some(remove) = &mut result.remove {
                     remove.blobs.clear();
                     remove.parts.clear();
+                    remove.uploads.clear();
                 }
                 self.answer_waiting(job);
+                self.bound_descriptions();
             }
             (Ok(()), _) => {}
             (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),

@@ -40,7 +40,7 @@ pub(super) enum Entry {
     Quarantined { job: Box<Quarantined> },
 }
 
-/// The description of a job, whatever its entry.
+/// The description of a job, whatever its entry; of one that has ended what is in memory.
 pub(super) fn describe(
     job: JobId,
     entry: &Entry,
@@ -59,7 +59,11 @@ pub(super) fn describe(
         }
         Entry::Ended {
             result, waiting, ..
-        } => (Some(ended_details(result, waiting.len())), None),
+        } => {
+            let details = result.details.clone().unwrap_or_default();
+            let details = ended_details(details, result, waiting.len());
+            (Some(details), None)
+        }
         Entry::Quarantined { job: quarantined } => (Some(quarantined.details(job)), None),
     };
     async move {
@@ -90,8 +94,12 @@ fn bare_details(
     }
 }
 
-fn ended_details(result: &pb::JobResult, waiting: usize) -> pb::JobDetails {
-    let mut details = result.details.clone().unwrap_or_default();
+/// A description of an ended job, with what is true of it at present.
+pub(super) fn ended_details(
+    mut details: pb::JobDetails,
+    result: &pb::JobResult,
+    waiting: usize,
+) -> pb::JobDetails {
     details.job_id = result.job_id.clone();
     details.name = result.name.clone();
     details.status = result.status;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
@@ -14,7 +13,7 @@ use super::core::{Submission, SubmissionKey};
 use crate::dataflow::operator::custom::unknown_operators;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
-use crate::job::{has_expressions, validate_job_graph};
+use crate::job::{artifact, has_expressions, validate_job_graph};
 
 /// The size of an encoded graph that is worth a thread of its own, in bytes.
 const LARGE: usize = 64 * 1024;
@@ -33,11 +32,18 @@ pub(super) enum Command {
         job: JobId,
         reply: Reply<pb::Ack>,
     },
+    /// Its sources are to end.
+    StopJob {
+        job: JobId,
+        reply: Reply<pb::Ack>,
+    },
     List {
         reply: Reply<pb::ListJobsResponse>,
     },
     Describe {
         job: JobId,
+        /// What is in memory is enough.
+        brief: bool,
         reply: Reply<pb::JobDetails>,
     },
     JobMaster {
@@ -85,6 +91,8 @@ pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) store_patience: Duration,
+    /// See [`DispatcherOptions`](super::DispatcherOptions).
+    pub(super) max_uploaded: u64,
     pub(super) blobs: BlobFetcher,
 }
 
@@ -95,6 +103,7 @@ impl Command {
         match self {
             Command::Submit { reply, .. } => drop(reply.send(Err(error))),
             Command::Cancel { reply, .. } => drop(reply.send(Err(error))),
+            Command::StopJob { reply, .. } => drop(reply.send(Err(error))),
             Command::List { reply } => drop(reply.send(Err(error))),
             Command::Describe { reply, .. } => drop(reply.send(Err(error))),
             Command::JobMaster { reply, .. } => drop(reply.send(Err(error))),
@@ -223,7 +232,7 @@ fn takes_time(graph: &pb::JobGraph) -> bool {
 }
 
 /// Checks a submission: what is wrong with it is said before anything is persisted.
-fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
+fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
         let text = "the submission has no token: send the same one with every try";
         return Err(GatewayError::Invalid(text.to_owned()));
@@ -236,7 +245,17 @@ fn check(request: pb::SubmitJobRequest) -> GatewayResult<Submission> {
     if let Some(unknown) = unknown_operators(&graph) {
         return Err(GatewayError::Invalid(unknown));
     }
-    let digest = Sha256::digest(graph.encode_to_vec()).to_vec();
+    if let Some(name) = artifact::not_uploaded(&graph) {
+        let text = format!("artifact `{name}` was not uploaded: `tanist run` does that");
+        return Err(GatewayError::Invalid(text));
+    }
+    let (uploaded, allowed) = (artifact::uploaded_size(&graph), max_uploaded);
+    if uploaded > allowed {
+        return Err(GatewayError::Invalid(format!(
+            "the job's files have {uploaded} bytes together, and {allowed} are allowed (artifacts.max-size)"
+        )));
+    }
+    let digest = artifact::digest(&graph);
     let key = SubmissionKey {
         token: request.submission_token,
         digest,
@@ -257,13 +276,14 @@ impl DispatcherGateway for DispatcherHandle {
     ) -> GatewayResult<pb::SubmitJobResponse> {
         let request = self.with_graph(request).await?;
         let graph = request.graph.as_ref();
+        let max_uploaded = self.max_uploaded;
         let submission = if graph.is_some_and(takes_time) {
-            let checking = tokio::task::spawn_blocking(move || check(request));
+            let checking = tokio::task::spawn_blocking(move || check(request, max_uploaded));
             let failed =
                 |error| GatewayError::Internal(format!("checking the graph failed: {error}"));
             checking.await.map_err(failed)??
         } else {
-            check(request)?
+            check(request, max_uploaded)?
         };
         let submission = Box::new(submission);
         self.write(|reply| Command::Submit { submission, reply })
@@ -275,6 +295,11 @@ impl DispatcherGateway for DispatcherHandle {
         self.write(|reply| Command::Cancel { job, reply }).await
     }
 
+    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
+        let job = job_of(&request.job_id)?;
+        self.write(|reply| Command::StopJob { job, reply }).await
+    }
+
     async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
         self.read(request.consistent, |reply| Command::List { reply })
             .await
@@ -282,8 +307,13 @@ impl DispatcherGateway for DispatcherHandle {
 
     async fn describe_job(&self, request: pb::DescribeJobRequest) -> GatewayResult<pb::JobDetails> {
         let job = job_of(&request.job_id)?;
-        self.read(request.consistent, |reply| Command::Describe { job, reply })
-            .await
+        let brief = request.brief;
+        self.read(request.consistent, |reply| Command::Describe {
+            job,
+            brief,
+            reply,
+        })
+        .await
     }
 
     async fn describe_cluster(

@@ -1,6 +1,7 @@
 //! A term's jobs in the store: what is written in one transaction. What recovery finds is in `recovery.rs`.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,9 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
+use super::descriptions::{self, DescriptionCache, PreparedDescription};
 use super::parts::KnownParts;
+use super::sweep::Holdings;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 
@@ -40,6 +43,9 @@ pub enum JobStoreError {
     /// The store does not take it.
     #[error(transparent)]
     Refused(Error),
+    /// What was uploaded for it is not there, or about to go; nothing was written.
+    #[error("{0}")]
+    NotUploaded(String),
 }
 
 impl From<CommitError> for JobStoreError {
@@ -60,8 +66,12 @@ impl From<JobStoreError> for GatewayError {
                 GatewayError::NotYet(error.to_string())
             }
             JobStoreError::Unknown => GatewayError::Unknown(error.to_string()),
-            JobStoreError::Refused(Error::TooLarge { .. }) => {
+            JobStoreError::Refused(Error::TooLarge { .. }) | JobStoreError::NotUploaded(_) => {
                 GatewayError::Invalid(error.to_string())
+            }
+            // The blob store gave no answer: nothing was written.
+            JobStoreError::Refused(cause) if cause.outcome() == Outcome::Transient => {
+                GatewayError::NotYet(error.to_string())
             }
             JobStoreError::Refused(_) => GatewayError::Internal(error.to_string()),
         }
@@ -76,17 +86,25 @@ pub struct JobStore {
     pub(super) epoch: Epoch,
     /// The blobs that records point to.
     blobs: Mutex<BTreeMap<(JobId, Kind), Name>>,
-    /// The parts that graphs point to.
+    /// The parts that graphs and descriptions point to.
     parts: Mutex<KnownParts>,
+    descriptions: Mutex<DescriptionCache>,
+    holdings: Mutex<Holdings>,
+    /// The newest format of a record that could not be read for being too new; 0: there was none.
+    needed_format: AtomicU16,
 }
+
+/// How much memory descriptions of ended jobs may take, unless it is said otherwise.
+const DEFAULT_CACHE: usize = 50 << 20;
 
 impl JobStore {
     /// What a term needs to recover its jobs.
-    pub const KINDS: [Kind; 6] = [
+    pub const KINDS: [Kind; 7] = [
         Kind::Graphs,
         Kind::Parts,
         Kind::States,
         Kind::Results,
+        Kind::Doomed,
         Kind::Applications,
         Kind::Workers,
     ];
@@ -99,6 +117,29 @@ impl JobStore {
             epoch,
             blobs: Mutex::default(),
             parts: Mutex::default(),
+            descriptions: Mutex::new(DescriptionCache::new(DEFAULT_CACHE)),
+            holdings: Mutex::default(),
+            needed_format: AtomicU16::new(0),
+        }
+    }
+
+    /// The same, which keeps descriptions of ended jobs in memory up to so many bytes.
+    #[must_use]
+    pub fn with_description_cache(mut self, bytes: usize) -> JobStore {
+        self.descriptions = Mutex::new(DescriptionCache::new(bytes));
+        self
+    }
+
+    /// The format that a process has to read so that it can read every record; none: this one can.
+    pub fn needed_format(&self) -> Option<u16> {
+        let needed = self.needed_format.load(Ordering::Relaxed);
+        (needed > 0).then_some(needed)
+    }
+
+    /// A record can't be read.
+    pub(super) fn note_unreadable(&self, error: &Error) {
+        if let Error::TooNew { found, .. } = error {
+            self.needed_format.fetch_max(*found, Ordering::Relaxed);
         }
     }
 
@@ -124,6 +165,34 @@ impl JobStore {
         state: &pb::JobState,
     ) -> Result<(), JobStoreError> {
         let job = job_id(&graph.job_id)?;
+        let is_first = self.lock_holdings().hold(job);
+        let written = match self.check_uploads(graph).await {
+            Ok(()) => self.try_put_submission(job, graph, state).await,
+            Err(error) => Err(error),
+        };
+        match &written {
+            Ok(()) => self.note_uploads(job, graph),
+            // Another term may have it, or this one has: it stays held until it has ended.
+            Err(JobStoreError::Unknown | JobStoreError::NotWritten) => {}
+            Err(
+                JobStoreError::OutOfSpace(_)
+                | JobStoreError::Refused(_)
+                | JobStoreError::NotUploaded(_),
+            ) => {
+                if is_first {
+                    self.lock_holdings().release(job);
+                }
+            }
+        }
+        written
+    }
+
+    async fn try_put_submission(
+        &self,
+        job: JobId,
+        graph: &pb::JobGraph,
+        state: &pb::JobState,
+    ) -> Result<(), JobStoreError> {
         // The graph last: what was uploaded for it would be left if anything failed before the commit.
         let state = self.prepare(job, StateRecord(state.clone())).await?;
         let graph = self.prepare(job, GraphRecord(graph.clone())).await?;
@@ -166,25 +235,78 @@ impl JobStore {
         if !parts.is_empty() {
             result.remove.get_or_insert_default().parts.extend(parts);
         }
-        match self.try_put_result(job, &result).await {
-            Err(JobStoreError::Refused(Error::TooLarge { size, limit, .. })) => {
-                warn!(%job, size, limit, "the result is too large for the store: it is kept without details");
-                result.details = None;
-                result.cause = shortened(&result.cause);
-                self.try_put_result(job, &result).await?;
-            }
-            other => other?,
+        let uploads = self.lock_holdings().uploads_of(job);
+        if !uploads.is_empty() {
+            result
+                .remove
+                .get_or_insert_default()
+                .uploads
+                .extend(uploads);
+        }
+        let details = result.details.take().unwrap_or_default();
+        if descriptions::is_short(&details) {
+            result.details = Some(details);
+            self.put_short_result(job, &mut result, &PreparedDescription::default())
+                .await?;
+        } else {
+            self.put_described_result(job, &mut result, details).await?;
         }
         // The result names them from here on.
         self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
         self.lock_parts().forget(job);
+        self.lock_holdings().release(job);
         Ok(result)
+    }
+
+    async fn put_described_result(
+        &self,
+        job: JobId,
+        result: &mut pb::JobResult,
+        details: pb::JobDetails,
+    ) -> Result<(), JobStoreError> {
+        let mut short = descriptions::in_short(&details);
+        let prepared = match self.prepare_description(job, &details).await? {
+            Ok(prepared) => prepared,
+            Err(undescribed) => {
+                short.undescribed = undescribed;
+                PreparedDescription::default()
+            }
+        };
+        result.details = Some(short);
+        result.description = prepared.kept(details.encoded_len());
+        if self.put_short_result(job, result, &prepared).await? {
+            self.note_described(job, &prepared, details);
+        }
+        Ok(())
+    }
+
+    /// Whether the description is in the store, too.
+    async fn put_short_result(
+        &self,
+        job: JobId,
+        result: &mut pb::JobResult,
+        prepared: &PreparedDescription,
+    ) -> Result<bool, JobStoreError> {
+        match self.try_put_result(job, result, prepared).await {
+            Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
+                warn!(%job, %error, "the result is too large for the store: it is kept without details");
+                self.take_back(job, &prepared.parts, &error).await;
+                result.details = None;
+                result.description = None;
+                result.cause = shortened(&result.cause);
+                let none = PreparedDescription::default();
+                self.try_put_result(job, result, &none).await?;
+                Ok(false)
+            }
+            other => other.map(|()| prepared.write.is_some()),
+        }
     }
 
     async fn try_put_result(
         &self,
         job: JobId,
         result: &pb::JobResult,
+        description: &PreparedDescription,
     ) -> Result<(), JobStoreError> {
         let prepared = self
             .prepare_surely(job, ResultRecord(result.clone()))
@@ -192,9 +314,13 @@ impl JobStore {
         let delete = |kind| Write::Delete {
             key: Key::new(kind, name_of(job)),
         };
-        let writes = vec![prepared.write, delete(Kind::Graphs), delete(Kind::States)];
-        self.commit_surely(writes, vec![(job, Kind::Results, prepared.blob)])
-            .await
+        let mut writes = vec![prepared.write, delete(Kind::Graphs), delete(Kind::States)];
+        writes.extend(description.write.clone());
+        let written = vec![
+            (job, Kind::Results, prepared.blob),
+            (job, Kind::Descriptions, description.blob.clone()),
+        ];
+        self.commit_surely(writes, written).await
     }
 
     /// Replaces a result whose cleanup has finished.
@@ -207,14 +333,44 @@ impl JobStore {
         self.commit_surely(vec![prepared.write], written).await
     }
 
-    /// Forgets results whose retention time is over.
+    /// Replaces a result by one without a description, which goes.
+    pub(super) async fn put_undescribed(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+    ) -> Result<(), JobStoreError> {
+        let prepared = self
+            .prepare_surely(job, ResultRecord(result.clone()))
+            .await?;
+        let written = vec![
+            (job, Kind::Results, prepared.blob),
+            (job, Kind::Descriptions, None),
+        ];
+        let writes = vec![prepared.write, descriptions::delete(job)];
+        self.commit_surely(writes, written).await?;
+        let parts = self.forget_descriptions(&[job]);
+        self.remove_parts(&parts).await
+    }
+
+    /// Forgets results whose retention time is over, with their descriptions.
     pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
-        for some in jobs.chunks(self.pipeline.limits().writes.max(1)) {
-            let delete = |job: &JobId| Write::Delete {
-                key: Key::new(Kind::Results, name_of(*job)),
+        for some in jobs.chunks((self.pipeline.limits().writes / 2).max(1)) {
+            let delete = |job: &JobId| {
+                let key = Key::new(Kind::Results, name_of(*job));
+                [Write::Delete { key }, descriptions::delete(*job)]
             };
-            let gone = some.iter().map(|job| (*job, Kind::Results, None)).collect();
-            self.commit(some.iter().map(delete).collect(), gone).await?;
+            let kinds = [Kind::Results, Kind::Descriptions];
+            let gone = some
+                .iter()
+                .flat_map(|job| kinds.map(|kind| (*job, kind, None)));
+            self.commit(some.iter().flat_map(delete).collect(), gone.collect())
+                .await?;
+            for job in some {
+                self.lock_holdings().forget_result(*job);
+                self.lock_parts().forget(*job);
+            }
+            let parts = self.forget_descriptions(some);
+            self.remove_parts(&parts).await?;
         }
         Ok(())
     }
@@ -233,9 +389,23 @@ impl JobStore {
         job: JobId,
         record: T,
     ) -> Result<Prepared, JobStoreError> {
+        self.prepare_surely_within(job, record, usize::MAX).await
+    }
+
+    /// The same for one that takes at most so many bytes of a transaction.
+    pub(super) async fn prepare_surely_within<T: Record + Clone>(
+        &self,
+        job: JobId,
+        record: T,
+        share: usize,
+    ) -> Result<Prepared, JobStoreError> {
         let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let name = name_of(job);
         loop {
-            match self.prepare(job, record.clone()).await {
+            let prepared = self
+                .records
+                .prepare_within(&name, self.epoch, &record, share);
+            match prepared.await.map_err(JobStoreError::Refused) {
                 Err(JobStoreError::Refused(error)) if error.outcome() != Outcome::Fatal => {
                     warn!(%job, %error, "a record is prepared again");
                 }
@@ -252,6 +422,16 @@ impl JobStore {
         if let Some(blob) = blob {
             self.lock_blobs().insert((job, kind), blob);
         }
+    }
+
+    pub(super) fn lock_descriptions(&self) -> std::sync::MutexGuard<'_, DescriptionCache> {
+        self.descriptions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_holdings(&self) -> std::sync::MutexGuard<'_, Holdings> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_parts(&self) -> std::sync::MutexGuard<'_, KnownParts> {
@@ -274,6 +454,7 @@ impl JobStateStore for JobStore {
             JobStoreError::OutOfSpace(error) | JobStoreError::Refused(error) => {
                 PersistError::Refused(error.to_string())
             }
+            JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
         };
         let job = job_id(&state.job_id).map_err(refused)?;
         let prepared = self
@@ -286,7 +467,7 @@ impl JobStateStore for JobStore {
     }
 }
 
-fn job_id(text: &str) -> Result<JobId, JobStoreError> {
+pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
     text.parse()
         .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
 }
@@ -333,4 +514,8 @@ protobuf_record! {
 protobuf_record! {
     /// `results/<job>`.
     ResultRecord(pb::JobResult), Kind::Results, splits: false
+}
+protobuf_record! {
+    /// `descriptions/<job>`.
+    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
 }

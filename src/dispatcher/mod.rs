@@ -1,6 +1,6 @@
 //! The Dispatcher: accepts jobs, recovers them, runs one JobMaster a job, writes their results and cleans up after them.
 //!
-//! It owns `graphs/` and `results/`; `states/<job>` belongs to the job's JobMaster after the submission wrote it.
+//! It owns `graphs/`, `results/` and `descriptions/`; `states/<job>` belongs to the job's JobMaster after the submission wrote it.
 //!
 //! ```text
 //!   submit --> Persisting --> Running --> Ending --> Dirty --> Ended --> (forgotten after the retention time)
@@ -17,7 +17,7 @@
 //! - between transaction and acknowledgement: the job is there and runs; the retry gets the same answer;
 //! - while running: graph and state; the next term recovers it;
 //! - before the result's transaction: graph and state, saying that all is finished or canceled; the next term ends it
-//!   the same way;
+//!   the same way; and of a large description a blob or parts that nothing points to, which are swept;
 //! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup and never
 //!   runs the job;
 //! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do.
@@ -31,6 +31,9 @@ mod cleanup;
 mod commits;
 pub mod core;
 mod denials;
+mod descriptions;
+#[cfg(test)]
+mod ended_tests;
 mod ending;
 mod entry;
 mod handle;
@@ -41,10 +44,12 @@ mod recovery;
 #[cfg(test)]
 mod store_trouble_tests;
 mod submissions;
+mod sweep;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod uploads;
 
 pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
 pub use cleanup::{Cleaner, SinkCleaner};

@@ -1,5 +1,5 @@
-//! Graphs that are split over keys of the store: their parts are written before the graph that points to them, and removed
-//! after it, or when it never came.
+//! Graphs and descriptions that are split over keys of the store: their parts are written before the record that points to them,
+//! and removed after it, or when it never came.
 //!
 //! Invariants: parts are removed only when nothing points to them and nothing ever will, as a write that would is fenced or
 //! was refused; their names are never used again, so that a removal that is repeated hits nothing else.
@@ -13,11 +13,12 @@ use tracing::{info, warn};
 
 use super::job_store::{JobStore, JobStoreError};
 
-/// Which parts graphs point to.
+/// Which parts graphs and descriptions point to.
 #[derive(Debug, Default)]
 pub(super) struct KnownParts {
     of_jobs: BTreeMap<JobId, BTreeSet<Name>>,
-    /// Jobs whose graph can't be read: which parts are theirs is not known.
+    of_descriptions: BTreeMap<JobId, BTreeSet<Name>>,
+    /// Jobs whose graph or result can't be read: which parts are theirs is not known.
     unreadable: BTreeSet<JobId>,
 }
 
@@ -43,6 +44,18 @@ impl KnownParts {
         self.unreadable.remove(&job);
     }
 
+    /// The description of an ended job, which points to these.
+    pub(super) fn note_described(&mut self, job: JobId, parts: BTreeSet<Name>) {
+        if !parts.is_empty() {
+            self.of_descriptions.insert(job, parts);
+        }
+    }
+
+    /// The description is not there any more, which pointed to these.
+    pub(super) fn forget_described(&mut self, job: JobId) -> BTreeSet<Name> {
+        self.of_descriptions.remove(&job).unwrap_or_default()
+    }
+
     /// The parts of a job's graph, in order.
     pub(super) fn of(&self, job: JobId) -> Vec<String> {
         let parts = self.of_jobs.get(&job).into_iter().flatten();
@@ -55,8 +68,9 @@ impl KnownParts {
             // Somebody else's.
             return true;
         };
-        let is_of_graph = |parts: &BTreeSet<Name>| parts.contains(part);
-        self.unreadable.contains(&job) || self.of_jobs.get(&job).is_some_and(is_of_graph)
+        let known = [&self.of_jobs, &self.of_descriptions];
+        let mut known = known.into_iter().filter_map(|parts| parts.get(&job));
+        self.unreadable.contains(&job) || known.any(|parts| parts.contains(part))
     }
 }
 
@@ -156,6 +170,11 @@ mod tests {
         known.note_unreadable(job);
         assert!(known.has(&owner, &other));
         known.forget(job);
+        assert!(!known.has(&owner, &ours));
+        known.note_described(job, BTreeSet::from([ours.clone()]));
+        known.forget(job);
+        assert!(known.has(&owner, &ours) && known.of(job).is_empty());
+        assert_eq!(known.forget_described(job).len(), 1);
         assert!(!known.has(&owner, &ours));
         assert!(known.has(&name("no-job"), &ours));
     }

@@ -8,6 +8,9 @@
 //! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
 //! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
 //! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended.
+//!
+//! Nothing is wrong with what a newer version wrote: this term gives way to one that reads it (`process/newer.rs`), and until
+//! then only deleting the job, in so many words, touches its records.
 
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
@@ -53,9 +56,8 @@ impl Quarantined {
             ended_at_ms: wall_clock_ms(),
             dirty: true,
             remove: Some(pb::Cleanup {
-                blobs: Vec::new(),
-                parts: Vec::new(),
                 sink_directories: self.sink_directories.clone(),
+                ..pb::Cleanup::default()
             }),
             submission_token: self.key.token.clone(),
             graph_digest: self.key.digest.clone(),
@@ -64,6 +66,7 @@ impl Quarantined {
                 hindrances: Vec::new(),
                 ..self.details(job)
             }),
+            description: None,
         }
     }
 
@@ -222,9 +225,14 @@ impl DispatcherActor {
     }
 
     /// Its result can't be read: it is never run again.
-    pub(super) fn quarantine_ended(&mut self, job: JobId, reason: &str) {
-        let reason = format!("it has ended, and its result can't be read: {reason}");
-        let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
+    pub(super) fn quarantine_ended(&mut self, job: JobId, kind: pb::QuarantineKind, reason: &str) {
+        let reason = match kind {
+            pb::QuarantineKind::TooNew => {
+                format!("it has ended, and a newer version is needed to read its result: {reason}")
+            }
+            _ => format!("it has ended, and its result can't be read: {reason}"),
+        };
+        let quarantine = self.found(kind, reason);
         let fault = Fault {
             quarantine,
             state: pb::JobState::default(),

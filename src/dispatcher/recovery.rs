@@ -29,8 +29,8 @@ pub struct RecoveredJobs {
     pub jobs: Vec<(JobId, RecoveredJob)>,
     /// Jobs that ended, clean or not.
     pub results: Vec<(JobId, pb::JobResult)>,
-    /// Jobs that ended, with results that can't be read, and why.
-    pub unreadable_results: Vec<(JobId, String)>,
+    /// Jobs that ended, with results that can't be read: in which way, and why.
+    pub unreadable_results: Vec<(JobId, pb::QuarantineKind, String)>,
 }
 
 /// A job that is not terminal.
@@ -123,14 +123,23 @@ impl JobStore {
             self.records.decode::<ResultRecord>(records),
         )?;
         let mut recovered = RecoveredJobs::default();
+        for (name, _) in records.of(Kind::Doomed) {
+            self.lock_holdings().doom(name.clone());
+        }
         for (name, result) in results {
             match (name.as_str().parse(), result) {
                 (Ok(job), Ok(stored)) => {
                     self.note_blob(job, Kind::Results, stored.blob);
+                    if let Some(kept) = &stored.record.0.description {
+                        self.note_kept(job, kept);
+                    }
                     recovered.results.push((job, stored.record.0));
                 }
                 (Ok(job), Err(error)) => {
-                    let unreadable = (job, error.to_string());
+                    self.lock_parts().note_unreadable(job);
+                    self.lock_holdings().note_unreadable_result(job);
+                    self.note_unreadable(&error);
+                    let unreadable = (job, unreadable_kind(&error), error.to_string());
                     recovered.unreadable_results.push(unreadable);
                 }
                 (Err(error), _) => warn!(%name, %error, "a result that is no job's is ignored"),
@@ -203,6 +212,7 @@ impl JobStore {
             self.note_blob(job, Kind::States, found.blob.clone());
             self.lock_parts().note_unreadable(job);
             let state = Box::new(state.clone());
+            self.lock_holdings().hold(job);
             let job_found = if is_suspect {
                 RecoveredJob::Suspect { state }
             } else {
@@ -262,11 +272,15 @@ impl JobStore {
         graph: Found<GraphRecord>,
         state: Found<StateRecord>,
     ) -> RecoveredJob {
+        self.lock_holdings().hold(job);
         let missing = |kind: &str| {
             let reason = format!("{kind}/{job} is missing");
             (pb::QuarantineKind::Unreadable, reason)
         };
-        let unreadable = |error: &Error| (unreadable_kind(error), error.to_string());
+        let unreadable = |error: &Error| {
+            self.note_unreadable(error);
+            (unreadable_kind(error), error.to_string())
+        };
         let state = match state {
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::States, stored.blob);
@@ -279,6 +293,7 @@ impl JobStore {
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::Graphs, stored.blob);
                 self.lock_parts().note(job, stored.parts);
+                self.note_uploads(job, &stored.record.0);
                 Ok(Box::new(stored.record.0))
             }
             Some(Err(error)) => {

@@ -38,6 +38,14 @@ impl DispatcherActor {
             Some(Entry::Quarantined { job }) => Known::Accepted(&job.key),
         };
         let job = submission.job;
+        // Whether it is the same submission only a newer version can tell.
+        if let Some(Entry::Quarantined { job: quarantined }) = self.jobs.get(&job)
+            && quarantined.quarantine.kind() == pb::QuarantineKind::TooNew
+        {
+            let text = format!("job {job}: {}", quarantined.quarantine.reason);
+            let _ = reply.send(Err(GatewayError::NotYet(text)));
+            return;
+        }
         match core::admit(&submission, known, wall_clock_ms()) {
             Err(refusal) => {
                 let _ = reply.send(Err(refusal));

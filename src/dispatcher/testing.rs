@@ -52,7 +52,7 @@ pub(super) fn cancel() -> pb::CancelJobRequest {
 pub(super) fn describe() -> pb::DescribeJobRequest {
     pb::DescribeJobRequest {
         job_id: JOB.to_string(),
-        consistent: false,
+        ..pb::DescribeJobRequest::default()
     }
 }
 

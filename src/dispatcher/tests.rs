@@ -29,13 +29,13 @@ use crate::gateway::{
     ResourceRequirements, ResourceRequirementsGateway,
 };
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a scripted JobMaster has come to.
 #[derive(Debug, Clone)]
-enum End {
+pub(super) enum End {
     NotYet,
     Broken,
     Result(Box<pb::JobResult>),
@@ -43,7 +43,7 @@ enum End {
 
 /// A JobMaster that ends when the test says so.
 #[derive(Debug)]
-struct Scripted {
+pub(super) struct Scripted {
     state: pb::JobState,
     end: watch::Sender<End>,
 }
@@ -55,6 +55,10 @@ impl JobMasterControl for Scripted {
     }
 
     async fn cancel(&self) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn stop_job(&self) -> GatewayResult<()> {
         Ok(())
     }
 
@@ -88,7 +92,7 @@ impl JobMasterControl for Scripted {
 
 /// The surroundings of a Dispatcher.
 #[derive(Debug, Default)]
-struct World {
+pub(super) struct World {
     job_masters: Mutex<Vec<Arc<Scripted>>>,
     withdrawn: Mutex<Vec<JobId>>,
     cleaned: Mutex<Vec<String>>,
@@ -137,23 +141,23 @@ impl SinkCleaner for World {
 }
 
 /// One term of one process.
-struct Leader {
-    cluster: MemoryCluster,
-    process: ProcessId,
+pub(super) struct Leader {
+    pub(super) cluster: MemoryCluster,
+    pub(super) process: ProcessId,
     _election: LeaderElection,
     session: LeaderSession,
-    records: Arc<MemoryStore>,
-    store: Arc<JobStore>,
-    dispatcher: DispatcherHandle,
-    world: Arc<World>,
+    pub(super) records: Arc<MemoryStore>,
+    pub(super) store: Arc<JobStore>,
+    pub(super) dispatcher: DispatcherHandle,
+    pub(super) world: Arc<World>,
 }
 
 impl Leader {
-    async fn of(cluster: &MemoryCluster, name: &str) -> Leader {
+    pub(super) async fn of(cluster: &MemoryCluster, name: &str) -> Leader {
         Leader::with(cluster, name, None, DispatcherOptions::default()).await
     }
 
-    async fn with(
+    pub(super) async fn with(
         cluster: &MemoryCluster,
         name: &str,
         blobs: Option<Arc<BlobStore>>,
@@ -182,7 +186,9 @@ impl Leader {
         let coordination = records.clone();
         let pipeline = CommitPipeline::start(coordination.clone(), session.clone());
         let pipeline = pipeline.await.expect("leads");
-        let of_records = RecordStore::new(coordination, blobs.clone(), 256);
+        let of_cluster = blobs.as_ref();
+        let of_cluster = of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
+        let of_records = RecordStore::new(coordination, of_cluster, 256);
         let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
         let recovered = recovered(&store).await;
         let world = Arc::new(World::default());
@@ -212,7 +218,7 @@ impl Leader {
         }
     }
 
-    async fn submit(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
+    pub(super) async fn submit(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
         self.submit_by(job, 0).await
     }
 
@@ -226,7 +232,7 @@ impl Leader {
         self.dispatcher.ask(command).await
     }
 
-    async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
+    pub(super) async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let job_id = job.to_string();
         let request = pb::DescribeJobRequest {
             job_id,
@@ -241,20 +247,20 @@ impl Leader {
         self.dispatcher.cancel_job(request).await
     }
 
-    fn end_last(&self, end: End) {
+    pub(super) fn end_last(&self, end: End) {
         let job_masters = lock(&self.world.job_masters);
         let last = job_masters.last().expect("a JobMaster was started");
         last.end.send_replace(end);
     }
 
-    async fn status(&self, job: JobId) -> Option<pb::JobStatus> {
+    pub(super) async fn status(&self, job: JobId) -> Option<pb::JobStatus> {
         self.describe(job)
             .await
             .ok()
             .map(|details| details.status())
     }
 
-    async fn wait_for(&self, job: JobId, status: pb::JobStatus) {
+    pub(super) async fn wait_for(&self, job: JobId, status: pb::JobStatus) {
         for _ in 0..10_000 {
             if self.status(job).await == Some(status) {
                 return;
@@ -265,7 +271,7 @@ impl Leader {
     }
 }
 
-fn submission(job: JobId, deadline_ms: u64) -> Submission {
+pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
     let graph = pb::JobGraph {
         job_id: job.to_string(),
         name: "test".to_owned(),
@@ -282,7 +288,7 @@ fn submission(job: JobId, deadline_ms: u64) -> Submission {
     }
 }
 
-fn result_of(job: JobId) -> pb::JobResult {
+pub(super) fn result_of(job: JobId) -> pb::JobResult {
     pb::JobResult {
         job_id: job.to_string(),
         status: pb::JobStatus::Finished.into(),
@@ -294,7 +300,7 @@ fn result_of(job: JobId) -> pb::JobResult {
     }
 }
 
-const JOB: JobId = JobId::from_bits(7);
+pub(super) const JOB: JobId = JobId::from_bits(7);
 
 /// B leads, and A, which is cut off from the store, has not heard of it.
 async fn deposed_unawares() -> (Leader, Leader) {
@@ -394,7 +400,7 @@ async fn a_job_that_takes_an_expired_ones_place_is_not_forgotten_with_it() {
     }
 }
 
-async fn blobs() -> (tempfile::TempDir, Arc<BlobStore>) {
+pub(super) async fn blobs() -> (tempfile::TempDir, Arc<BlobStore>) {
     let directory = tempfile::tempdir().expect("a directory");
     let url = directory.path().to_string_lossy().into_owned();
     let options = BlobOptions { url, shared: true };
@@ -403,7 +409,7 @@ async fn blobs() -> (tempfile::TempDir, Arc<BlobStore>) {
 }
 
 /// A name that no compression makes small.
-fn large_name() -> String {
+pub(super) fn large_name() -> String {
     (0..200)
         .map(|_| format!("{:016x}", rand::random::<u64>()))
         .collect()

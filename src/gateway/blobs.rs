@@ -72,6 +72,11 @@ impl ServedBlobs {
         let _the_first_stays = self.inner.store.set(store);
     }
 
+    /// The blob store that is served, once it is known.
+    pub fn store(&self) -> Option<&Arc<BlobStore>> {
+        self.inner.store.get()
+    }
+
     /// Serves `bytes` for as long as what is returned lives. Hashes beside the runtime's threads.
     pub async fn hold(&self, bytes: Bytes) -> GatewayResult<HeldBlob> {
         let sha256 = checksum(bytes.clone()).await?;

@@ -56,6 +56,8 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     fn gateway(&self) -> Arc<dyn JobMasterGateway>;
     /// Persists that the job is to be canceled, then cancels it. `Conflict` if it has ended.
     async fn cancel(&self) -> GatewayResult<()>;
+    /// Persists that the job's sources are to end, then has them end. `Conflict` if it ends otherwise.
+    async fn stop_job(&self) -> GatewayResult<()>;
     /// The job in full.
     async fn describe(&self) -> GatewayResult<pb::JobDetails>;
     /// Completes with the result (dirty) when the job is globally terminal; it writes nothing any more then. `None`: it

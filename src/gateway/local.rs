@@ -398,6 +398,7 @@ forward_all! { DispatcherGateway, "Dispatcher",
     |components| async move { components.dispatcher() };
     submit_job(SubmitJobRequest) -> SubmitJobResponse;
     cancel_job(CancelJobRequest) -> Ack;
+    stop_job(StopJobRequest) -> Ack;
     list_jobs(ListJobsRequest) -> ListJobsResponse;
     describe_job(DescribeJobRequest) -> JobDetails;
     describe_cluster(DescribeClusterRequest) -> ClusterOverview;

@@ -118,6 +118,8 @@ pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
     ) -> GatewayResult<pb::SubmitJobResponse>;
     /// Persists that the job is to be canceled.
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack>;
+    /// Persists that the job's sources are to end, so that it finishes. `Conflict`: it ends otherwise.
+    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack>;
     /// Every job, running and ended.
     async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse>;
     /// One job in full.

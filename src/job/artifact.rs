@@ -1,18 +1,25 @@
 //! Files that a job ships for its programs: read where the job is compiled, carried in its graph with their SHA-256, checked by
-//! whoever receives it. What a TaskManager does with them is the data flow's.
+//! whoever receives it. Large ones are uploaded before the graph, which names them. What a TaskManager does with them is the
+//! data flow's.
 //!
-//! Invariant of a graph that passed: names are unique and safe file names, each content has its checksum, every
-//! reference names one of them, and all of them together are bounded.
+//! Invariant of a graph that passed: names are unique and safe file names, each content that it carries has its checksum, what
+//! was uploaded was uploaded for this job, every reference names one of them, and all that it carries is bounded.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
+use prost::Message as _;
 use sha2::{Digest as _, Sha256};
+use tanist_ha::blob::{BlobName, Origin};
+use tanist_ha::keys::Name;
 use tanist_proto::v1;
 
 use super::problem::{Position, Problem};
 
-/// The most that a job ships, all files together, in bytes.
+/// The most that a graph carries, all files together, in bytes.
 pub const MAX_SHIPPED: u64 = 48 * 1024 * 1024;
 /// The most files.
 const MAX_FILES: usize = 100;
@@ -54,15 +61,19 @@ impl ArtifactSpec {
     }
 }
 
-/// Reads the files. Blocks.
+/// Files above this size are worth an upload, in bytes.
+pub const WORTH_AN_UPLOAD: u64 = 256 * 1024;
+
+/// Reads the files. Of those larger than `upload_above` only the checksum: who submits uploads them. Blocks.
 pub(super) fn read(
     specs: &[ArtifactSpec],
     directory: Option<&Path>,
+    upload_above: Option<u64>,
 ) -> Result<Vec<v1::Artifact>, Vec<Problem>> {
     let (mut artifacts, mut problems) = (Vec::new(), Vec::new());
     let mut size = 0;
     for spec in specs {
-        match read_one(spec, directory, &mut size) {
+        match read_one(spec, directory, upload_above, &mut size) {
             Ok(artifact) => artifacts.push(artifact),
             Err(message) => {
                 let message = format!("artifact `{}`: {message}", spec.name);
@@ -80,6 +91,7 @@ pub(super) fn read(
 fn read_one(
     spec: &ArtifactSpec,
     directory: Option<&Path>,
+    upload_above: Option<u64>,
     size: &mut u64,
 ) -> Result<v1::Artifact, String> {
     let path = &spec.path;
@@ -99,6 +111,19 @@ fn read_one(
     if !found.is_file() {
         return Err(format!("{} is no file", path.display()));
     }
+    if upload_above.is_some_and(|bytes| found.len() > bytes) {
+        let path = std::path::absolute(&path).map_err(failed)?;
+        let Some(local_path) = path.to_str().map(str::to_owned) else {
+            return Err(format!("{} is no UTF-8", path.display()));
+        };
+        return Ok(v1::Artifact {
+            name: spec.name.clone(),
+            sha256: hash(&path).map_err(failed)?.into(),
+            executable: spec.executable,
+            local_path,
+            ..v1::Artifact::default()
+        });
+    }
     // Before it is read: it may be anything.
     *size = size.saturating_add(found.len());
     if *size > MAX_SHIPPED {
@@ -110,13 +135,53 @@ fn read_one(
         sha256: Sha256::digest(&content).to_vec().into(),
         executable: spec.executable,
         content: content.into(),
+        ..v1::Artifact::default()
     })
+}
+
+/// The SHA-256 of a file of any size. Blocks.
+fn hash(path: &Path) -> std::io::Result<Vec<u8>> {
+    let (mut file, mut hasher) = (File::open(path)?, Sha256::new());
+    let mut piece = vec![0; 256 * 1024];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hasher.finalize().to_vec()),
+            length => hasher.update(&piece[..length]),
+        }
+    }
+}
+
+/// Puts the content of a file that was to be uploaded into the graph: there is no place for uploads. Blocks.
+pub fn embed(artifact: &mut v1::Artifact) -> std::io::Result<()> {
+    artifact.content = std::fs::read(&artifact.local_path)?.into();
+    artifact.local_path.clear();
+    Ok(())
+}
+
+/// What makes a graph the same as another one: the SHA-256 of its encoded form. Where a file was uploaded to is not part of it.
+pub fn digest(graph: &v1::JobGraph) -> Vec<u8> {
+    let is_elsewhere =
+        |artifact: &v1::Artifact| artifact.uploaded.is_some() || !artifact.local_path.is_empty();
+    let mut graph = Cow::Borrowed(graph);
+    if graph.artifacts.iter().any(is_elsewhere) {
+        for artifact in &mut graph.to_mut().artifacts {
+            artifact.uploaded = None;
+            artifact.local_path.clear();
+        }
+    }
+    Sha256::digest(graph.encode_to_vec()).to_vec()
+}
+
+/// What was uploaded for a graph, in bytes.
+pub fn uploaded_size(graph: &v1::JobGraph) -> u64 {
+    let uploaded = graph.artifacts.iter().flat_map(|it| &it.uploaded);
+    uploaded.fold(0, |size, it| size.saturating_add(it.size))
 }
 
 fn too_large(size: u64) -> String {
     format!(
-        "the job's files have {size} bytes or more together, and {MAX_SHIPPED} are what a job ships: \
-         put larger ones where every TaskManager reaches them"
+        "the job's files have {size} bytes or more together, and {MAX_SHIPPED} are what a graph carries: \
+         submit it to a cluster that takes uploads, or put larger ones where every TaskManager reaches them"
     )
 }
 
@@ -140,6 +205,10 @@ pub(super) fn problems(graph: &v1::JobGraph) -> Vec<String> {
             ));
         } else if !names.insert(name) {
             problems.push(format!("two artifacts are called `{name}`"));
+        } else if let Some(uploaded) = &artifact.uploaded {
+            problems.extend(upload_problem(graph, artifact, uploaded));
+        } else if !artifact.local_path.is_empty() {
+            // Where it is submitted it has been uploaded.
         } else if Sha256::digest(&artifact.content)[..] != artifact.sha256[..] {
             problems.push(format!(
                 "artifact `{name}`: its content does not have its SHA-256"
@@ -159,6 +228,36 @@ pub(super) fn problems(graph: &v1::JobGraph) -> Vec<String> {
         }
     }
     problems
+}
+
+/// What is wrong with an artifact that was uploaded.
+fn upload_problem(
+    graph: &v1::JobGraph,
+    artifact: &v1::Artifact,
+    uploaded: &v1::UploadedContent,
+) -> Option<String> {
+    let name = &artifact.name;
+    // The number of a piece makes it the name of an object.
+    let read = Name::new(format!("{}.0", uploaded.object)).ok();
+    let read = read.as_ref().and_then(BlobName::read);
+    let is_of_job = read
+        .is_some_and(|read| read.origin == Origin::Upload && read.owner.as_str() == graph.job_id);
+    if !is_of_job {
+        return Some(format!("artifact `{name}` was not uploaded for this job"));
+    }
+    if artifact.sha256.len() != 32 || uploaded.pieces == 0 || !artifact.content.is_empty() {
+        return Some(format!("artifact `{name}` is not what an upload leaves"));
+    }
+    None
+}
+
+/// Files that whoever submits has yet to upload.
+pub fn not_uploaded(graph: &v1::JobGraph) -> Option<&str> {
+    let mut local = graph
+        .artifacts
+        .iter()
+        .filter(|it| !it.local_path.is_empty());
+    local.next().map(|artifact| artifact.name.as_str())
 }
 
 /// A file name that leads nowhere else.
@@ -216,8 +315,8 @@ mod tests {
         v1::Artifact {
             name: name.to_owned(),
             sha256: Sha256::digest(content).to_vec().into(),
-            executable: false,
             content: content.into(),
+            ..v1::Artifact::default()
         }
     }
 
@@ -246,15 +345,46 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("m"), "content").expect("written");
         let spec = [ArtifactSpec::new("model", "m").executable()];
-        let read_here = read(&spec, Some(directory.path())).expect("it is there");
+        let read_here = read(&spec, Some(directory.path()), None).expect("it is there");
         assert!(read_here[0].executable && read_here[0].content == "content");
         let message = |spec: &str, directory| {
-            let problems = read(&[ArtifactSpec::new("model", spec)], directory);
+            let problems = read(&[ArtifactSpec::new("model", spec)], directory, None);
             problems.expect_err("refused")[0].message.clone()
         };
         assert!(message("m", None).contains("submit it with `tanist run`"));
         assert!(message("http://host/m", None).contains("is an address"));
         assert!(message("none", Some(directory.path())).contains("can't be read"));
         assert!(message(".", Some(directory.path())).contains("is no file"));
+    }
+
+    #[test]
+    fn a_large_file_is_left_to_be_uploaded_and_where_to_changes_no_digest() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("m"), "content").expect("written");
+        let spec = [ArtifactSpec::new("model", "m")];
+        let read = |above| read(&spec, Some(directory.path()), Some(above)).expect("there");
+        assert_eq!(read(7)[0].content, "content");
+        let large = read(6).remove(0);
+        assert!(large.content.is_empty() && large.local_path.ends_with("/m"));
+        assert_eq!(large.sha256[..], Sha256::digest("content")[..]);
+        let mut graph = v1::JobGraph {
+            job_id: "0a".to_owned(),
+            artifacts: vec![large],
+            ..v1::JobGraph::default()
+        };
+        assert_eq!(not_uploaded(&graph), Some("model"));
+        let before = digest(&graph);
+        let object = |owner: &str| format!("{owner}-upload-0123456789ab-0123456789abcdef");
+        graph.artifacts[0].local_path.clear();
+        graph.artifacts[0].uploaded = Some(v1::UploadedContent {
+            object: object("0a"),
+            pieces: 1,
+            size: 7,
+        });
+        assert_eq!((digest(&graph), problems(&graph)), (before, Vec::new()));
+        assert_eq!(uploaded_size(&graph), 7);
+        let uploaded = graph.artifacts[0].uploaded.as_mut().expect("set");
+        uploaded.object = object("0b");
+        assert!(problems(&graph)[0].contains("not uploaded for this job"));
     }
 }

@@ -422,7 +422,11 @@ impl StreamGraph {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };
         let mut graph = chaining::to_job_graph(&resolved, chaining, options.job_id);
-        graph.artifacts = artifact::read(&self.artifacts, options.artifact_dir.as_deref())?;
+        graph.artifacts = artifact::read(
+            &self.artifacts,
+            options.artifact_dir.as_deref(),
+            options.upload_above,
+        )?;
         // What leaves here passes the same check as what arrives from strangers (limits on totals live there).
         super::job_graph::validate_job_graph(&graph).map_err(|invalid| {
             let problem = |message| super::Problem::of_job(None, message);

@@ -11,6 +11,7 @@ use super::deployment::{execution_id, task_deployment};
 use super::event::{Connection, Effect, Milestone, Needs};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
+use super::settle::NEVER_SERVED_MS;
 
 impl JobMasterCore {
     pub(super) fn write(&mut self) {
@@ -22,6 +23,10 @@ impl JobMasterCore {
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
         if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
             milestones.push(Milestone::CancelDecided);
+        }
+        let is_to_stop = self.record.wanted() == pb::WantedStatus::Stopped;
+        if is_to_stop && self.written.wanted() != pb::WantedStatus::Stopped {
+            milestones.push(Milestone::StopDecided);
         }
         let mut regions = self.record.regions.iter().zip(&self.written.regions);
         if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
@@ -40,7 +45,7 @@ impl JobMasterCore {
         let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
         self.effects.push(Effect::Persist {
             number,
-            state: Box::new(state.clone()),
+            state: state.clone(),
             milestones,
         });
         self.writing = Some(Write {
@@ -95,17 +100,28 @@ impl JobMasterCore {
         let is_over = self.written.wanted() == pb::WantedStatus::Canceled
             || !self.written.fatal_cause.is_empty();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
-        for task in 0..self.execution.tasks.len() {
+        let regions = self.execution.regions.iter().zip(&self.written.regions);
+        let unwanted: Vec<usize> = regions
+            .filter(|(region, durable)| {
+                // A region's executions have one generation.
+                let first = region
+                    .tasks
+                    .first()
+                    .map(|task| &self.execution.tasks[*task]);
+                let generation = first.map(|task| task.execution.generation.get());
+                is_over || generation.is_some_and(|generation| durable.generation > generation)
+            })
+            .flat_map(|(region, _)| region.tasks.iter().copied())
+            .collect();
+        for task in unwanted {
             let at = &self.execution.tasks[task];
-            let durable = self.written.regions[at.region].generation;
+            if !at.execution.is_deployed() {
+                continue;
+            }
             let generation = at.execution.generation.get();
             let Some(place) = at.execution.place.clone() else {
                 continue;
             };
-            let is_unwanted = is_over || durable > generation;
-            if !at.execution.is_deployed() || !is_unwanted {
-                continue;
-            }
             let can_be_told = self.task_managers.contains_key(&place.task_manager);
             if !can_be_told || at.execution.cancellation != Cancellation::NotAsked {
                 continue;
@@ -179,8 +195,7 @@ impl JobMasterCore {
 
     /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        let needed = self.execution.profiles_needed();
-        if !self.pool.has_surplus(&needed)
+        if !self.pool.has_surplus(&self.profiles_needed)
             || self.is_stopping()
             || self.is_reconciling()
             || !self.is_durable
@@ -200,7 +215,7 @@ impl JobMasterCore {
         let idle = self
             .pool
             .note_idle(&used, now_ms, self.options.slot_idle_timeout_ms);
-        let idle = self.pool.surplus(idle, &needed);
+        let idle = self.pool.surplus(idle, &self.profiles_needed);
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         for allocation in idle {
             if let Some(slot) = self.pool.remove(&allocation) {
@@ -234,7 +249,7 @@ impl JobMasterCore {
             slots.retain(|_, number| *number > 0);
             slots
         } else {
-            self.execution.profiles_needed()
+            self.profiles_needed.clone()
         };
         let held = self.adopted_slots();
         let needs = Needs { slots, held };
@@ -265,6 +280,9 @@ impl JobMasterCore {
             match region.phase {
                 RegionPhase::Waiting { since_ms } if !is_reconciling => {
                     deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
+                    if self.unfulfillable.is_some() {
+                        deadlines.push(since_ms.saturating_add(NEVER_SERVED_MS));
+                    }
                 }
                 RegionPhase::Stopping { restart_at_ms } => deadlines.extend(restart_at_ms),
                 RegionPhase::AwaitingInput
@@ -274,7 +292,9 @@ impl JobMasterCore {
                 | RegionPhase::Deployed => {}
             }
         }
-        for task in &self.execution.tasks {
+        let is_any_due = self.execution.count(ExecutionState::Canceling) > 0
+            || self.execution.count(ExecutionState::Reconciling) > 0;
+        for task in self.execution.tasks.iter().filter(|_| is_any_due) {
             let execution = &task.execution;
             if execution.state == ExecutionState::Canceling {
                 let since_ms = execution.canceling_since_ms;
@@ -299,10 +319,7 @@ impl JobMasterCore {
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
-        if self.pool.has_surplus(&self.execution.profiles_needed())
-            && !self.is_stopping()
-            && !is_reconciling
-        {
+        if self.pool.has_surplus(&self.profiles_needed) && !self.is_stopping() && !is_reconciling {
             let idle = self.pool.idle_since_ms();
             deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
         }

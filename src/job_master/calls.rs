@@ -168,7 +168,8 @@ impl Calls {
                     let allocations = held
                         .map(|(.., allocations)| allocations)
                         .unwrap_or_default();
-                    self.heartbeat(io, connection, location, &allocations, core.turn());
+                    let asked = (core.turn(), core.tells_to_stop());
+                    self.heartbeat(io, connection, location, &allocations, asked);
                 }
             }
             Effect::Disconnect {
@@ -187,6 +188,7 @@ impl Calls {
             Effect::Declare(_)
             | Effect::AnswerOffer { .. }
             | Effect::AnswerCancels(_)
+            | Effect::AnswerStops(_)
             | Effect::End(_) => {}
         }
     }
@@ -215,6 +217,7 @@ impl Calls {
             graph: self.held.is_none().then(|| (*self.graph).clone()),
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
+            stopping: core.tells_to_stop(),
         };
         let own_epoch = self.sender.epoch;
         io.spawn(async move {
@@ -270,7 +273,7 @@ impl Calls {
         connection: Connection,
         location: &pb::TaskManagerLocation,
         allocations: &[AllocationId],
-        asked_in: u64,
+        (asked_in, stopping): (u64, bool),
     ) {
         let peer = self.connector.task_executor(&location.rpc_address);
         let ask_timeout = self.ask_timeout;
@@ -279,6 +282,7 @@ impl Calls {
             job: Some(self.job.clone()),
             allocation_ids: allocations.iter().map(AllocationId::to_string).collect(),
             full_report: true,
+            stopping,
         };
         io.spawn(async move {
             let answer = bounded(ask_timeout, peer.heartbeat_from_job_master(request)).await;
@@ -426,7 +430,7 @@ pub(super) async fn bounded<T>(
 async fn persist(
     store: Arc<dyn JobStateStore>,
     number: u64,
-    state: Box<pb::JobState>,
+    state: Arc<pb::JobState>,
     milestones: Vec<Milestone>,
 ) -> Done {
     if milestones.contains(&Milestone::CancelDecided) {
@@ -437,6 +441,7 @@ async fn persist(
             for milestone in milestones {
                 match milestone {
                     Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
+                    Milestone::StopDecided => failpoint("job.stop-persisted").await,
                     Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
                     Milestone::AllFinished => failpoint("job.all-finished-persisted").await,
                 }

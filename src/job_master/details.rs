@@ -110,6 +110,8 @@ impl JobMasterCore {
             as_of: None,
             quarantined: None,
             hindrances: self.hindrances(),
+            state_counts: Vec::new(),
+            undescribed: String::new(),
         }
     }
 
@@ -187,6 +189,7 @@ fn result(
         submission_token: state.submission_token.clone(),
         graph_digest: state.graph_digest.clone(),
         details: Some(details),
+        description: None,
     }
 }
 
@@ -247,5 +250,6 @@ fn edge_details(edge: &pb::JobEdge) -> pb::JobEdgeDetails {
         source: edge.source.clone(),
         target: edge.target.clone(),
         partitioning: partitioning.to_owned(),
+        blocking: edge.exchange() == pb::Exchange::Blocking,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
@@ -130,6 +131,8 @@ pub enum Event {
     Unfulfillable(Option<Unfulfillable>),
     /// Somebody wants the job canceled.
     CancelRequested,
+    /// Somebody wants the job stopped: its sources end, and it finishes.
+    StopRequested,
     /// The write with this number is durable.
     Persisted(u64),
     /// The write with this number was refused for good, though the term goes on.
@@ -181,16 +184,18 @@ pub enum Refusal {
 pub enum Milestone {
     /// The job is canceled.
     CancelDecided,
+    /// The job is stopped.
+    StopDecided,
     /// A generation has its placement.
     GenerationPlaced,
     /// All executions have finished.
     AllFinished,
 }
 
-/// The answer to whoever wanted the job canceled.
+/// The answer to whoever wanted the job canceled, or stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelAnswer {
-    /// It is durable that the job is canceled.
+    /// It is durable that this is so.
     Decided,
     /// The job ends otherwise.
     TooLate(String),
@@ -215,7 +220,7 @@ pub enum Effect {
         /// Names the write in its answer.
         number: u64,
         /// The record.
-        state: Box<pb::JobState>,
+        state: Arc<pb::JobState>,
         /// What it decides.
         milestones: Vec<Milestone>,
     },
@@ -273,6 +278,8 @@ pub enum Effect {
     },
     /// The answer to all who wanted the job canceled so far.
     AnswerCancels(CancelAnswer),
+    /// The answer to all who wanted the job stopped so far.
+    AnswerStops(CancelAnswer),
     /// The job has ended; nothing is written any more.
     End(Box<pb::JobResult>),
 }

@@ -30,7 +30,9 @@ pub(super) async fn serve_failed(
                 return;
             }
             Some(Message::Gone(..)) => {}
-            Some(Message::Cancel(reply)) => drop(reply.send(Err(over()))),
+            Some(Message::Cancel(reply) | Message::StopJob(reply)) => {
+                drop(reply.send(Err(over())));
+            }
             Some(Message::Register(_, reply)) => drop(reply.send(Err(over()))),
             Some(Message::Offer(_, reply)) => drop(reply.send(Err(over()))),
             Some(Message::Update(_, reply)) => drop(reply.send(Err(over()))),

@@ -31,6 +31,7 @@ pub(super) enum Message {
     Disconnect(pb::DisconnectTaskManagerRequest, Reply<pb::Ack>),
     Gone(ResourceId, String),
     Cancel(Reply<()>),
+    StopJob(Reply<()>),
     Describe(Reply<pb::JobDetails>),
     ResultWritten(Reply<()>),
 }
@@ -52,6 +53,12 @@ impl JobMasterHandle {
     /// otherwise.
     pub async fn cancel(&self) -> GatewayResult<()> {
         self.ask(Message::Cancel).await
+    }
+
+    /// Has the job's sources end, so that it finishes. Answered once that is durable; [`GatewayError::Conflict`] if it ends
+    /// otherwise.
+    pub async fn stop_job(&self) -> GatewayResult<()> {
+        self.ask(Message::StopJob).await
     }
 
     /// The job as it is right now.

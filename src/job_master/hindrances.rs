@@ -49,6 +49,7 @@ impl JobMasterCore {
             self.restarting(),
             self.without_slots(),
             self.committing(),
+            self.winding_up(),
         ];
         found.into_iter().flatten().collect()
     }
@@ -134,7 +135,7 @@ impl JobMasterCore {
 
     /// Says which slots are missing.
     pub(super) fn lacking(&self) -> String {
-        let (needed, all) = (self.execution.slots_needed().len(), self.missing_slots());
+        let (needed, all) = (self.execution.slots_needed(), self.missing_slots());
         let missing = all.values().sum::<u32>();
         let of_profile = all.iter().filter(|(profile, _)| !profile.is_unknown());
         let named: Vec<String> = of_profile
@@ -165,7 +166,7 @@ impl JobMasterCore {
             })
             .collect();
         let since_ms = waiting.iter().map(|(since_ms, _)| *since_ms).min()?;
-        let needed = self.execution.slots_needed().len();
+        let needed = self.execution.slots_needed();
         let missing = self.missing_slots().values().sum::<u32>() as usize;
         let text = match &self.unfulfillable {
             _ if missing == 0 => {

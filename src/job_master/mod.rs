@@ -63,7 +63,12 @@ mod settle;
 mod simulation;
 pub mod slot_pool;
 #[cfg(test)]
+mod slot_pool_model_tests;
+#[cfg(test)]
 mod slot_pool_tests;
+mod stopped;
+#[cfg(test)]
+mod stopped_tests;
 #[cfg(test)]
 mod testing;
 mod watch;

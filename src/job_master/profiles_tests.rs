@@ -124,6 +124,7 @@ fn what_nobody_could_ever_give_fails_at_once_and_names_the_largest() {
         largest: cores(1),
     };
     job.hear(Event::Unfulfillable(Some(verdict(cores(7)))));
+    job.pass(1_000);
     assert_eq!(job.core.details().failures, [], "that is none of its slots");
     job.hear(Event::Unfulfillable(Some(verdict(cores(2)))));
     let details = job.core.details();

@@ -92,6 +92,10 @@ impl JobMasterActor {
                 self.cancels.push(reply);
                 self.note(Event::CancelRequested);
             }
+            Message::StopJob(reply) => {
+                self.stops.push(reply);
+                self.note(Event::StopRequested);
+            }
             Message::Describe(reply) => {
                 let _ = reply.send(Ok(self.core.details()));
             }

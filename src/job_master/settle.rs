@@ -4,6 +4,7 @@
 //! Decisions (restart, give up, cancel, place, record an end) go into `record`; acts follow from `written`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rand::Rng as _;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
@@ -20,6 +21,8 @@ use crate::gateway::Unfulfillable;
 
 /// The record keeps so many failures.
 const KEPT_FAILURES: usize = 16;
+/// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
+pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 /// The first delay after a failed commit of the sinks.
 const COMMIT_RETRY_MS: u64 = 100;
 
@@ -32,6 +35,7 @@ impl JobMasterCore {
             self.judge(now_ms);
         }
         self.decide_cancel();
+        self.decide_stop();
         if self.result.is_some() {
             return;
         }
@@ -44,8 +48,10 @@ impl JobMasterCore {
             self.write();
             self.deploy(now_ms);
             self.cancel_tasks(now_ms);
+            self.tell_stop();
             self.release_outputs();
             self.acknowledge();
+            self.profiles_needed = self.execution.profiles_needed();
             self.free_idle_slots(now_ms);
             self.declare();
         }
@@ -93,7 +99,8 @@ impl JobMasterCore {
             return;
         };
         let random = self.random.random::<f64>();
-        let counters = self.record.restarts.get_or_insert_default();
+        let record = Arc::make_mut(&mut self.record);
+        let counters = record.restarts.get_or_insert_default();
         let verdict = self.backoff.judge(counters, now_ms, random);
         self.revision += 1;
         for failure in &failures {
@@ -118,7 +125,7 @@ impl JobMasterCore {
                 } else {
                     format!("{}: ", first.task)
                 };
-                self.record.fatal_cause =
+                Arc::make_mut(&mut self.record).fatal_cause =
                     format!("{of_task}{} (not restarted: {reason})", first.cause);
             }
         }
@@ -126,15 +133,16 @@ impl JobMasterCore {
 
     /// Adds a failure to the record, in which the last ones are kept.
     pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
-        self.record.failures.push(pb::FailureRecord {
+        let record = Arc::make_mut(&mut self.record);
+        record.failures.push(pb::FailureRecord {
             at_ms: now_ms,
             cause: failure.cause,
             task: failure.task,
             host: failure.host,
             resource_id: failure.resource_id,
         });
-        let surplus = self.record.failures.len().saturating_sub(KEPT_FAILURES);
-        self.record.failures.drain(..surplus);
+        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
+        record.failures.drain(..surplus);
     }
 
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
@@ -143,7 +151,9 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.task_cancellation_timeout_ms;
         let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        for (task, at) in self.execution.tasks.iter().enumerate() {
+        let is_any_canceling = self.execution.count(ExecutionState::Canceling) > 0;
+        let tasks = self.execution.tasks.iter().enumerate();
+        for (task, at) in tasks.filter(|_| is_any_canceling) {
             let execution = &at.execution;
             if execution.state == ExecutionState::Canceling
                 && overdue(execution.canceling_since_ms, timeout_ms)
@@ -193,7 +203,9 @@ impl JobMasterCore {
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
                 );
                 without_slots.push((region, cause));
-            } else if let Some(verdict) = self.never_served(region) {
+            } else if overdue(since_ms, NEVER_SERVED_MS)
+                && let Some(verdict) = self.never_served(region)
+            {
                 without_slots.push((
                     region,
                     format!("{verdict}; start a larger one or ask for less"),
@@ -216,11 +228,8 @@ impl JobMasterCore {
     /// Why a region that waits will never get its slots, if that is known.
     fn never_served(&self, region: usize) -> Option<&Unfulfillable> {
         let verdict = self.unfulfillable.as_ref()?;
-        let mut tasks = self.execution.regions[region].tasks.iter();
-        let is_meant = tasks.any(|task| {
-            let key = self.execution.slot_key(*task);
-            *self.execution.profile_of(key) == verdict.profile
-        });
+        let mut slots = self.execution.regions[region].slots.iter();
+        let is_meant = slots.any(|key| *self.execution.profile_of(*key) == verdict.profile);
         let waits = self.is_consumable(region) && self.assignment(region).is_none();
         (is_meant && waits).then_some(verdict)
     }
@@ -245,7 +254,7 @@ impl JobMasterCore {
             CancelAnswer::Refused(reason.clone())
         } else {
             if self.record.wanted() != pb::WantedStatus::Canceled {
-                self.record.set_wanted(pb::WantedStatus::Canceled);
+                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
                 self.revision += 1;
             }
             return;
@@ -327,10 +336,20 @@ impl JobMasterCore {
                 self.prefer_inputs(region);
                 self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
             }
-            let tasks = self.execution.regions[region].tasks.clone();
-            for task in &tasks {
+            let is_any_created = self.execution.count(ExecutionState::Created) > 0;
+            let tasks = if is_any_created {
+                self.execution.regions[region].tasks.clone()
+            } else {
+                Vec::new()
+            };
+            for task in tasks {
                 self.execution
-                    .advance(*task, ExecutionState::Scheduled, now_ms);
+                    .advance(task, ExecutionState::Scheduled, now_ms);
+            }
+            let wanted = &self.execution.regions[region].slots;
+            // Slots come one by one, and each is an event: nothing is looked for that can't be there.
+            if self.pool.len() < wanted.len() {
+                continue;
             }
             if let Some(assigned) = self.assignment(region) {
                 self.place(region, &assigned, now_ms);
@@ -339,15 +358,11 @@ impl JobMasterCore {
     }
 
     /// Slots for all tasks of a region, if there are enough.
-    pub(super) fn assignment(&self, region: usize) -> Option<BTreeMap<SlotKey, AllocationId>> {
-        let tasks = self.execution.regions[region].tasks.iter();
-        let keys = tasks.map(|task| self.execution.slot_key(*task));
-        let wanted = keys.map(|key| (key, self.execution.profile_of(key)));
-        self.pool.assign(
-            &wanted.collect(),
-            &self.taken_slots(),
-            &self.blocked_slots(),
-        )
+    fn assignment(&self, region: usize) -> Option<BTreeMap<SlotKey, AllocationId>> {
+        let wanted = &self.execution.regions[region].slots;
+        let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
+        let profiles = &self.execution.profiles;
+        self.pool.assign(wanted, profiles, &taken, &blocked)
     }
 
     fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {
@@ -381,7 +396,7 @@ impl JobMasterCore {
             execution.place = Some(place);
         }
         let epoch = self.epoch.get();
-        self.record.regions[region] = pb::RegionState {
+        Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
             generation,
             epoch,
             placements,
@@ -429,11 +444,7 @@ impl JobMasterCore {
         }
         let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
-        let all_have_ended = self
-            .execution
-            .tasks
-            .iter()
-            .all(|task| task.execution.is_ended());
+        let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
         if self.is_durable && is_canceled {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
@@ -479,10 +490,14 @@ impl JobMasterCore {
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
         self.decide_cancel();
+        self.decide_stop();
     }
 
     /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
     fn record_ends(&mut self) {
+        if self.execution.count_ended() == 0 {
+            return;
+        }
         let is_stopping = self.is_stopping();
         for task in 0..self.execution.tasks.len() {
             let at = &self.execution.tasks[task];
@@ -502,13 +517,13 @@ impl JobMasterCore {
                 committables: execution.committables.clone(),
                 ended_at_ms: execution.ended_at_ms,
             };
-            self.record.terminal.push(end);
+            Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
         }
     }
 }
 
-fn status_name(status: pb::JobStatus) -> &'static str {
+pub(super) fn status_name(status: pb::JobStatus) -> &'static str {
     status.as_str_name().trim_start_matches("JOB_STATUS_")
 }

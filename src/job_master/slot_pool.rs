@@ -56,7 +56,13 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
     slots: BTreeMap<AllocationId, PoolSlot>,
+    // The same by TaskManager and number there. No map of a TaskManager is empty.
+    by_place: BTreeMap<ResourceId, BTreeMap<u32, AllocationId>>,
+    // How many there are of each profile; none is zero.
+    by_profile: BTreeMap<ResourceProfile, u32>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
+    // Whether any is noted to idle.
+    is_any_idle: bool,
     // In the order in which they were let go.
     let_go: VecDeque<(ResourceId, AllocationId)>,
 }
@@ -85,14 +91,14 @@ impl SlotPool {
         if self.let_go.iter().any(is_it) {
             return OfferAnswer::Rejected;
         }
-        let before = self
-            .slots
-            .iter()
-            .find(|(_, slot)| slot.task_manager == *task_manager && slot.index == index)
-            .map(|(allocation, _)| *allocation);
+        let there = self.by_place.get(task_manager);
+        let before = there.and_then(|there| there.get(&index)).copied();
         if let Some(before) = before {
             self.remove(&before);
         }
+        let there = self.by_place.entry(task_manager.clone()).or_default();
+        there.insert(index, allocation);
+        *self.by_profile.entry(profile.clone()).or_default() += 1;
         let task_manager = task_manager.clone();
         let slot = PoolSlot {
             task_manager,
@@ -108,6 +114,13 @@ impl SlotPool {
     /// Lets a slot go: it is not taken again, until its TaskManager registers anew.
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
+        self.count_no_more(&slot.profile);
+        if let Some(there) = self.by_place.get_mut(&slot.task_manager) {
+            there.remove(&slot.index);
+            if there.is_empty() {
+                self.by_place.remove(&slot.task_manager);
+            }
+        }
         self.let_go
             .push_back((slot.task_manager.clone(), *allocation));
         if self.let_go.len() > REMEMBERED {
@@ -124,8 +137,25 @@ impl SlotPool {
     /// Lets all slots of a TaskManager go, with its registration.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.forgive(task_manager);
-        self.slots
-            .retain(|_, slot| slot.task_manager != *task_manager);
+        for allocation in self
+            .by_place
+            .remove(task_manager)
+            .unwrap_or_default()
+            .values()
+        {
+            if let Some(slot) = self.slots.remove(allocation) {
+                self.count_no_more(&slot.profile);
+            }
+        }
+    }
+
+    fn count_no_more(&mut self, profile: &ResourceProfile) {
+        if let Some(number) = self.by_profile.get_mut(profile) {
+            *number -= 1;
+            if *number == 0 {
+                self.by_profile.remove(profile);
+            }
+        }
     }
 
     /// The slot with this allocation.
@@ -145,11 +175,11 @@ impl SlotPool {
 
     /// All slots of a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
-        let is_there = |slot: &PoolSlot| slot.task_manager == *task_manager;
-        self.slots
-            .iter()
-            .filter(|(_, slot)| is_there(slot))
-            .map(|(id, _)| *id)
+        let there = self.by_place.get(task_manager);
+        there
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .copied()
             .collect()
     }
 
@@ -158,49 +188,49 @@ impl SlotPool {
         self.former.insert(key, (task_manager, allocation));
     }
 
-    /// A slot for each wanted key, of the profile that it has to have, or `None` if there are not enough. A key that is in `taken` has its slot; no other
-    /// one of those slots is given away, and none of `blocked`. Preferred are the former slot, then the former
-    /// TaskManager, then the TaskManager with the fewest taken slots.
+    /// A slot for each wanted key, of the profile that its group has, or `None` if there are not enough. A key that is in
+    /// `taken` has its slot; no other one of those slots is given away, and none of `blocked`. Preferred are the former slot,
+    /// then the former TaskManager, then the TaskManager with the fewest taken slots.
     pub fn assign(
         &self,
-        wanted: &BTreeMap<SlotKey, &ResourceProfile>,
+        wanted: &[SlotKey],
+        profiles: &[ResourceProfile],
         taken: &BTreeMap<SlotKey, AllocationId>,
         blocked: &BTreeSet<AllocationId>,
     ) -> Option<BTreeMap<SlotKey, AllocationId>> {
         let mut assigned = BTreeMap::new();
         let mut used: BTreeSet<AllocationId> = taken.values().copied().collect();
         let mut open = Vec::new();
-        for (key, profile) in wanted {
+        for key in wanted {
             match taken.get(key) {
                 Some(allocation) if blocked.contains(allocation) => return None,
                 Some(allocation) => {
                     assigned.insert(*key, *allocation);
                 }
-                None => open.push((*key, *profile)),
+                None => open.push(*key),
             }
         }
-        let is_free =
-            |id: &AllocationId, wanted: &ResourceProfile, used: &BTreeSet<AllocationId>| {
-                let slot = self.slots.get(id);
-                let serves = slot.is_some_and(|slot| slot.profile.is_matching(wanted));
-                serves && !used.contains(id) && !blocked.contains(id)
-            };
-        open.retain(|(key, profile)| match self.former.get(key) {
-            Some((_, allocation)) if is_free(allocation, profile, &used) => {
+        let is_free = |id: &AllocationId, key: &SlotKey, used: &BTreeSet<AllocationId>| {
+            let slot = self.slots.get(id);
+            let serves = slot.is_some_and(|slot| slot.profile.is_matching(&profiles[key.group]));
+            serves && !used.contains(id) && !blocked.contains(id)
+        };
+        open.retain(|key| match self.former.get(key) {
+            Some((_, allocation)) if is_free(allocation, key, &used) => {
                 used.insert(*allocation);
                 assigned.insert(*key, *allocation);
                 false
             }
             Some(_) | None => true,
         });
-        open.retain(|(key, profile)| {
+        open.retain(|key| {
             let Some((task_manager, _)) = self.former.get(key) else {
                 return true;
             };
             let near = self
                 .slots_of(task_manager)
                 .into_iter()
-                .find(|id| is_free(id, profile, &used));
+                .find(|id| is_free(id, key, &used));
             let Some(allocation) = near else {
                 return true;
             };
@@ -208,33 +238,63 @@ impl SlotPool {
             assigned.insert(*key, allocation);
             false
         });
-        for (key, profile) in open {
-            let mut load: BTreeMap<&ResourceId, usize> = BTreeMap::new();
-            for allocation in &used {
-                if let Some(slot) = self.slots.get(allocation) {
-                    *load.entry(&slot.task_manager).or_default() += 1;
-                }
-            }
-            let (allocation, _) = self
-                .slots
-                .iter()
-                .filter(|(id, _)| is_free(id, profile, &used))
-                .min_by_key(|(_, slot)| {
-                    let taken = load.get(&slot.task_manager).copied().unwrap_or_default();
-                    (taken, &slot.task_manager, slot.index)
-                })?;
-            let allocation = *allocation;
-            used.insert(allocation);
-            assigned.insert(key, allocation);
+        let mut by_profile: BTreeMap<&ResourceProfile, Vec<SlotKey>> = BTreeMap::new();
+        for key in open {
+            by_profile
+                .entry(&profiles[key.group])
+                .or_default()
+                .push(key);
+        }
+        for (profile, open) in by_profile {
+            self.spread(open, profile, &mut used, blocked, &mut assigned)?;
         }
         Some(assigned)
     }
 
+    /// Gives each key the lowest free slot that serves it, of the TaskManager with the fewest used ones.
+    fn spread(
+        &self,
+        open: Vec<SlotKey>,
+        profile: &ResourceProfile,
+        used: &mut BTreeSet<AllocationId>,
+        blocked: &BTreeSet<AllocationId>,
+        assigned: &mut BTreeMap<SlotKey, AllocationId>,
+    ) -> Option<()> {
+        let serves = |id: &AllocationId| {
+            let slot = self.slots.get(id);
+            profile.is_unknown() || slot.is_some_and(|slot| slot.profile.is_matching(profile))
+        };
+        let mut free: BTreeMap<&ResourceId, VecDeque<AllocationId>> = BTreeMap::new();
+        let mut order: BTreeSet<(usize, &ResourceId)> = BTreeSet::new();
+        for (task_manager, there) in &self.by_place {
+            let load = there.values().filter(|id| used.contains(id)).count();
+            let left = there.values().copied();
+            let left: VecDeque<_> = left
+                .filter(|id| !used.contains(id) && !blocked.contains(id) && serves(id))
+                .collect();
+            if !left.is_empty() {
+                order.insert((load, task_manager));
+                free.insert(task_manager, left);
+            }
+        }
+        for key in open {
+            let (load, task_manager) = order.pop_first()?;
+            let left = free.get_mut(task_manager)?;
+            let allocation = left.pop_front()?;
+            if !left.is_empty() {
+                order.insert((load + 1, task_manager));
+            }
+            used.insert(allocation);
+            assigned.insert(key, allocation);
+        }
+        Some(())
+    }
+
     /// How many slots there are for a need.
     pub fn count_for(&self, wanted: &ResourceProfile) -> u32 {
-        let serving = self.slots.values();
-        let serving = serving.filter(|slot| slot.profile.is_matching(wanted));
-        u32::try_from(serving.count()).unwrap_or(u32::MAX)
+        let serving = self.by_profile.iter();
+        let serving = serving.filter(|(profile, _)| profile.is_matching(wanted));
+        serving.map(|(_, number)| *number).sum()
     }
 
     /// Of these slots those that are more than what is needed.
@@ -243,34 +303,39 @@ impl SlotPool {
         mut of: Vec<AllocationId>,
         needed: &BTreeMap<ResourceProfile, u32>,
     ) -> Vec<AllocationId> {
-        let mut more: BTreeMap<Option<&ResourceProfile>, u32> = BTreeMap::new();
-        // Without profiles all slots are alike.
-        let is_any = needed.keys().any(ResourceProfile::is_unknown);
-        let kind_of = |slot: &'_ PoolSlot| needed.get_key_value(&slot.profile).map(|(it, _)| it);
-        for slot in self.slots.values() {
-            let kind = if is_any { None } else { kind_of(slot) };
-            *more.entry(kind).or_default() += 1;
-        }
-        for (profile, number) in needed {
-            let kind = (!is_any).then_some(profile);
-            let there = more.entry(kind).or_default();
-            *there = there.saturating_sub(*number);
-        }
+        let mut more = self.more_than(needed);
         of.retain(|allocation| {
             let slot = self.slots.get(allocation);
-            let kind = slot.filter(|_| !is_any).and_then(kind_of);
-            let left = more.entry(kind).or_default();
-            let is_more = *left > 0;
-            *left = left.saturating_sub(1);
-            is_more
+            let left = slot.and_then(|slot| more.get_mut(kind_of(&slot.profile, needed)));
+            left.is_some_and(|left| {
+                let is_more = *left > 0;
+                *left = left.saturating_sub(1);
+                is_more
+            })
         });
         of
     }
 
     /// Whether there are more slots than what is needed.
     pub fn has_surplus(&self, needed: &BTreeMap<ResourceProfile, u32>) -> bool {
-        let all = self.slots.keys().copied().collect();
-        !self.surplus(all, needed).is_empty()
+        self.more_than(needed).values().any(|more| *more > 0)
+    }
+
+    /// How many slots there are beyond what is needed, of each kind.
+    fn more_than(
+        &self,
+        needed: &BTreeMap<ResourceProfile, u32>,
+    ) -> BTreeMap<&ResourceProfile, u32> {
+        let mut more: BTreeMap<&ResourceProfile, u32> = BTreeMap::new();
+        for (profile, number) in &self.by_profile {
+            *more.entry(kind_of(profile, needed)).or_default() += number;
+        }
+        for (profile, number) in needed {
+            if let Some(there) = more.get_mut(profile) {
+                *there = there.saturating_sub(*number);
+            }
+        }
+        more
     }
 
     /// Notes which slots nothing needs; gives those that have idled for `timeout_ms`.
@@ -281,6 +346,7 @@ impl SlotPool {
         timeout_ms: u64,
     ) -> Vec<AllocationId> {
         let mut overdue = Vec::new();
+        self.is_any_idle = true;
         for (allocation, slot) in &mut self.slots {
             if needed.contains(allocation) {
                 slot.idle_since_ms = None;
@@ -296,8 +362,10 @@ impl SlotPool {
 
     /// No slot is more than what is needed.
     pub fn forget_idle(&mut self) {
-        for slot in self.slots.values_mut() {
-            slot.idle_since_ms = None;
+        if std::mem::take(&mut self.is_any_idle) {
+            for slot in self.slots.values_mut() {
+                slot.idle_since_ms = None;
+            }
         }
     }
 
@@ -307,5 +375,17 @@ impl SlotPool {
             .values()
             .filter_map(|slot| slot.idle_since_ms)
             .min()
+    }
+}
+
+/// As what a slot counts: where nothing is stated all are alike.
+fn kind_of<'a>(
+    profile: &'a ResourceProfile,
+    needed: &BTreeMap<ResourceProfile, u32>,
+) -> &'a ResourceProfile {
+    if needed.contains_key(&ResourceProfile::Unknown) {
+        &ResourceProfile::Unknown
+    } else {
+        profile
     }
 }

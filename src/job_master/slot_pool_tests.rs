@@ -26,9 +26,9 @@ fn slot(number: u128) -> AllocationId {
     AllocationId::from_bits(number)
 }
 
-fn keys(count: u32) -> BTreeMap<SlotKey, &'static ResourceProfile> {
+fn keys(count: u32) -> Vec<SlotKey> {
     (0..count)
-        .map(|index| (SlotKey { group: 0, index }, &ANY))
+        .map(|index| SlotKey { group: 0, index })
         .collect()
 }
 
@@ -84,7 +84,7 @@ fn a_slot_that_nobody_asked_for_is_kept_and_given_back_when_it_idles_too_long() 
 fn an_idle_slot_serves_a_need_that_comes_later() {
     let mut pool = pool(&[("a", 1, 0)]);
     pool.note_idle(&BTreeSet::new(), 0, 500);
-    let assigned = pool.assign(&keys(1), &BTreeMap::new(), &BTreeSet::new());
+    let assigned = pool.assign(&keys(1), &[ANY, ANY], &BTreeMap::new(), &BTreeSet::new());
     assert_eq!(assigned.expect("enough").len(), 1);
 }
 
@@ -92,7 +92,7 @@ fn an_idle_slot_serves_a_need_that_comes_later() {
 fn slots_are_spread_evenly_over_the_task_managers() {
     let pool = pool(&[("a", 1, 0), ("a", 2, 1), ("b", 3, 0), ("b", 4, 1)]);
     let assigned = pool
-        .assign(&keys(2), &BTreeMap::new(), &BTreeSet::new())
+        .assign(&keys(2), &[ANY, ANY], &BTreeMap::new(), &BTreeSet::new())
         .expect("enough");
     let used: Vec<AllocationId> = assigned.into_values().collect();
     assert_eq!(used, [slot(1), slot(3)]);
@@ -104,7 +104,7 @@ fn a_key_goes_back_to_its_former_slot_or_else_to_its_former_task_manager() {
     pool.remember(SlotKey { group: 0, index: 0 }, tm("b"), slot(9));
     pool.remember(SlotKey { group: 0, index: 1 }, tm("b"), slot(2));
     let assigned = pool
-        .assign(&keys(2), &BTreeMap::new(), &BTreeSet::new())
+        .assign(&keys(2), &[ANY, ANY], &BTreeMap::new(), &BTreeSet::new())
         .expect("enough");
     let used: Vec<AllocationId> = assigned.into_values().collect();
     assert_eq!(used, [slot(3), slot(2)]);
@@ -115,9 +115,11 @@ fn what_is_taken_or_blocked_is_given_to_nobody_else() {
     let pool = pool(&[("a", 1, 0), ("a", 2, 1), ("a", 3, 2)]);
     let taken = BTreeMap::from([(SlotKey { group: 1, index: 0 }, slot(1))]);
     let blocked = BTreeSet::from([slot(2)]);
-    let assigned = pool.assign(&keys(1), &taken, &blocked).expect("enough");
+    let assigned = pool
+        .assign(&keys(1), &[ANY, ANY], &taken, &blocked)
+        .expect("enough");
     assert_eq!(assigned.into_values().collect::<Vec<_>>(), [slot(3)]);
-    assert_eq!(pool.assign(&keys(2), &taken, &blocked), None);
+    assert_eq!(pool.assign(&keys(2), &[ANY, ANY], &taken, &blocked), None);
 }
 
 #[test]
@@ -154,19 +156,17 @@ fn a_slot_serves_only_a_need_of_exactly_its_profile() {
         let index = u32::try_from(number).expect("small");
         pool.offer(&tm("a"), slot(number), index, cores(has), 0);
     }
-    let (small, large) = (cores(1), cores(2));
+    let profiles = [cores(1), cores(2)];
     let key = |group, index| SlotKey { group, index };
-    let mut wanted = BTreeMap::from([(key(0, 0), &small), (key(1, 0), &large)]);
+    let mut wanted = vec![key(0, 0), key(1, 0)];
     let (nothing, nobody) = (BTreeMap::new(), BTreeSet::new());
-    let assigned = pool.assign(&wanted, &nothing, &nobody).expect("enough");
-    assert_eq!(
-        assigned.into_values().collect::<Vec<_>>(),
-        [slot(2), slot(1)]
-    );
-    wanted.insert(key(0, 1), &small);
-    let assigned = pool.assign(&wanted, &nothing, &nobody);
+    let assigned = pool.assign(&wanted, &profiles, &nothing, &nobody);
+    let used: Vec<AllocationId> = assigned.expect("enough").into_values().collect();
+    assert_eq!(used, [slot(2), slot(1)]);
+    wanted.push(key(0, 1));
+    let assigned = pool.assign(&wanted, &profiles, &nothing, &nobody);
     assert_eq!(assigned, None, "the large one that is left is not cut");
-    assert_eq!((pool.count_for(&small), pool.count_for(&ANY)), (1, 3));
+    assert_eq!((pool.count_for(&cores(1)), pool.count_for(&ANY)), (1, 3));
 }
 
 #[test]

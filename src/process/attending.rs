@@ -29,7 +29,7 @@ pub(super) async fn attend_application(
     services: &TermServices,
     components: &TermComponents,
     resources: ResourceManagerHandle,
-    store: &JobStore,
+    store: &Arc<JobStore>,
     standing: Standing,
 ) {
     let Some(setup) = services.application.clone() else {
@@ -42,6 +42,7 @@ pub(super) async fn attend_application(
         resources,
         pipeline: components.pipeline.clone(),
         store: store.coordination_store().clone(),
+        jobs: store.clone(),
         ending: services.ending.clone(),
     };
     application::attend(term, standing).await;

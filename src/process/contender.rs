@@ -11,6 +11,7 @@ use tanist_ha::detector::Identity;
 use tanist_ha::election::{
     HostIdentity, LeaderElection, LeaderSession, Leadership, Member, ProcessId,
 };
+use tanist_ha::failpoint::{NEWER, is_armed};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::CoordinationStore;
@@ -23,6 +24,7 @@ use tracing::{info, warn};
 use super::application::{ApplicationSetup, Ending};
 use super::ha::HaServices;
 use super::peers::{self, PeersHandle, PeersSetup};
+use super::permissions::{self, LackingPermissions};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -34,10 +36,15 @@ use crate::gateway::blobs::ServedBlobs;
 use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::{ExitCode, version};
 
-/// The newest format of records that this version reads.
+/// The newest format of records that this version reads. A record type that gets a newer one raises it.
 const READS_FORMAT: u16 = 1;
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_secs(10);
+
+/// The newest format of records that this process reads.
+pub(super) fn reads_format() -> u16 {
+    READS_FORMAT + u16::from(is_armed(NEWER))
+}
 
 /// What a contender is to the cluster, and how it reaches others.
 #[derive(Debug, Clone)]
@@ -70,6 +77,7 @@ pub(super) struct Contender {
     records: watch::Sender<Option<Arc<dyn CoordinationStore>>>,
     cache: watch::Sender<CacheStatus>,
     peers: watch::Sender<Option<PeersHandle>>,
+    lacking_permissions: watch::Sender<LackingPermissions>,
 }
 
 impl Contender {
@@ -82,6 +90,7 @@ impl Contender {
             records: watch::Sender::new(None),
             cache: watch::Sender::default(),
             peers: watch::Sender::new(None),
+            lacking_permissions: watch::Sender::new(None),
         }
     }
 
@@ -113,6 +122,7 @@ impl Contender {
                 records: self.records.subscribe(),
                 cache: self.cache.subscribe(),
                 peers: self.peers.subscribe(),
+                lacking_permissions: self.lacking_permissions.subscribe(),
             }),
         }
     }
@@ -150,7 +160,7 @@ impl Contender {
             process: identity.process,
             incarnation: identity.incarnation,
             addresses: of.addresses.clone(),
-            reads_format: READS_FORMAT,
+            reads_format: reads_format(),
             version: version(),
             cache: None,
             host: identity.host,
@@ -162,6 +172,8 @@ impl Contender {
         // Ends with this set.
         let mut tasks = JoinSet::new();
         tasks.spawn(telling);
+        let lacking = self.lacking_permissions.clone();
+        tasks.spawn(permissions::follow(opened.store.clone(), lacking));
         if let Some(peers) = &peers {
             let (reports, status) = (peers.reports.clone(), self.cache.subscribe());
             tasks.spawn(standby::report(reports, status));

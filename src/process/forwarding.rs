@@ -45,6 +45,10 @@ impl DispatcherGateway for ForwardingDispatcher {
         self.leader.cancel_job(request).await
     }
 
+    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
+        self.leader.stop_job(request).await
+    }
+
     async fn list_jobs(&self, request: pb::ListJobsRequest) -> GatewayResult<pb::ListJobsResponse> {
         self.leader.list_jobs(request).await
     }

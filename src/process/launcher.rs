@@ -26,7 +26,7 @@ use crate::job_master::{
 
 /// What every JobMaster of a term gets.
 pub(super) struct LauncherServices {
-    pub options: JobMasterOptions,
+    pub options: Arc<JobMasterOptions>,
     pub sender: pb::Sender,
     pub rpc_address: String,
     pub store: Arc<JobStore>,
@@ -161,6 +161,10 @@ impl JobMasterControl for Started {
 
     async fn cancel(&self) -> GatewayResult<()> {
         self.0.cancel().await
+    }
+
+    async fn stop_job(&self) -> GatewayResult<()> {
+        self.0.stop_job().await
     }
 
     async fn describe(&self) -> GatewayResult<pb::JobDetails> {

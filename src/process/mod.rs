@@ -14,7 +14,9 @@ mod job_records;
 mod jobmanager;
 mod launcher;
 mod listen;
+mod newer;
 pub mod peers;
+mod permissions;
 mod recovering;
 mod settings;
 pub mod shutdown;
@@ -22,14 +24,17 @@ pub mod shutdown;
 pub mod simulation;
 mod sinks;
 mod standby;
+mod sweeping;
 mod taskmanager;
 mod term;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod uploads;
 pub mod view;
 mod worker;
+mod workers;
 mod working_dir;
 
 pub use application::ApplicationSetup;

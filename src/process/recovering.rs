@@ -22,9 +22,7 @@ use super::careful::{self, FormerTerm, JobRange, Plan, Suspicion, TermPhase};
 use super::history::{self, HistoryRecord, TermRecord};
 use super::peers::takeover::TakeoverRecord;
 use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
-use crate::dispatcher::{
-    Caution, DispatcherHandle, JobStore, JobStoreError, RecoveredJob, RecoveredJobs,
-};
+use crate::dispatcher::{Caution, DispatcherHandle, JobStore, RecoveredJob, RecoveredJobs};
 use crate::gateway::persistence::PersistError;
 
 /// For so long the process has to live on once JobMasters stand, before they are held for innocent.
@@ -111,6 +109,9 @@ pub(super) async fn finish_recovery(
     adoptions: &Adoptions,
     record: &TermRecord,
 ) -> Infallible {
+    if suspects.is_empty() {
+        adoptions.all_started();
+    }
     adoptions.stand().await;
     tokio::time::sleep(SETTLING).await;
     while !suspects.is_empty() {
@@ -132,6 +133,9 @@ pub(super) async fn finish_recovery(
         if dispatcher.start_suspects(group).await.is_err() {
             return std::future::pending().await;
         }
+        if suspects.is_empty() {
+            adoptions.all_started();
+        }
         adoptions.stand().await;
         tokio::time::sleep(SETTLING).await;
     }
@@ -141,21 +145,4 @@ pub(super) async fn finish_recovery(
     };
     record.note(stands).await;
     std::future::pending().await
-}
-
-/// Removes what former leaders left between the parts of a graph and the graph; tries as long as the term lasts.
-pub(super) async fn remove_orphaned_parts(store: Arc<JobStore>, session: LeaderSession) {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-    loop {
-        match store.remove_orphaned_parts().await {
-            Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
-                warn!(%error, "parts without a graph can't be looked for, this is tried again");
-            }
-            Ok(()) | Err(JobStoreError::NotWritten | JobStoreError::Unknown) => return,
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = session.over() => return,
-        }
-    }
 }

@@ -28,6 +28,11 @@ pub(super) fn max_graph_size(options: &ClusterOptions) -> usize {
     options.ha.max_graph_size.as_usize()
 }
 
+/// How much memory descriptions of ended jobs may take, in bytes.
+pub(super) fn description_cache(options: &ClusterOptions) -> usize {
+    options.jobmanager.description_cache.as_usize()
+}
+
 /// The largest graph within a message, in bytes.
 pub(super) fn inline_deployment_threshold(options: &ClusterOptions) -> usize {
     options.rpc.inline_deployment_threshold.as_usize()
@@ -60,6 +65,9 @@ pub(super) fn peers(options: &ClusterOptions, listener: std::net::TcpListener) -
 pub(super) fn dispatcher(options: &ClusterOptions) -> DispatcherOptions {
     DispatcherOptions {
         result_retention: options.jobmanager.result_expiration,
+        max_described: usize::try_from(options.jobmanager.max_described.get())
+            .unwrap_or(usize::MAX),
+        max_uploaded: options.jobmanager.max_artifacts.bytes(),
         ..DispatcherOptions::default()
     }
 }

@@ -174,6 +174,8 @@ impl RunningTask for EndlessTask {
         self.status.send_replace(TaskStatus::Canceled);
     }
 
+    fn stop(&self) {}
+
     fn metrics(&self) -> pb::TaskMetrics {
         pb::TaskMetrics::default()
     }

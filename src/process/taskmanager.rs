@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
+use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration, MemoryContradiction};
@@ -142,15 +143,23 @@ impl TaskManager {
     pub async fn run(self, stop: CancellationToken) -> ExitCode {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
+        let leaders = follow_store(self.options.clone(), process);
+        let connector: Arc<dyn Connector> =
+            Arc::new(TonicConnector::new(settings::rpc(&self.options)));
+        let host = self.host.fetching_from(Arc::new(LeadersUploads {
+            leaders: leaders.clone(),
+            connector: connector.clone(),
+            ask_timeout: self.options.rpc.ask_timeout,
+        }));
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description: self.description.clone(),
             highest_epoch: self.highest_epoch.clone(),
-            leaders: follow_store(self.options.clone(), process),
+            leaders,
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
-            connector: Arc::new(TonicConnector::new(settings::rpc(&self.options))),
+            connector,
             launcher: Arc::new(
-                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(self.host),
+                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(host),
             ),
             first_registration: first_registration(),
         });

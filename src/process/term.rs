@@ -33,6 +33,7 @@ use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
+use super::newer;
 use super::peers::{
     HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
     look_for_the_deposed, refusals,
@@ -41,15 +42,15 @@ use super::recovering;
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
+use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
+use super::workers;
 use crate::config::ClusterOptions;
 use crate::dispatcher::{Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
-use crate::resource_manager::workers::{
-    ResourceManagerDriver, WorkerRecord, WorkersServices, recorded_workers,
-};
+use crate::resource_manager::workers::{ResourceManagerDriver, WorkerRecord, recorded_workers};
 use crate::resource_manager::{ResourceManager, ResourceManagerServices, Term};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -138,14 +139,17 @@ async fn begin(
     phases.cache_proven_ms = Some(millis(started));
     let standing = application_standing(services, &proven.records)?;
     let recovery = Recovery::from(&proven);
+    let blobs = services.ha.blobs.as_ref();
     let records = RecordStore::new(
         services.ha.store.clone(),
-        services.ha.blobs.clone(),
+        blobs.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation()))),
         settings::inline_threshold(&services.options),
     )
     .with_max_split(settings::max_graph_size(&services.options));
     let decoded = records.decoded();
-    let store = Arc::new(JobStore::new(records, pipeline.clone(), session.epoch()));
+    let store = JobStore::new(records, pipeline.clone(), session.epoch());
+    let cache = settings::description_cache(&services.options);
+    let store = Arc::new(store.with_description_cache(cache));
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
@@ -182,6 +186,9 @@ async fn lead_on(
         record,
         workers,
     } = begun;
+    if newer::give_way_first(services, session, &store).await {
+        return Ok(());
+    }
     let suspects = recovering::suspects(&recovered);
     let jobs = recovered.jobs.len();
     failpoint("term.recovered").await;
@@ -247,15 +254,14 @@ async fn lead_on(
                 standing,
             );
             // Nobody waits for this, and nobody is held up by it.
-            let sweep = tokio::spawn(recovering::remove_orphaned_parts(
-                store.clone(),
-                session.clone(),
-            ));
+            let grace = services.options.ha.blob_orphan_grace;
+            let sweep = tokio::spawn(sweeping::sweep(store.clone(), session.clone(), grace));
             let ended = tokio::select! {
                 () = session.over() => Ok(()),
                 never = tell_adoption(&term.adoptions, session, started, &record) => match never {},
                 () = looking => Ok(()),
                 () = attending => Ok(()),
+                never = newer::give_way_when_possible(services, session, &store) => match never {},
                 never = recovering::finish_recovery(
                     suspects,
                     &term.components.dispatcher,
@@ -345,12 +351,7 @@ fn start_components(
     recorded: Vec<(ResourceId, WorkerRecord)>,
 ) -> StartedTerm {
     let options = &services.options;
-    let workers = services.driver.clone().map(|driver| WorkersServices {
-        options: settings::workers(options),
-        driver,
-        pipeline: store.pipeline().clone(),
-        recorded,
-    });
+    let workers = workers::services(services, store.pipeline(), recorded);
     let on_higher_epoch = on_higher_epoch(services);
     let resource_manager = ResourceManager::start(
         settings::resource_manager(options),
@@ -369,7 +370,7 @@ fn start_components(
     let resources = Arc::new(resource_manager.handle());
     let adoptions = Adoptions::default();
     let launcher = Arc::new(Launcher::new(LauncherServices {
-        options: settings::job_master(options),
+        options: Arc::new(settings::job_master(options)),
         sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),

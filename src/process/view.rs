@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
+use tanist_ha::blob::BlobStore;
 use tanist_ha::detector::service::PEER;
 use tanist_ha::detector::{Beat, Phase, Stance, TransferError};
 use tanist_ha::election::{Epoch, LeaderElection, Leadership, Member, ProcessId};
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use super::forwarding::ForwardingDispatcher;
 use super::history::{self, HistoryRecord};
 use super::peers::PeersHandle;
+use super::permissions::LackingPermissions;
 use crate::dispatcher::DispatcherHandle;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -195,9 +197,24 @@ pub(super) struct ViewInner {
     pub(super) records: watch::Receiver<Option<Arc<dyn CoordinationStore>>>,
     pub(super) cache: watch::Receiver<CacheStatus>,
     pub(super) peers: watch::Receiver<Option<PeersHandle>>,
+    pub(super) lacking_permissions: watch::Receiver<LackingPermissions>,
 }
 
+/// Why there is no place for uploads, and what to do.
+const NO_UPLOADS: &str = "this cluster takes no uploads, as it has no blob store that survives the loss of a host: set \
+     high-availability.storageDir, and high-availability.storage-shared if it is a shared directory";
+
 impl JobManagerView {
+    /// Where content goes that is uploaded for a submission. `Conflict`: nowhere, and what to configure.
+    pub fn uploads(&self) -> GatewayResult<BlobStore> {
+        let store = self.inner.blobs.store();
+        let store = store.filter(|store| store.survives_host());
+        let store = store.ok_or_else(|| GatewayError::Conflict(NO_UPLOADS.to_owned()))?;
+        let incarnation = self.leader().incarnation;
+        let unknown = || GatewayError::NotYet("the store has not been heard yet".to_owned());
+        Ok(store.of_cluster(&incarnation.ok_or_else(unknown)?))
+    }
+
     /// The Dispatcher of the leader: this process's own, or a client of another one's. Waits for a leader up to
     /// `patience`; `NotYet` if there is none by then.
     pub async fn dispatcher(
@@ -314,6 +331,11 @@ impl JobManagerView {
     /// Follows what is known of the leader.
     pub fn leaders(&self) -> watch::Receiver<LeaderView> {
         self.inner.leaders.clone()
+    }
+
+    /// What a leader must be allowed in the store and this process is not, as last found out.
+    pub fn lacking_permissions(&self) -> LackingPermissions {
+        self.inner.lacking_permissions.borrow().clone()
     }
 
     /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.

@@ -54,25 +54,12 @@ fn spec(slots: u32) -> WorkerResourceSpec {
     WorkerResourceSpec::new(cores(2 * slots), slots)
 }
 
-/// All slots of a TaskExecutor that has no dynamic ones.
-fn told(slots: &[(u32, Option<SlotHolder>)], version: SlotsVersion) -> SlotsReport {
-    let reported = slots.iter().map(|&(number, holder)| ReportedSlot {
-        number,
-        holder,
-        profile: ResourceProfile::Unknown,
-    });
-    SlotsReport {
-        slots: reported.collect(),
-        version,
-        are_all: true,
-    }
-}
-
 fn with_workers(free: &[u32]) -> SlotManager {
     let mut slots = SlotManager::new(1);
     for (number, &free) in free.iter().enumerate() {
         let report: Vec<_> = (0..free).map(|slot| (slot, None)).collect();
-        slots.put_worker(&worker(number), spec(free), told(&report, NONE));
+        let report = SlotsReport::of_default_slots(&report, NONE);
+        slots.put_worker(&worker(number), spec(free), report);
     }
     slots
 }
@@ -135,7 +122,7 @@ fn what_a_task_executor_reports_counts_for_the_job() {
         job: job(1),
         allocation: AllocationId::from_bits(9),
     };
-    let report = told(&[(0, Some(holder)), (1, None)], NONE);
+    let report = SlotsReport::of_default_slots(&[(0, Some(holder)), (1, None)], NONE);
     slots.put_worker(&worker(0), spec(2), report);
     slots.declare(needs(job(1), 2, 2));
     assert_eq!(chosen(&slots.match_slots()), [("tm-0".to_owned(), 1)]);
@@ -161,7 +148,11 @@ fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
         allocation: AllocationId::from_bits(bits),
     };
     let report = [(0, Some(holder(8))), (1, Some(holder(9)))];
-    slots.put_worker(&worker(1), spec(2), told(&report, NONE));
+    slots.put_worker(
+        &worker(1),
+        spec(2),
+        SlotsReport::of_default_slots(&report, NONE),
+    );
     assert!(slots.match_slots().is_empty());
     // What has reported once counts as it is reported.
     slots.remove_worker(&worker(1));
@@ -204,13 +195,17 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
         &allocated,
         NONE,
     );
-    slots.report(&worker(0), &told(&[(0, None), (1, None)], NONE), asked_at);
+    slots.report(
+        &worker(0),
+        &SlotsReport::of_default_slots(&[(0, None), (1, None)], NONE),
+        asked_at,
+    );
     assert_eq!(slots.slot_counts(&worker(0)), (2, 1));
     assert!(slots.match_slots().is_empty());
     // One that was asked for afterwards does.
     slots.report(
         &worker(0),
-        &told(&[(0, None), (1, None)], NONE),
+        &SlotsReport::of_default_slots(&[(0, None), (1, None)], NONE),
         slots.turn(),
     );
     assert_eq!(slots.slot_counts(&worker(0)), (2, 2));
@@ -219,7 +214,11 @@ fn a_report_from_before_an_allocation_does_not_undo_it() {
 #[test]
 fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
     let mut slots = SlotManager::new(1);
-    slots.put_worker(&worker(0), spec(1), told(&[(0, None)], SlotsVersion(1)));
+    slots.put_worker(
+        &worker(0),
+        spec(1),
+        SlotsReport::of_default_slots(&[(0, None)], SlotsVersion(1)),
+    );
     slots.declare(needs(job(1), 1, 1));
     let first = slots.match_slots().remove(0);
     let allocated = RequestOutcome::Allocated;
@@ -227,7 +226,11 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
     slots.answered(&first.worker, slot, holder, &allocated, SlotsVersion(2));
     // It is freed; that is told twice, as the first message seems lost, and the slot is given away anew.
     let freed = SlotsVersion(3);
-    slots.report(&worker(0), &told(&[(0, None)], freed), slots.turn());
+    slots.report(
+        &worker(0),
+        &SlotsReport::of_default_slots(&[(0, None)], freed),
+        slots.turn(),
+    );
     let second = slots.match_slots().remove(0);
     assert_ne!(second.holder, first.holder);
     slots.answered(
@@ -237,7 +240,11 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
         &allocated,
         SlotsVersion(4),
     );
-    slots.report(&worker(0), &told(&[(0, None)], freed), slots.turn());
+    slots.report(
+        &worker(0),
+        &SlotsReport::of_default_slots(&[(0, None)], freed),
+        slots.turn(),
+    );
     assert_eq!(slots.slot_counts(&worker(0)), (1, 0));
     assert!(slots.match_slots().is_empty());
 }
@@ -245,13 +252,17 @@ fn a_late_notice_of_a_free_slot_does_not_undo_its_next_allocation() {
 #[test]
 fn an_answer_from_before_a_report_that_was_heard_first_is_asked_for_again() {
     let mut slots = SlotManager::new(1);
-    slots.put_worker(&worker(0), spec(1), told(&[(0, None)], SlotsVersion(1)));
+    slots.put_worker(
+        &worker(0),
+        spec(1),
+        SlotsReport::of_default_slots(&[(0, None)], SlotsVersion(1)),
+    );
     slots.declare(needs(job(1), 1, 1));
     let request = slots.match_slots().remove(0);
     // Allocated as of 2, freed as of 3.
     slots.report(
         &worker(0),
-        &told(&[(0, None)], SlotsVersion(3)),
+        &SlotsReport::of_default_slots(&[(0, None)], SlotsVersion(3)),
         slots.turn(),
     );
     let allocated = RequestOutcome::Allocated;

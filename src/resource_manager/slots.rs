@@ -32,6 +32,7 @@ impl Turn {
         self.0 += 1;
     }
 
+    /// The turn with this number.
     #[cfg(test)]
     pub fn of(number: u64) -> Turn {
         Turn(number)
@@ -112,6 +113,25 @@ pub struct SlotsReport {
     pub version: SlotsVersion,
     /// Whether there are no others.
     pub are_all: bool,
+}
+
+impl SlotsReport {
+    /// What a TaskExecutor tells that has only default slots, or of some of them.
+    pub fn of_default_slots(
+        slots: &[(u32, Option<SlotHolder>)],
+        version: SlotsVersion,
+    ) -> SlotsReport {
+        let reported = slots.iter().map(|&(number, holder)| ReportedSlot {
+            number,
+            holder,
+            profile: ResourceProfile::Unknown,
+        });
+        SlotsReport {
+            slots: reported.collect(),
+            version,
+            are_all: true,
+        }
+    }
 }
 
 /// A TaskExecutor.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tanist_ha::election::Epoch;
 use tanist_ha::retrieval::LeaderView;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +41,8 @@ pub(super) struct Context {
     pub(super) peers: Peers,
     pub(super) options: Arc<RestServerOptions>,
     /// The server stops: nobody waits any longer.
+    /// One for each upload that is taken.
+    pub(super) uploads: Arc<Semaphore>,
     pub(super) stop: CancellationToken,
 }
 

@@ -1,25 +1,30 @@
-//! Handlers about jobs: reading, cancelling, and what becomes of quarantined ones.
+//! Handlers about jobs: reading, cancelling, stopping, and what becomes of quarantined ones.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 
 use super::ask::Context;
 use super::error::RestError;
-use super::extract::{Parameters, PathParts, id, position_headers};
-use super::json::Nothing;
+use super::extract::{Parameters, PathParts, id, position_headers, read_body};
 use super::json::exceptions::Exceptions;
 use super::json::hindrance::QuarantineListing;
 use super::json::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
 use super::json::plan::{Plan, PlanBody};
 use super::json::result::ExecutionResult;
 use super::json::vertex::{SubtaskTimesBody, VertexBody};
+use super::json::{Nothing, StopTriggered};
 
 /// How many failures are listed unless `maxExceptions` says otherwise.
 const MAX_EXCEPTIONS: usize = 20;
+
+/// The largest body of a request to stop, in bytes.
+const MAX_STOP_BODY: usize = 64 * 1024;
 
 /// With the position that it is as of, in headers.
 type Answer<T> = Result<(HeaderMap, Json<T>), RestError>;
@@ -42,12 +47,26 @@ async fn describe(
     text: &str,
     parameters: &Parameters,
 ) -> Result<pb::JobDetails, RestError> {
+    describe_as(context, text, parameters, false).await
+}
+
+/// `brief`: status and result are enough.
+async fn describe_as(
+    context: &Context,
+    text: &str,
+    parameters: &Parameters,
+    brief: bool,
+) -> Result<pb::JobDetails, RestError> {
     let job: JobId = id(text)?;
     let consistent = parameters.consistent()?;
     context
         .ask(async |dispatcher| {
             let job_id = job.to_string();
-            let request = pb::DescribeJobRequest { job_id, consistent };
+            let request = pb::DescribeJobRequest {
+                job_id,
+                consistent,
+                brief,
+            };
             dispatcher.describe_job(request).await
         })
         .await
@@ -93,7 +112,7 @@ pub(super) async fn status(
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Answer<JobStatusBody> {
-    let details = describe(&context, &job, &parameters).await?;
+    let details = describe_as(&context, &job, &parameters, true).await?;
     Ok(of_job(&details, JobStatusBody::new(&details)))
 }
 
@@ -123,7 +142,15 @@ fn vertex_of<'a>(
 ) -> Result<&'a pb::VertexDetails, RestError> {
     let wanted: JobVertexId = id(text)?;
     let is_wanted = |vertex: &&pb::VertexDetails| vertex.id.parse() == Ok(wanted);
-    let missing = || RestError::not_found(format!("job {} has no vertex {wanted}", details.job_id));
+    let missing = || {
+        let job = &details.job_id;
+        RestError::not_found(if details.undescribed.is_empty() {
+            format!("job {job} has no vertex {wanted}")
+        } else {
+            let why = &details.undescribed;
+            format!("the description of job {job} is not there: {why}")
+        })
+    };
     details.vertices.iter().find(is_wanted).ok_or_else(missing)
 }
 
@@ -185,7 +212,7 @@ pub(super) async fn execution_result(
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Answer<ExecutionResult> {
-    let details = describe(&context, &job, &parameters).await?;
+    let details = describe_as(&context, &job, &parameters, true).await?;
     Ok(of_job(&details, ExecutionResult::new(&details)))
 }
 
@@ -199,17 +226,24 @@ pub(super) async fn plan(
     Ok(of_job(&details, PlanBody { plan }))
 }
 
-/// Accepted means that the store says that CANCELED is wanted.
-pub(super) async fn cancel(
+/// Accepted means that the store says that CANCELED, or STOPPED, is wanted.
+pub(super) async fn change(
     State(context): State<Context>,
     PathParts(job): PathParts<String>,
     parameters: Parameters,
 ) -> Result<(StatusCode, Json<Nothing>), RestError> {
     let job: JobId = id(&job)?;
     let mode: Option<String> = parameters.get("mode")?;
-    if let Some(mode) = mode.filter(|mode| mode != "cancel") {
-        let text = format!("there is no mode `{mode}`: write `mode=cancel`");
-        return Err(RestError::bad_request(text));
+    match mode.as_deref() {
+        None | Some("cancel") => {}
+        Some("stop") => {
+            have_stopped(&context, job).await?;
+            return Ok((StatusCode::ACCEPTED, Json(Nothing {})));
+        }
+        Some(mode) => {
+            let text = format!("there is no mode `{mode}`: write `mode=cancel` or `mode=stop`");
+            return Err(RestError::bad_request(text));
+        }
     }
     context
         .ask(async |dispatcher| {
@@ -218,4 +252,51 @@ pub(super) async fn cancel(
         })
         .await?;
     Ok((StatusCode::ACCEPTED, Json(Nothing {})))
+}
+
+/// What Flink's clients send to stop a job.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StopRequest {
+    drain: Option<bool>,
+    target_directory: Option<String>,
+}
+
+/// Accepted means that the store says that STOPPED is wanted. As with Flink's stop with drain; there is no savepoint to wait for.
+pub(super) async fn stop(
+    State(context): State<Context>,
+    PathParts(job): PathParts<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<StopTriggered>), RestError> {
+    let job: JobId = id(&job)?;
+    let body = read_body(&headers, body, MAX_STOP_BODY).await?;
+    let request: StopRequest = if body.is_empty() {
+        StopRequest::default()
+    } else {
+        let wrong = |error| RestError::bad_request(format!("the body makes no sense: {error}"));
+        serde_json::from_slice(&body).map_err(wrong)?
+    };
+    if request.drain == Some(false) {
+        let text =
+            "a stop always drains: without checkpoints nothing else is left of a job's state";
+        return Err(RestError::bad_request(text));
+    }
+    if request.target_directory.is_some_and(|it| !it.is_empty()) {
+        let text = "there are no savepoints: leave `targetDirectory` out";
+        return Err(RestError::bad_request(text));
+    }
+    have_stopped(&context, job).await?;
+    let request_id = job.to_string();
+    Ok((StatusCode::ACCEPTED, Json(StopTriggered { request_id })))
+}
+
+async fn have_stopped(context: &Context, job: JobId) -> Result<(), RestError> {
+    context
+        .ask(async |dispatcher| {
+            let job_id = job.to_string();
+            dispatcher.stop_job(pb::StopJobRequest { job_id }).await
+        })
+        .await?;
+    Ok(())
 }

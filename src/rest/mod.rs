@@ -18,6 +18,7 @@ mod metrics;
 mod peers;
 mod server;
 mod submit;
+mod upload;
 mod view;
 
 #[cfg(test)]

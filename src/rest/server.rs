@@ -6,16 +6,20 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::ask::Context;
 use super::error::RestError;
 use super::peers::Peers;
 use super::view::ClusterView;
-use super::{cluster, ha, jobs, metrics, submit};
+use super::{cluster, ha, jobs, metrics, submit, upload};
+
+/// How many uploads are taken at once; others wait.
+const UPLOADS_AT_ONCE: usize = 4;
 
 /// What the server waits for and allows.
 #[derive(Debug, Clone)]
@@ -30,6 +34,8 @@ pub struct RestServerOptions {
     pub shutdown_timeout: Duration,
     /// The largest body, in bytes.
     pub max_content_length: usize,
+    /// The largest file that is uploaded for a job, in bytes.
+    pub max_artifact_size: u64,
     /// The parallelism of steps of job files that name none.
     pub default_parallelism: u32,
     /// The maximum parallelism of job files that name none.
@@ -48,6 +54,7 @@ impl Default for RestServerOptions {
             submission_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(1),
             max_content_length: 100 << 20,
+            max_artifact_size: 4 << 30,
             default_parallelism: 1,
             max_parallelism: 128,
             operator_chaining: true,
@@ -69,6 +76,7 @@ pub async fn serve(
         view: Arc::new(view),
         peers: Peers::new(),
         options: Arc::new(options),
+        uploads: Arc::new(Semaphore::new(UPLOADS_AT_ONCE)),
         stop: stop.clone(),
     };
     // Else an answer may wait for the client's delayed acknowledgement.
@@ -121,11 +129,13 @@ fn paths() -> Router<Context> {
         .route("/jobs", get(jobs::job_ids).post(submit::submit))
         .route("/jobs/overview", get(jobs::overview))
         .route("/jobs/quarantine", get(jobs::quarantined))
-        .route("/jobs/{job}", get(jobs::job).patch(jobs::cancel))
+        .route("/jobs/{job}", get(jobs::job).patch(jobs::change))
+        .route("/jobs/{job}/stop", post(jobs::stop))
         .route("/jobs/{job}/status", get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route("/jobs/{job}/exceptions", get(jobs::exceptions))
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
+        .route("/jobs/{job}/artifacts/{sha256}", put(upload::upload))
         .route("/jobs/{job}/quarantine", delete(jobs::delete_quarantined))
         .route(
             "/jobs/{job}/quarantine/retry",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_ha::blob::BlobStore;
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
@@ -30,8 +31,12 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     /// Has the leader, whoever it is, hand over to `to`, or to the standby that is most current. Gives the successor's epoch;
     /// `Conflict` if nobody took over.
     async fn transfer(&self, to: Option<&ProcessId>) -> GatewayResult<Epoch>;
+    /// Where content goes that is uploaded for a submission. `Conflict`: nowhere, and what to configure.
+    fn uploads(&self) -> GatewayResult<BlobStore>;
     /// How far this process's cache of the jobs' records is.
     fn cache(&self) -> CacheStatus;
+    /// What a leader must be allowed in the store and this process is not, in words; `None`: not known.
+    fn lacking_permissions(&self) -> Option<Vec<String>>;
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -66,8 +71,16 @@ impl ClusterView for JobManagerView {
         self.transfer(to).await
     }
 
+    fn uploads(&self) -> GatewayResult<BlobStore> {
+        self.uploads()
+    }
+
     fn cache(&self) -> CacheStatus {
         *self.cache_status().borrow()
+    }
+
+    fn lacking_permissions(&self) -> Option<Vec<String>> {
+        self.lacking_permissions()
     }
 
     fn role(&self) -> Role {

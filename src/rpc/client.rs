@@ -188,6 +188,7 @@ macro_rules! gateway_client {
 gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::DispatcherClient, {
     submit_job: SubmitJobRequest => SubmitJobResponse,
     cancel_job: CancelJobRequest => Ack,
+    stop_job: StopJobRequest => Ack,
     list_jobs: ListJobsRequest => ListJobsResponse,
     describe_job: DescribeJobRequest => JobDetails,
     describe_cluster: DescribeClusterRequest => ClusterOverview,

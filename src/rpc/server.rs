@@ -154,6 +154,7 @@ type Shared = Arc<dyn Components>;
 forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
     submit_job: SubmitJobRequest => SubmitJobResponse, components.dispatcher();
     cancel_job: CancelJobRequest => Ack, components.dispatcher();
+    stop_job: StopJobRequest => Ack, components.dispatcher();
     list_jobs: ListJobsRequest => ListJobsResponse, components.dispatcher();
     describe_job: DescribeJobRequest => JobDetails, components.dispatcher();
     describe_cluster: DescribeClusterRequest => ClusterOverview, components.dispatcher();

@@ -95,6 +95,8 @@ pub enum Effect {
     Start(TaskKey, Box<TaskStart>),
     /// Tell a task to end.
     Cancel(TaskKey),
+    /// Tell the source of a task to end.
+    Stop(TaskKey),
     /// Nobody takes what this execution and older ones of its subtask have produced.
     ReleaseTask(TaskKey),
     /// Nothing of the job is here any more.

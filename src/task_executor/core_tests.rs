@@ -258,6 +258,7 @@ impl World {
                         inputs: Vec::new(),
                     }],
                     graph_reference: None,
+                    stopping: false,
                 };
                 let answer = self.core.submit_tasks(now, request);
                 self.check_heard(sender.as_ref(), &answer)?;
@@ -447,6 +448,8 @@ impl World {
                     self.cancelled.retain(|(of, _), _| *of != job);
                     self.registrations.remove(&Target::JobMaster(job));
                 }
+                // No job is stopped here.
+                Effect::Stop(_) => {}
                 Effect::AskStore(jobs) => {
                     prop_assert!(self.asked.is_none(), "two questions at once");
                     self.asked = Some(jobs);

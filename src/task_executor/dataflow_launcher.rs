@@ -40,6 +40,10 @@ impl RunningTask for dataflow::RunningTask {
         dataflow::RunningTask::cancel(self);
     }
 
+    fn stop(&self) {
+        dataflow::RunningTask::stop(self);
+    }
+
     fn metrics(&self) -> pb::TaskMetrics {
         dataflow::RunningTask::metrics(self)
     }

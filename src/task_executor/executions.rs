@@ -210,6 +210,11 @@ impl Executions {
         self.executions.is_empty() && self.outputs.is_empty()
     }
 
+    /// Those that run.
+    pub fn running(&self) -> Vec<ExecutionKey> {
+        self.live().map(|(key, _)| *key).collect()
+    }
+
     /// Whether anything runs.
     pub fn is_running(&self) -> bool {
         self.live().next().is_some()

@@ -63,6 +63,8 @@ pub struct Job {
     pub offer: Delivery<BTreeSet<AllocationId>>,
     /// The report that is under way.
     pub update: Delivery<Vec<ExecutionKey>>,
+    /// Whether its sources are to end.
+    pub is_stopped: bool,
     /// Whether it ended, and only waits for its tasks.
     pub is_ending: bool,
 }
@@ -79,6 +81,7 @@ impl Job {
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),
+            is_stopped: false,
             is_ending: false,
         }
     }

@@ -47,6 +47,8 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
 pub trait RunningTask: Send + fmt::Debug {
     /// Tells it to end. Repeated, it changes nothing.
     fn cancel(&self);
+    /// Tells its source, if it has one, to end; the task finishes with what it has read. Repeated, it changes nothing.
+    fn stop(&self);
     /// Its counters.
     fn metrics(&self) -> pb::TaskMetrics;
     /// Follows how far it is.

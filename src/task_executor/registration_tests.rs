@@ -177,6 +177,7 @@ async fn a_job_master_that_asks_before_it_has_taken_the_next_registration_is_to_
         }),
         allocation_ids: Vec::new(),
         full_report: true,
+        stopping: false,
     };
     let answer = executor.heartbeat_from_job_master(asked(JOB.to_string()));
     let answer = answer.await.expect_err("is of the earlier one");

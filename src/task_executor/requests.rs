@@ -145,6 +145,9 @@ impl Core {
             known.regions = regions_by_vertex(&graph);
             known.executions.keep_outputs_of(kept_vertices(&graph));
         }
+        if request.stopping {
+            self.stop_sources(job);
+        }
         let mut refused = Vec::new();
         for deployment in request.tasks {
             let mut refusal = refusal(&deployment, String::new());
@@ -247,6 +250,9 @@ impl Core {
         }
         let executions = known.executions.report(metrics);
         let outputs = known.executions.outputs();
+        if request.stopping {
+            self.stop_sources(job);
+        }
         self.flush(now, job);
         Ok(pb::HeartbeatFromJobMasterResponse {
             executions,
@@ -332,6 +338,7 @@ impl Core {
         let superseded = known.executions.cancel_up_to(older, deadline);
         // Who deploys into a slot has taken it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
+        let is_stopped = known.is_stopped;
         let start = TaskStart {
             job,
             job_incarnation: known.incarnation,
@@ -343,14 +350,28 @@ impl Core {
         };
         self.effects
             .extend(superseded.into_iter().map(|key| cancel(job, key)));
-        self.effects.push(Effect::Start(
-            TaskKey {
-                job,
-                execution: key,
-            },
-            Box::new(start),
-        ));
+        let task = TaskKey {
+            job,
+            execution: key,
+        };
+        self.effects.push(Effect::Start(task, Box::new(start)));
+        if is_stopped {
+            self.effects.push(Effect::Stop(task));
+        }
         Ok(())
+    }
+
+    /// The job is to be stopped: its sources end, also those of tasks that are still to come.
+    fn stop_sources(&mut self, job: JobId) {
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        if !std::mem::replace(&mut known.is_stopped, true) {
+            tracing::info!(%job, "the job is stopped: its sources end");
+        }
+        for execution in known.executions.running() {
+            self.effects.push(Effect::Stop(TaskKey { job, execution }));
+        }
     }
 
     fn offer_new(&mut self, now: Instant, holder: SlotHolder) {

@@ -250,6 +250,7 @@ impl Leader {
             graph: Some(graph()),
             tasks: vec![deployment],
             graph_reference: None,
+            stopping: false,
         }
     }
 
@@ -295,11 +296,21 @@ impl Leader {
         &self,
         allocations: &[&str],
     ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
+        self.job_heartbeat_of(allocations, false).await
+    }
+
+    /// The same, of a job that is to be stopped, or not.
+    pub async fn job_heartbeat_of(
+        &self,
+        allocations: &[&str],
+        stopping: bool,
+    ) -> GatewayResult<pb::HeartbeatFromJobMasterResponse> {
         let request = pb::HeartbeatFromJobMasterRequest {
             sender: self.job_master_sender(),
             job: scope(),
             allocation_ids: allocations.iter().map(ToString::to_string).collect(),
             full_report: false,
+            stopping,
         };
         self.task_executor()
             .heartbeat_from_job_master(request)

@@ -134,6 +134,12 @@ impl RunningTask for ScriptedTask {
         self.status.send_replace(status);
     }
 
+    fn stop(&self) {
+        let committables = Vec::new();
+        self.status
+            .send_replace(TaskStatus::Finished { committables });
+    }
+
     fn metrics(&self) -> pb::TaskMetrics {
         pb::TaskMetrics {
             records_in: 7,

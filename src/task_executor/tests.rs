@@ -455,3 +455,18 @@ async fn a_task_that_does_not_end_after_being_told_to_is_fatal() {
     };
     assert!(reason.contains("did not end within 180s"), "{reason}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_sources_of_a_stopped_job_end_also_those_that_come_later() {
+    let (_world, leader, _task) = running(false).await;
+    for _ in 0..2 {
+        let heard = leader.job_heartbeat_of(&[A1], true).await;
+        heard.expect("is registered");
+    }
+    leader.updated(ExecutionState::Finished).await;
+    // Another leader, or a restart: nobody has to say it again.
+    let answer = leader.submit(2, A1).await.expect("is registered");
+    assert_eq!(answer.refused, []);
+    let report = leader.updated(ExecutionState::Finished).await;
+    assert_eq!(report.generation, 2);
+}

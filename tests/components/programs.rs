@@ -391,3 +391,33 @@ async fn a_binary_that_can_not_supervise_is_said() {
     let cause = world.cause(numbers(1).exec_sink("it", sh("cat"))).await;
     assert!(cause.contains("become_child_if_asked"), "{cause}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
+    let world = World::new();
+    let script = "trap 'echo last; exit 0' TERM; echo first; while :; do sleep 0.05; done";
+    let shell = "echo first; while :; do sleep 0.05; done";
+    for (script, expected) in [(script, &["first", "last"][..]), (shell, &["first"][..])] {
+        let steps = JobBuilder::new("test").exec_source("source", sh(script));
+        let task = world.start(steps.file_sink("out", world.file("out"))).await;
+        // The line is in the pipe, or on its way to the sink.
+        wait_for("the source to run", BOUND, async || {
+            let running = *task.status().borrow() == TaskStatus::Running;
+            if running { Ok(()) } else { Err("it does not") }
+        })
+        .await
+        .expect("it does");
+        task.stop();
+        let ended = tokio::time::timeout(BOUND, task.ended()).await;
+        let TaskStatus::Finished { committables } = ended.expect("it ends") else {
+            panic!("it did not finish: {:?}", task.ended().await);
+        };
+        let text = fs::read_to_string(&committables[0].pending_path).expect("written");
+        let lines: Vec<&str> = text.lines().collect();
+        // It may be stopped before it has begun.
+        assert!(
+            lines == expected || expected.ends_with(&lines) || lines.is_empty(),
+            "{lines:?}"
+        );
+    }
+}

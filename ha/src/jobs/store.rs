@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::blob::BlobStore;
 use crate::election::Epoch;
 use crate::error::{Error, Outcome, Result};
+use crate::failpoint::{NEWER, is_armed};
 use crate::jobs::parts::{self, PART, PartName, PartsPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
@@ -138,9 +139,20 @@ impl RecordStore {
         epoch: Epoch,
         record: &T,
     ) -> Result<Prepared> {
+        self.prepare_within(name, epoch, record, usize::MAX).await
+    }
+
+    /// The same for one that has to share its transaction: inline it takes at most so many bytes.
+    pub async fn prepare_within<T: Record>(
+        &self,
+        name: &Name,
+        epoch: Epoch,
+        record: &T,
+        share: usize,
+    ) -> Result<Prepared> {
         let payload = record.encode();
         let key = Key::new(T::KIND, name.clone());
-        let most = self.store.limits().bytes.saturating_sub(4096);
+        let most = self.store.limits().bytes.saturating_sub(4096).min(share);
         let threshold = match &self.blobs {
             Some(blobs) if blobs.survives_host() => self.threshold.min(most),
             Some(_) | None => most,
@@ -423,19 +435,23 @@ fn pointer_again<T: Record>(name: &Name) -> Error {
     }
 }
 
+/// The newest format of a record that this process reads.
+fn reads<T: Record>() -> u16 {
+    T::FORMAT + u16::from(is_armed(NEWER))
+}
+
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
     let key = Key::new(T::KIND, name.clone());
-    let found =
-        record::decode(&key, T::FORMAT, value).and_then(|payload| match payload {
-            Payload::Inline { format, bytes } => T::decode(format, &bytes)
-                .map(Found::Inline)
-                .map_err(|reason| Error::Corrupt {
-                    key: key.to_string(),
-                    reason,
-                }),
-            Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
-            Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
-        });
+    let found = record::decode(&key, reads::<T>(), value).and_then(|payload| match payload {
+        Payload::Inline { format, bytes } => T::decode(format.min(T::FORMAT), &bytes)
+            .map(Found::Inline)
+            .map_err(|reason| Error::Corrupt {
+                key: key.to_string(),
+                reason,
+            }),
+        Payload::Blob { pointer, .. } => Ok(Found::Blob(pointer)),
+        Payload::Parts { pointer, .. } => Ok(Found::Parts(pointer)),
+    });
     (name, found)
 }
 

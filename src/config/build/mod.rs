@@ -234,6 +234,9 @@ impl Builder<'_> {
             peer_ports: self.values.get(&JM_PEER_PORT),
             blob_ports: self.values.get(&BLOB_PORT),
             result_expiration: self.kept_for_retries(&JOBSTORE_EXPIRATION),
+            max_artifacts: self.values.get(&ARTIFACTS_MAX_SIZE),
+            max_described: self.values.get(&JOBSTORE_MAX_CAPACITY),
+            description_cache: self.values.get(&JOBSTORE_CACHE_SIZE),
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) mod surroundings;
 
 use std::ffi::OsString;
 
-pub(super) use artifacts::ArtifactCache;
+pub(super) use artifacts::{ArtifactCache, HeldArtifact};
 
 /// The hidden first argument of this binary.
 const SUBCOMMAND: &str = "exec-child";

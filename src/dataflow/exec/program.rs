@@ -80,7 +80,7 @@ pub(crate) struct Program {
     ended: oneshot::Receiver<Result<(), ProgramError>>,
     /// What was heard of its end.
     outcome: Option<Result<(), ProgramError>>,
-    _asked_to_end_on_drop: DropGuard,
+    asked_to_end_on_drop: DropGuard,
 }
 
 impl Program {
@@ -138,8 +138,13 @@ impl Program {
             stdout,
             ended,
             outcome: None,
-            _asked_to_end_on_drop: cancel.drop_guard(),
+            asked_to_end_on_drop: cancel.drop_guard(),
         })
+    }
+
+    /// Asks it to end: SIGTERM, and after its grace SIGKILL. An end by the first is then as it should be.
+    pub(crate) fn ask_to_end(&self) {
+        self.asked_to_end_on_drop.token().cancel();
     }
 
     /// How it ended; none: it has not, and the task is woken when it has.
@@ -215,6 +220,7 @@ impl Attending {
         tell: oneshot::Sender<Result<(), ProgramError>>,
     ) {
         let ended = follow(control, &cancel).await;
+        let was_asked = cancel.is_cancelled();
         let Attending {
             mut supervisor,
             logs,
@@ -237,6 +243,7 @@ impl Attending {
         let last_lines = last_lines.tell();
         let outcome = match ended {
             Ok(Ended::Exited(0)) => Ok(()),
+            Ok(ended) if was_asked && ended.is_by_term() => Ok(()),
             Ok(ended) => Err(failed(ended, last_lines)),
             Err(Lost::NoHello) => Err(failed(
                 "the program can't be started: this binary does not know how; its `main` has to call \

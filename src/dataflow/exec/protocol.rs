@@ -64,6 +64,20 @@ pub(crate) enum Ended {
     Failed(String),
 }
 
+/// SIGTERM.
+const TERM: i32 = 15;
+
+impl Ended {
+    /// Whether this is what SIGTERM does, to the program or to a shell that ran it.
+    pub(crate) fn is_by_term(&self) -> bool {
+        match self {
+            Ended::Killed(signal) => *signal == TERM,
+            Ended::Exited(code) => *code == 128 + TERM,
+            Ended::Failed(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

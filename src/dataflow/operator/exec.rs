@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     EndOfInput, External, Operator, OperatorContext, OperatorError, Output, Source, SourceState,
-    Standing,
+    Standing, Stopped,
 };
 use crate::dataflow::exec::codec::{Decoder, encode};
 use crate::dataflow::exec::program::{Program, ProgramError, Surroundings};
@@ -272,6 +272,17 @@ impl Source for ExecSource {
             Some(failure) => Err(failure),
             None if self.exec.is_done() => Ok(SourceState::End),
             None => Ok(SourceState::Pending),
+        }
+    }
+
+    /// The program gets SIGTERM, and what it has written by its end is read.
+    fn stop(&mut self) -> Stopped {
+        match &self.exec.program {
+            Some(program) => {
+                program.ask_to_end();
+                Stopped::Soon
+            }
+            None => Stopped::AtOnce,
         }
     }
 

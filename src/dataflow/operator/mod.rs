@@ -305,6 +305,15 @@ pub enum SourceState {
     End,
 }
 
+/// What a source that is asked to end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// It has ended: it is not asked for more.
+    AtOnce,
+    /// It goes on to [`SourceState::End`], which is near: what it has on the way is read before.
+    Soon,
+}
+
 /// Where records come from. Polled by its task; a call reads or makes one bounded batch.
 pub trait Source: Send {
     /// Called once before the first poll. May block.
@@ -314,6 +323,11 @@ pub trait Source: Send {
 
     /// The next records.
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError>;
+
+    /// It is to end, as if there was nothing more. Called once.
+    fn stop(&mut self) -> Stopped {
+        Stopped::AtOnce
+    }
 
     /// After [`SourceState::Pending`]: ready when it is to be asked again.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -13,6 +13,8 @@ mod run;
 mod sql_tests;
 mod status;
 #[cfg(test)]
+mod stop_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod time_tests;
@@ -88,6 +90,7 @@ impl TaskRuntime {
         let (sender, status) = watch::channel(TaskStatus::Deploying);
         let counters = Arc::new(Counters::default());
         let cancel = CancellationToken::new();
+        let stop = CancellationToken::new();
         let (lingering, all_gone) = Lingering::new();
         let task = run::Run {
             spec,
@@ -96,6 +99,7 @@ impl TaskRuntime {
             lingering,
             counters: Arc::clone(&counters),
             status: sender.clone(),
+            stop: stop.clone(),
         };
         let name = task.name();
         self.runtime.spawn(supervise(
@@ -109,6 +113,7 @@ impl TaskRuntime {
             status,
             counters,
             cancel: cancel.drop_guard(),
+            stop,
         }
     }
 }
@@ -119,12 +124,18 @@ pub struct RunningTask {
     status: watch::Receiver<TaskStatus>,
     counters: Arc<Counters>,
     cancel: DropGuard,
+    stop: CancellationToken,
 }
 
 impl RunningTask {
     /// Asks the task to end. It does so at its next batch or wait; its status says when. No effect on one that has ended.
     pub fn cancel(&self) {
         self.cancel.token().cancel();
+    }
+
+    /// Asks its source, if it has one, to end: the task finishes with what that has read by then. No effect on any other.
+    pub fn stop(&self) {
+        self.stop.cancel();
     }
 
     /// What it has done so far.

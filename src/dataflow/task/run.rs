@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use arrow_schema::ArrowError;
 use futures::FutureExt as _;
-use tanist_proto::v1::Committable;
+use tanist_proto::v1::{Committable, Operator};
 use tokio::sync::watch;
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::chain::{Chain, Place};
 use super::externals::{self, Until};
@@ -17,9 +18,11 @@ use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
+use crate::dataflow::exec::HeldArtifact;
 use crate::dataflow::host::{Lingering, TaskHost};
-use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState};
+use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState, Stopped};
 use crate::dataflow::time::Element;
+use crate::job::OperatorSpec;
 
 /// Why a task failed.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,9 @@ pub enum TaskError {
     /// A batch could not be shared out among the targets.
     #[error("can't partition a batch: {0}")]
     Partition(#[from] ArrowError),
+    /// What the job brings along is not there.
+    #[error("{0}")]
+    Artifact(String),
     /// Blocking work panicked or the runtime ends.
     #[error("{0}")]
     Aborted(String),
@@ -85,6 +91,8 @@ pub(super) struct Run {
     pub(super) lingering: Lingering,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
+    /// Its source is to end.
+    pub(super) stop: CancellationToken,
 }
 
 impl Run {
@@ -125,7 +133,10 @@ impl Run {
     ) -> Result<Vec<Committable>, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
         let chain = Chain::build(&mut plan)?;
+        let fetched = self.fetch_artifacts().await?;
         let mut chain = task::spawn_blocking(move || chain.open()).await??;
+        // Whoever needs one holds it by now.
+        drop(fetched);
         self.status.send_replace(TaskStatus::Running);
         match chain.take_source() {
             Some((place, source)) => self.poll(&place, source, &mut chain, outputs).await?,
@@ -166,6 +177,26 @@ impl Run {
         Ok(committables.concat())
     }
 
+    /// What was uploaded for the job, if something in this task runs a program.
+    async fn fetch_artifacts(&self) -> Result<Vec<HeldArtifact>, TaskError> {
+        let TaskSpec {
+            graph, deployment, ..
+        } = &self.spec;
+        let mut vertices = graph.vertices.iter();
+        let vertex = vertices.find(|vertex| vertex.id == deployment.vertex_id);
+        let operators = vertex.iter().flat_map(|vertex| &vertex.operators);
+        if !operators.into_iter().any(runs_program) {
+            return Ok(Vec::new());
+        }
+        let mut fetched = Vec::new();
+        for artifact in &graph.artifacts {
+            let fetching = self.host.artifacts.fetch(artifact, &*self.host.uploads);
+            let held = fetching.await;
+            fetched.extend(held.map_err(|error| TaskError::Artifact(error.to_string()))?);
+        }
+        Ok(fetched)
+    }
+
     /// Runs a source to its end.
     async fn poll(
         &self,
@@ -174,8 +205,22 @@ impl Run {
         chain: &mut Chain,
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
+        let mut is_stopped = false;
         loop {
             make_room(chain, outputs).await?;
+            if !is_stopped && self.stop.is_cancelled() {
+                is_stopped = true;
+                if source.stop() == Stopped::AtOnce {
+                    source.close();
+                    return Ok(());
+                }
+            }
+            let stop = async {
+                if is_stopped {
+                    pending::<()>().await;
+                }
+                self.stop.cancelled().await;
+            };
             match source
                 .next(Instant::now())
                 .map_err(|error| place.error(error))?
@@ -184,14 +229,15 @@ impl Run {
                     process(Element::Batch(batch), chain, outputs).await?;
                 }
                 SourceState::Wait(until) => {
-                    let moment = tokio::time::sleep_until(until);
+                    let moment = either(tokio::time::sleep_until(until), stop);
                     rest(moment, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::WaitFor(more) => {
-                    rest(more.notified(), chain, outputs, Until::Emission).await?;
+                    let more = either(more.notified(), stop);
+                    rest(more, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::Pending => {
-                    let ready = poll_fn(|cx| source.poll_ready(cx));
+                    let ready = either(poll_fn(|cx| source.poll_ready(cx)), stop);
                     rest(ready, chain, outputs, Until::Emission).await?;
                 }
                 SourceState::End => {
@@ -221,6 +267,25 @@ impl Run {
                 Input::Ended => return Ok(()),
             }
         }
+    }
+}
+
+/// Whether an operator may need what the job brings along.
+fn runs_program(operator: &Operator) -> bool {
+    let spec = serde_json::from_str::<OperatorSpec>(&operator.spec);
+    spec.is_ok_and(|spec| {
+        matches!(
+            spec,
+            OperatorSpec::Exec(_) | OperatorSpec::ExecSource(_) | OperatorSpec::ExecSink(_)
+        )
+    })
+}
+
+/// Whichever comes first.
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 

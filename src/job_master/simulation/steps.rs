@@ -14,19 +14,25 @@ use crate::job_master::execution_graph::ExecutionGraph;
 impl World {
     /// Allocates a slot if the job needs more than it has.
     pub(super) fn allocate(&mut self, pick: usize) {
-        let held: usize = self
-            .task_managers
-            .iter()
-            .map(|it| it.slots.iter().flatten().count())
-            .sum();
-        if held >= usize::try_from(self.declared).expect("small") {
-            return;
+        let mut lacking = self.declared.clone();
+        for task_manager in &self.task_managers {
+            for slot in task_manager.slots.iter().flatten() {
+                if let Some(number) = lacking.get_mut(&task_manager.profiles[slot]) {
+                    *number = number.saturating_sub(1);
+                }
+            }
         }
+        let mut lacking = lacking.into_iter().filter(|(_, number)| *number > 0);
+        let Some((profile, _)) = lacking.next() else {
+            return;
+        };
         let count = self.task_managers.len();
         for offset in 0..count {
             let task_manager = &mut self.task_managers[(pick + offset) % count];
             if let Some(slot) = task_manager.slots.iter_mut().find(|slot| slot.is_none()) {
-                *slot = Some(AllocationId::from_bits(self.next_allocation));
+                let allocation = AllocationId::from_bits(self.next_allocation);
+                *slot = Some(allocation);
+                task_manager.profiles.insert(allocation, profile);
                 self.next_allocation += 1;
                 let (connection, slots) = (task_manager.connection(), task_manager.offers());
                 self.events
@@ -180,6 +186,7 @@ impl World {
             94 => self.commit(!pick.is_multiple_of(3)),
             95 => self.prove_gone(index),
             96 => self.deliver_late_twin(pick),
+            97 => self.hear_of_an_older_attempt(pick),
             _ => {}
         }
     }
@@ -223,7 +230,11 @@ impl World {
         for _ in 0..400 {
             let is_to_end = self.stored.wanted() == pb::WantedStatus::Canceled
                 || !self.stored.fatal_cause.is_empty();
-            if self.result.is_some() || is_to_end || self.runs_whole() {
+            if self.result.is_some() || is_to_end {
+                return;
+            }
+            if self.runs_whole() {
+                self.assert_all_that_may_run_does();
                 return;
             }
             self.round(false);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
@@ -30,6 +31,8 @@ pub(super) struct TaskManager {
     pub(super) registration: u64,
     pub(super) epoch: u64,
     pub(super) slots: Vec<Option<AllocationId>>,
+    /// What the slots of allocations have.
+    pub(super) profiles: BTreeMap<AllocationId, ResourceProfile>,
     pub(super) running: BTreeMap<TaskKey, Vec<Running>>,
     pub(super) highest: BTreeMap<TaskKey, u64>,
     /// Finished executions whose output is kept.
@@ -69,7 +72,10 @@ impl TaskManager {
             Some(pb::SlotOffer {
                 allocation_id: slot.to_string(),
                 slot: index,
-                profile: None,
+                profile: self
+                    .profiles
+                    .get(slot)
+                    .and_then(ResourceProfile::to_message),
             })
         };
         slots.filter_map(offer).collect()

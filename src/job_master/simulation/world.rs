@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_ha::election::Epoch;
 use tanist_proto::id::AllocationId;
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
 use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
 };
+use super::model::states_of;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
+use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
 use crate::job_master::restart::RestartStrategy;
@@ -25,6 +28,8 @@ pub(super) struct Reached {
     pub(super) healthy: u32,
     pub(super) adopted: u32,
     pub(super) restarted: u32,
+    /// News of attempts before the present one.
+    pub(super) older_heard: u32,
 }
 
 /// A TaskManager of the record is waited for so long.
@@ -66,7 +71,8 @@ pub(super) struct World {
     pub(super) events: Vec<(u64, Event)>,
     pub(super) next_allocation: u128,
     pub(super) deployed: BTreeSet<(TaskKey, u64)>,
-    pub(super) declared: u32,
+    /// How many slots of each profile.
+    pub(super) declared: BTreeMap<ResourceProfile, u32>,
     pub(super) sinks_committed: bool,
     pub(super) cancel_is_acknowledged: bool,
     pub(super) result: Option<pb::JobResult>,
@@ -87,8 +93,13 @@ impl World {
         for edge in blocking {
             graph.edges[*edge].set_exchange(pb::Exchange::Blocking);
         }
-        let number = |edge: &usize| u32::try_from(*edge).expect("few edges");
-        let blocking = blocking.iter().map(number).collect();
+        World::of_graph(graph, strategy)
+    }
+
+    pub(super) fn of_graph(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let edges = (0..).zip(&graph.edges);
+        let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
+        let blocking = blocking.map(|(number, _)| number).collect();
         let stored = submitted(&graph);
         let task_manager = |number: u64| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
@@ -96,6 +107,7 @@ impl World {
             registration: 0,
             epoch: 0,
             slots: vec![None; 3],
+            profiles: BTreeMap::new(),
             running: BTreeMap::new(),
             highest: BTreeMap::new(),
             outputs: BTreeSet::new(),
@@ -116,7 +128,7 @@ impl World {
             events: Vec::new(),
             next_allocation: 1,
             deployed: BTreeSet::new(),
-            declared: 0,
+            declared: BTreeMap::new(),
             sinks_committed: false,
             cancel_is_acknowledged: false,
             result: None,
@@ -140,7 +152,7 @@ impl World {
         self.note_healthy();
         self.write = None;
         self.committing = false;
-        self.declared = 0;
+        self.declared.clear();
         self.core = None;
         if self.result.is_some() {
             return;
@@ -164,10 +176,11 @@ impl World {
         let Some(core) = &mut self.core else {
             return;
         };
+        let before = states_of(core);
         if let Ok(effects) = core.handle(self.now_ms, event) {
             let has_adopted = core.adoption().is_some();
             assert!(
-                has_adopted || self.declared == 0,
+                has_adopted || self.declared.is_empty(),
                 "it asks for slots while it reconciles"
             );
             // What is due is done, or waits for something else than time: else the actor would turn without end.
@@ -177,7 +190,13 @@ impl World {
                 "{next:?} at {}",
                 self.now_ms
             );
+            let deployed = effects.iter().filter_map(|effect| match effect {
+                Effect::Deploy { tasks, .. } => Some(tasks.clone()),
+                _ => None,
+            });
+            let deployed: Vec<pb::TaskDeployment> = deployed.flatten().collect();
             self.run_all(effects);
+            self.assert_may_start(&deployed, &before);
         }
     }
 
@@ -200,9 +219,9 @@ impl World {
             Effect::Persist { number, state, .. } => {
                 assert!(self.result.is_none(), "nothing is written after the end");
                 assert!(self.write.is_none(), "one write is in flight");
-                self.write = Some((number, *state));
+                self.write = Some((number, (*state).clone()));
             }
-            Effect::Declare(needs) => self.declared = needs.slots.values().sum(),
+            Effect::Declare(needs) => self.declared = needs.slots,
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
@@ -212,6 +231,7 @@ impl World {
                         let has_finished = is_recorded(&self.stored, &key, generation);
                         assert!(has_finished, "it reads what is not complete: {task:?}");
                     }
+                    assert_serves(&self.graph, &self.task_managers, &connection, task);
                     let key = (task.vertex_id.clone(), task.subtask);
                     let is_first = self.deployed.insert((key, task.generation));
                     assert!(is_first, "deployed twice: {task:?}");
@@ -273,6 +293,7 @@ impl World {
                 self.cancel_is_acknowledged = true;
             }
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
+            Effect::AnswerStops(_) => {}
             Effect::AnswerOffer { rejected, .. } => {
                 // Whoever offers frees what is rejected: slots that were given back before, which it had not heard.
                 for task_manager in &mut self.task_managers {
@@ -325,4 +346,22 @@ impl World {
         self.stored = state;
         self.events.push((self.epoch, Event::Persisted(number)));
     }
+}
+
+/// The slot that a task goes to has what its group needs.
+fn assert_serves(
+    graph: &pb::JobGraph,
+    task_managers: &[TaskManager],
+    connection: &Connection,
+    task: &pb::TaskDeployment,
+) {
+    let mut vertices = graph.vertices.iter();
+    let vertex = vertices.find(|it| it.id == task.vertex_id);
+    let group = &vertex.expect("it is the graph's").slot_sharing_group;
+    let wanted = slot_profile(graph, group);
+    let mut known = task_managers.iter();
+    let known = known.find(|it| it.id == connection.task_manager);
+    let allocation = task.allocation_id.parse().expect("an id");
+    let has = &known.expect("it is there").profiles[&allocation];
+    assert!(has.is_matching(&wanted), "{has}, not {wanted}");
 }

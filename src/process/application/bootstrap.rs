@@ -21,6 +21,7 @@ use super::context::{ApplicationContext, Cause, is_terminal};
 use super::end;
 use super::record::{ApplicationRecord, ApplicationStatus, Standing};
 use super::setup::{ApplicationSetup, Ending};
+use crate::dispatcher::JobStore;
 use crate::gateway::DispatcherGateway;
 use crate::resource_manager::ResourceManagerHandle;
 use crate::telemetry::ExitCode;
@@ -37,6 +38,7 @@ pub(in crate::process) struct ApplicationTerm {
     pub resources: ResourceManagerHandle,
     pub pipeline: CommitPipeline,
     pub store: Arc<dyn CoordinationStore>,
+    pub jobs: Arc<JobStore>,
     pub ending: Ending,
 }
 

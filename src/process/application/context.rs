@@ -305,7 +305,8 @@ impl ApplicationContext {
     async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
-            consistent: false,
+            brief: true,
+            ..pb::DescribeJobRequest::default()
         };
         self.inner.dispatcher.describe_job(request).await
     }
@@ -402,6 +403,15 @@ impl ApplicationJob {
         described
             .map(|details| details.status())
             .map_err(|error| self.refused(&error))
+    }
+
+    /// Has it stopped: its sources end, and it finishes with what they have read; acknowledged is durable.
+    pub async fn stop(&self) -> Result<(), ApplicationError> {
+        let request = pb::StopJobRequest {
+            job_id: self.job.to_string(),
+        };
+        let answer = self.context.inner.dispatcher.stop_job(request).await;
+        answer.map(drop).map_err(|error| self.refused(&error))
     }
 
     /// Has it cancelled; acknowledged is durable.

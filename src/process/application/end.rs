@@ -9,6 +9,7 @@ use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::Write;
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -16,6 +17,7 @@ use tracing::{debug, info, warn};
 use super::bootstrap::ApplicationTerm;
 use super::context::is_terminal;
 use super::record::ApplicationRecord;
+use crate::dispatcher::JobStoreError;
 
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const SLOWEST_LOOK: Duration = Duration::from_millis(500);
@@ -25,12 +27,18 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 3] = [Kind::Results, Kind::Workers, Kind::History];
+const REMOVED: [Kind; 4] = [
+    Kind::Results,
+    Kind::Descriptions,
+    Kind::Workers,
+    Kind::History,
+];
 
 pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRecord) {
     end_jobs(term).await;
     failpoint("application.jobs-ended").await;
     dismiss_task_managers(term).await;
+    forget_jobs(term).await;
     for kind in REMOVED {
         remove(term, kind).await;
     }
@@ -96,6 +104,25 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
             };
             if let Err(error) = term.dispatcher.drain_task_manager(request).await {
                 debug!(resource_id, %error, "a TaskManager was not told to leave yet");
+            }
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+/// Removes the results of all jobs with what belongs to them. Never returns if the term is over.
+async fn forget_jobs(term: &ApplicationTerm) {
+    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let jobs = term.all_jobs().await.into_iter();
+    let jobs: Vec<JobId> = jobs.map(|(job, _)| job).collect();
+    loop {
+        match term.jobs.delete_results(&jobs).await {
+            Ok(()) => return,
+            Err(JobStoreError::NotWritten | JobStoreError::Unknown) => {
+                return std::future::pending().await;
+            }
+            Err(error) => {
+                warn!(%error, "the results of the application can't be removed at present");
             }
         }
         tokio::time::sleep(backoff.next_delay()).await;

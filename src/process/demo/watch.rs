@@ -79,7 +79,7 @@ impl ClusterWatch {
             match dispatcher
                 .describe_job(DescribeJobRequest {
                     job_id: job.to_string(),
-                    consistent: false,
+                    ..DescribeJobRequest::default()
                 })
                 .await
             {

@@ -73,6 +73,19 @@ impl Client {
         Ok(())
     }
 
+    /// Stops a job until that is acknowledged or refused.
+    pub async fn stop(&self, job: JobId) -> GatewayResult<()> {
+        let request = pb::StopJobRequest {
+            job_id: job.to_string(),
+        };
+        self.repeat("stop", |dispatcher| {
+            let request = request.clone();
+            async move { dispatcher.stop_job(request).await }
+        })
+        .await
+        .map(drop)
+    }
+
     /// Says what is to become of a quarantined job, until that is acknowledged or refused.
     pub async fn resolve(&self, job: JobId, action: pb::QuarantineAction) -> GatewayResult<()> {
         let request = pb::ResolveQuarantineRequest {
@@ -93,7 +106,7 @@ impl Client {
     pub async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
-            consistent: false,
+            ..pb::DescribeJobRequest::default()
         };
         self.repeat("describe", |dispatcher| {
             let request = request.clone();

@@ -454,7 +454,7 @@ impl TestCluster {
         let dispatcher = self.client.connector.dispatcher(&address);
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
-            consistent: false,
+            ..pb::DescribeJobRequest::default()
         };
         let described = dispatcher.describe_job(request);
         let described = tokio::time::timeout(Duration::from_secs(1), described).await;

@@ -1,6 +1,6 @@
 //! What happened in a cluster, in the one order in which it did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
 use tanist_ha::jobs::record::{self, Payload};
@@ -24,6 +24,7 @@ pub enum Record {
     Graph(JobId),
     State(JobId, Box<pb::JobState>),
     Result(JobId, Box<pb::JobResult>),
+    Description(JobId),
     Deleted(Kind, JobId),
     Other,
 }
@@ -76,6 +77,9 @@ impl Record {
         let bytes = match record::decode(key, 1, value) {
             Ok(Payload::Inline { bytes, .. }) => bytes,
             Ok(Payload::Parts { .. }) if key.kind == Kind::Graphs => return Record::Graph(job),
+            Ok(Payload::Parts { .. } | Payload::Blob { .. }) if key.kind == Kind::Descriptions => {
+                return Record::Description(job);
+            }
             other => panic!("{key}: no record of these tests is like this: {other:?}"),
         };
         match key.kind {
@@ -88,6 +92,7 @@ impl Record {
                 let result = pb::JobResult::decode(bytes).expect("a result");
                 Record::Result(job, Box::new(result))
             }
+            Kind::Descriptions => Record::Description(job),
             Kind::Parts
             | Kind::Checkpoints
             | Kind::Doomed
@@ -104,6 +109,7 @@ pub struct Stored {
     pub graphs: BTreeMap<JobId, ()>,
     pub states: BTreeMap<JobId, pb::JobState>,
     pub results: BTreeMap<JobId, pb::JobResult>,
+    pub descriptions: BTreeSet<JobId>,
 }
 
 impl Stored {
@@ -117,6 +123,8 @@ impl Stored {
                 Record::Graph(job) => drop(self.graphs.insert(*job, ())),
                 Record::State(job, state) => drop(self.states.insert(*job, (**state).clone())),
                 Record::Result(job, result) => drop(self.results.insert(*job, (**result).clone())),
+                Record::Description(job) => drop(self.descriptions.insert(*job)),
+                Record::Deleted(Kind::Descriptions, job) => drop(self.descriptions.remove(job)),
                 Record::Deleted(Kind::Graphs, job) => drop(self.graphs.remove(job)),
                 Record::Deleted(Kind::States, job) => drop(self.states.remove(job)),
                 Record::Deleted(Kind::Results, job) => drop(self.results.remove(job)),

@@ -16,6 +16,7 @@ pub fn broken(events: &[Event]) -> Vec<String> {
         attempts_start_where_the_record_says(events),
         generations_overlap_only_behind_a_cut(events),
         nothing_is_written_after_a_result(events),
+        descriptions_come_and_go_with_what_results_say(events),
         epochs_and_generations_grow(events),
         outputs::broken(events),
         obedience::broken(events),
@@ -176,13 +177,35 @@ fn nothing_is_written_after_a_result(events: &[Event]) -> Vec<String> {
                     }
                     continue;
                 }
-                Record::Deleted(..) | Record::Other => continue,
+                Record::Description(_) | Record::Deleted(..) | Record::Other => continue,
             };
             if stored.results.contains_key(job) {
                 broken.push(format!("epoch {epoch} wrote {record:?} after its result"));
             }
         }
     });
+    broken
+}
+
+/// A description is there as long as the job's result says so, and no longer.
+fn descriptions_come_and_go_with_what_results_say(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut stored = Stored::default();
+    for event in events {
+        stored.apply(event);
+        let described = stored.results.iter();
+        let described: BTreeSet<_> = described
+            .filter(|(_, result)| result.description.is_some())
+            .map(|(job, _)| *job)
+            .collect();
+        if described != stored.descriptions {
+            let there = &stored.descriptions;
+            broken.push(format!(
+                "{there:?} are described, and results say {described:?}, after {event:?}"
+            ));
+            return broken;
+        }
+    }
     broken
 }
 

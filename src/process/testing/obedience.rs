@@ -100,7 +100,10 @@ fn nothing_starts_after_a_result(events: &[Event]) -> Vec<String> {
                             generations.insert(*job, now);
                         }
                         Record::Result(job, _) => drop(ended.insert(*job)),
-                        Record::Graph(_) | Record::Deleted(..) | Record::Other => {}
+                        Record::Graph(_)
+                        | Record::Description(_)
+                        | Record::Deleted(..)
+                        | Record::Other => {}
                     }
                 }
             }

@@ -120,6 +120,7 @@ impl TaskLauncher for ScriptedTasks {
             world: self.world.clone(),
             attempt,
             status,
+            is_source: is_source(&task),
         })
     }
 
@@ -137,11 +138,23 @@ struct ScriptedTask {
     world: World,
     attempt: AttemptKey,
     status: Arc<watch::Sender<TaskStatus>>,
+    is_source: bool,
+}
+
+fn is_source(task: &TaskStart) -> bool {
+    let mut edges = task.graph.edges.iter();
+    !edges.any(|edge| edge.target == task.deployment.vertex_id)
 }
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
         self.world.end_task(&self.attempt, TaskStatus::Canceled);
+    }
+
+    fn stop(&self) {
+        if self.is_source {
+            self.world.finish_task(&self.attempt);
+        }
     }
 
     fn metrics(&self) -> pb::TaskMetrics {

@@ -12,5 +12,6 @@ mod partitions;
 mod random;
 mod registrations;
 mod standby;
+mod stopping;
 mod task_managers;
 mod workers;

@@ -14,7 +14,7 @@ use super::planning::{self, Bounds};
 impl World {
     /// Nothing fails any more.
     fn heal(&mut self) {
-        for _ in 0..400 {
+        for _ in 0..100 {
             self.go_on_late();
             self.look_for_records();
             while !self.acts.is_empty() {
@@ -72,7 +72,7 @@ fn options() -> impl Strategy<Value = WorkersOptions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(300), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(150), ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_needs_are_met_in_the_end_and_nothing_is_left_over(

@@ -22,6 +22,23 @@ pub fn status_of(job: &JobDetails) -> JobStatus {
     }
 }
 
+/// Whether a job with this status can be stopped.
+fn is_stoppable(status: JobStatus) -> bool {
+    match status {
+        JobStatus::Initializing
+        | JobStatus::Created
+        | JobStatus::Running
+        | JobStatus::Restarting
+        | JobStatus::Reconciling => true,
+        JobStatus::Failing
+        | JobStatus::Failed
+        | JobStatus::Cancelling
+        | JobStatus::Canceled
+        | JobStatus::Finished
+        | JobStatus::Suspended => false,
+    }
+}
+
 fn quarantine_of(job: &JobDetails) -> Option<String> {
     Some(job.quarantine.clone()).filter(|reason| !reason.is_empty())
 }
@@ -142,7 +159,11 @@ impl JobOverview {
 
 fn execution_states(job: &JobDetails) -> impl Iterator<Item = ExecutionState> {
     let subtasks = job.vertices.iter().flat_map(|vertex| &vertex.subtasks);
-    subtasks.map(|subtask| subtask.state())
+    let counted = job.state_counts.iter().flat_map(|of_state| {
+        let count = usize::try_from(of_state.count).unwrap_or_default();
+        std::iter::repeat_n(of_state.state(), count)
+    });
+    subtasks.map(|subtask| subtask.state()).chain(counted)
 }
 
 /// `/jobs/:id`.
@@ -152,7 +173,7 @@ pub struct JobBody {
     pub jid: String,
     /// Its name.
     pub name: String,
-    /// There are no savepoints to stop with.
+    /// Whether it runs, or will: then it can be stopped.
     #[serde(rename = "isStoppable")]
     pub is_stoppable: bool,
     /// Its status.
@@ -199,6 +220,9 @@ pub struct JobBody {
     /// Why not all of it runs; empty if it does.
     #[serde(rename = "not-running")]
     pub not_running: Vec<HindranceBody>,
+    /// Why vertices and plan of an ended job are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undescribed: Option<String>,
 }
 
 impl JobBody {
@@ -208,7 +232,7 @@ impl JobBody {
         JobBody {
             jid: job.job_id.clone(),
             name: job.name.clone(),
-            is_stoppable: false,
+            is_stoppable: is_stoppable(status_of(job)),
             state: job_status(status_of(job)),
             job_type: JOB_TYPE,
             start_time: time(job.started_at_ms),
@@ -229,6 +253,7 @@ impl JobBody {
             quarantine: quarantine_of(job),
             quarantined: job.quarantined.as_ref().map(QuarantineBody::new),
             not_running: job.hindrances.iter().map(HindranceBody::new).collect(),
+            undescribed: Some(job.undescribed.clone()).filter(|why| !why.is_empty()),
         }
     }
 }

@@ -47,6 +47,25 @@ pub struct Submitted {
     pub repeated: bool,
 }
 
+/// The answer to an upload: what the graph of the job has to name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Uploaded {
+    /// Its name.
+    pub object: String,
+    /// In how many pieces it is kept.
+    pub pieces: u32,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// The answer to a request to stop a job, with Flink's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StopTriggered {
+    /// The job's id: there is no savepoint to ask about.
+    #[serde(rename = "request-id")]
+    pub request_id: String,
+}
+
 /// A body without content, as Flink's empty answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Nothing {}

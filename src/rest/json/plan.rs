@@ -53,7 +53,7 @@ pub struct PlanInput {
     pub id: String,
     /// `FORWARD`, `HASH`, `REBALANCE`, `BROADCAST` or `GLOBAL`.
     pub ship_strategy: String,
-    /// Records flow while both run.
+    /// `pipelined_bounded`: records flow while both run; `blocking`: when the input has finished.
     pub exchange: &'static str,
 }
 
@@ -80,7 +80,11 @@ impl PlanNode {
             num,
             id: edge.source.clone(),
             ship_strategy: edge.partitioning.to_ascii_uppercase(),
-            exchange: "pipelined_bounded",
+            exchange: if edge.blocking {
+                "blocking"
+            } else {
+                "pipelined_bounded"
+            },
         };
         PlanNode {
             id: vertex.id.clone(),

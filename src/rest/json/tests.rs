@@ -70,6 +70,7 @@ fn job() -> pb::JobDetails {
             source: "b".to_owned(),
             target: "c".to_owned(),
             partitioning: "hash".to_owned(),
+            blocking: false,
         }],
         failures: vec![failure(1_300, "first"), failure(1_400, "second\nin detail")],
         restarts: 2,
@@ -78,6 +79,8 @@ fn job() -> pb::JobDetails {
         as_of: None,
         quarantined: None,
         hindrances: Vec::new(),
+        state_counts: Vec::new(),
+        undescribed: String::new(),
     }
 }
 
@@ -133,7 +136,7 @@ fn a_job_has_flinks_fields() {
     let expected = json!({
         "jid": "a".repeat(32),
         "name": "count",
-        "isStoppable": false,
+        "isStoppable": true,
         "state": "RUNNING",
         "job-type": "STREAMING",
         "start-time": 1000,

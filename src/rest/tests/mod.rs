@@ -4,3 +4,4 @@ mod ha;
 mod scripted;
 mod serving;
 mod submitting;
+mod uploading;

@@ -13,6 +13,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use tanist_ha::blob::BlobStore;
 use tanist_ha::election::{Detection, Epoch, LeaderInformation, Member, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_ha::store::cache::CacheStatus;
@@ -35,6 +36,7 @@ pub(super) struct ScriptedDispatcher {
     pub(super) task_managers: Vec<pb::TaskManagerInfo>,
     pub(super) submissions: Mutex<Vec<pb::SubmitJobRequest>>,
     pub(super) canceled: Mutex<Vec<String>>,
+    pub(super) stopped: Mutex<Vec<String>>,
     /// It never answers anything, as a process that was stopped.
     pub(super) is_frozen: bool,
     /// How many reads were to be consistent.
@@ -87,6 +89,13 @@ impl DispatcherGateway for ScriptedDispatcher {
         self.script()?;
         let mut canceled = self.canceled.lock().expect("nothing panics holding it");
         canceled.push(request.job_id);
+        Ok(pb::Ack {})
+    }
+
+    async fn stop_job(&self, request: pb::StopJobRequest) -> GatewayResult<pb::Ack> {
+        self.script()?;
+        let mut stopped = self.stopped.lock().expect("nothing panics holding it");
+        stopped.push(request.job_id);
         Ok(pb::Ack {})
     }
 
@@ -185,6 +194,7 @@ struct ScriptedView {
     leader: watch::Receiver<Leader>,
     known: watch::Sender<LeaderView>,
     role: Arc<Mutex<Role>>,
+    uploads: Option<BlobStore>,
 }
 
 /// What the process knows of a leader in this epoch.
@@ -297,8 +307,17 @@ impl ClusterView for ScriptedView {
         Ok(Epoch::new(8))
     }
 
+    fn uploads(&self) -> GatewayResult<BlobStore> {
+        let uploads = self.uploads.clone();
+        uploads.ok_or_else(|| GatewayError::Conflict("it takes no uploads".to_owned()))
+    }
+
     fn cache(&self) -> CacheStatus {
         CacheStatus::default()
+    }
+
+    fn lacking_permissions(&self) -> Option<Vec<String>> {
+        Some(vec!["to write members".to_owned()])
     }
 
     fn role(&self) -> Role {
@@ -335,6 +354,15 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) async fn over(leader: Leader, options: RestServerOptions) -> Served {
+        Served::with_uploads(leader, options, None).await
+    }
+
+    /// Over a cluster that keeps uploads there.
+    pub(super) async fn with_uploads(
+        leader: Leader,
+        options: RestServerOptions,
+        uploads: Option<BlobStore>,
+    ) -> Served {
         let known = watch::Sender::new(known(&leader, 7));
         let (sender, receiver) = watch::channel(leader);
         let role = Arc::new(Mutex::new(Role::Standby));
@@ -342,6 +370,7 @@ impl Served {
             leader: receiver,
             known: known.clone(),
             role: role.clone(),
+            uploads,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("loopback has free ports");

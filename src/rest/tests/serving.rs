@@ -142,9 +142,31 @@ async fn cancelling_is_accepted_once_the_leader_has_it() {
         [job().job_id, job().job_id]
     );
     let answer = served
-        .ask(Method::PATCH, &format!("{path}?mode=stop"), &[], "")
+        .ask(Method::PATCH, &format!("{path}?mode=suspend"), &[], "")
         .await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn stopping_is_asked_for_in_both_of_flinks_ways() {
+    let (served, leader) = Served::leading(with_job()).await;
+    let path = format!("/v1/jobs/{}", job().job_id);
+    let answer = served
+        .ask(Method::PATCH, &format!("{path}?mode=stop"), &[], "")
+        .await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED);
+    let path = format!("{path}/stop");
+    for body in ["", r#"{"drain": true}"#, r#"{"targetDirectory": ""}"#] {
+        let answer = served.ask(Method::POST, &path, &[], body).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED);
+        assert_eq!(answer.body, json!({"request-id": job().job_id}));
+    }
+    let stopped = leader.stopped.lock().expect("no panic").len();
+    assert_eq!(stopped, 4);
+    for body in ["no", r#"{"drain": false}"#, r#"{"targetDirectory": "/s"}"#] {
+        let answer = served.ask(Method::POST, &path, &[], body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,14 @@
 //! Objects that are too large for a coordination store: in a local or shared directory, or in S3.
 //!
 //! Not here: when an object may be deleted, or a submission that needs one acknowledged. Invariants: an object is never
-//! overwritten and its name never used again (owner, epoch, random part); what is read is what was written, by size and
-//! SHA-256, or an error.
+//! overwritten and its name never used again (owner, epoch, cluster, random part); what is read is what was written, by size
+//! and SHA-256, or an error.
+
+mod name;
+mod upload;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,9 +22,12 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::election::Epoch;
+use crate::election::{ClusterIncarnation, Epoch};
 use crate::error::{Error, Result};
 use crate::keys::Name;
+
+pub use name::{BlobName, ClusterTag, Origin};
+pub use upload::{Upload, UploadPointer};
 
 const STORE: &str = "the blob store";
 const URL_HELP: &str = "use an absolute path, file:///path or s3://bucket/prefix";
@@ -142,6 +149,10 @@ pub struct BlobOptions {
 pub struct BlobStore {
     objects: Arc<dyn ObjectStore>,
     survives_host: bool,
+    /// Of which cluster what is written is.
+    tag: ClusterTag,
+    /// The directory, where it is one.
+    directory: Option<PathBuf>,
 }
 
 impl BlobStore {
@@ -152,6 +163,8 @@ impl BlobStore {
             return Ok(BlobStore {
                 objects: open_s3(url, rest)?,
                 survives_host: true,
+                tag: ClusterTag::default(),
+                directory: None,
             });
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
@@ -172,7 +185,23 @@ impl BlobStore {
         Ok(BlobStore {
             objects,
             survives_host: options.shared,
+            tag: ClusterTag::default(),
+            directory: Some(PathBuf::from(path)),
         })
+    }
+
+    /// The same, which writes under names that tell this cluster's objects from those of others in the same place.
+    #[must_use]
+    pub fn of_cluster(&self, incarnation: &ClusterIncarnation) -> BlobStore {
+        BlobStore {
+            tag: ClusterTag::of(incarnation),
+            ..self.clone()
+        }
+    }
+
+    /// Of which cluster it writes.
+    pub fn tag(&self) -> &ClusterTag {
+        &self.tag
     }
 
     /// Whether what is stored here outlives this host.
@@ -183,8 +212,7 @@ impl BlobStore {
     /// Stores `bytes` for `owner` (a job) in the term `epoch`, under a name that was never used before. After an error
     /// an object may be there that nothing points to.
     pub async fn put(&self, owner: &Name, epoch: Epoch, bytes: Bytes) -> Result<BlobPointer> {
-        let name = Name::new(format!("{owner}-{epoch}-{:016x}", rand::random::<u64>()));
-        let name = name.map_err(|error| Error::Misconfigured(error.to_string().into()))?;
+        let name = BlobName::of_term(owner, epoch, &self.tag)?;
         let size = bytes.len() as u64;
         let sha256 = checksum(bytes.clone()).await?;
         let put = self
@@ -230,6 +258,30 @@ impl BlobStore {
         let name = name.clone();
         let chunks = object.into_stream();
         Ok(chunks.map_err(move |error| failure(&name, error)).boxed())
+    }
+
+    /// The size of an object in bytes; none if it is not there.
+    pub async fn size_of(&self, name: &Name) -> Result<Option<u64>> {
+        match self.objects.head(&Path::from(name.as_str())).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failure(name, error)),
+        }
+    }
+
+    /// Removes what a process that ended while it wrote has left in a directory, if it is older than `age`.
+    pub async fn remove_unfinished(&self, age: Duration) -> Result<usize> {
+        let Some(directory) = self.directory.clone() else {
+            return Ok(0);
+        };
+        let removing =
+            tokio::task::spawn_blocking(move || upload::remove_unfinished(&directory, age));
+        let removed = removing.await.map_err(|error| error.to_string());
+        let removed = removed.and_then(|removed| removed.map_err(|error| error.to_string()));
+        removed.map_err(|reason| Error::Unavailable {
+            store: STORE,
+            reason,
+        })
     }
 
     /// Deletes an object; nothing happens if it is not there.
@@ -351,7 +403,9 @@ mod tests {
             .put(&job(), Epoch::new(3), bytes.clone())
             .await
             .expect("put");
-        assert!(first.name.as_str().starts_with("0a1b-3-"), "{}", first.name);
+        let read = BlobName::read(&first.name).expect("one of ours");
+        assert_eq!(read.owner, job());
+        assert_eq!(read.origin, Origin::Term(Epoch::new(3)));
         assert_ne!(first.name, second.name);
         assert_eq!(blobs.get(&first).await.expect("get"), bytes);
         let listed = blobs.list().await.expect("list");

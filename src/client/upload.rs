@@ -1,0 +1,190 @@
+//! Files that a job brings along and that are too large for its graph: uploaded to whichever JobManager answers, before the graph
+//! that names them is submitted.
+//!
+//! An upload is tried at one JobManager after the other, each time from the beginning. What a try has left that came to nothing
+//! is the cluster's to remove. Where a cluster has no place for uploads, files go into the graph as long as it takes them.
+
+use std::borrow::Cow;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::Method;
+use hyper::body::Frame;
+use serde::Deserialize;
+use tanist_ha::blob::Checksum;
+use tanist_proto::v1 as pb;
+use tokio::fs::File;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::watch;
+
+use super::error::ClientError;
+use super::job_client::{JobClient, parse};
+use super::rest_client::{Failure, Request, RequestBody, judge};
+use crate::job::artifact::{self, MAX_SHIPPED};
+
+/// How much is read at once.
+const PIECE: usize = 256 * 1024;
+/// So often a whole search for somebody who takes an upload is begun: each one may have taken long.
+const SEARCHES: usize = 3;
+/// The cluster has no place for uploads.
+const NO_PLACE: u16 = 409;
+
+#[derive(Debug, Deserialize)]
+struct UploadedBody {
+    object: String,
+    pieces: u32,
+    size: u64,
+}
+
+impl JobClient {
+    /// The same graph with all files uploaded that it only names.
+    pub(super) async fn with_uploads<'a>(
+        &self,
+        graph: &'a pb::JobGraph,
+    ) -> Result<Cow<'a, pb::JobGraph>, ClientError> {
+        let mut graph = Cow::Borrowed(graph);
+        for index in 0..graph.artifacts.len() {
+            if graph.artifacts[index].local_path.is_empty() {
+                continue;
+            }
+            let job = graph.job_id.clone();
+            match self.upload(&job, &graph.artifacts[index]).await {
+                Ok(uploaded) => {
+                    let artifact = &mut graph.to_mut().artifacts[index];
+                    artifact.uploaded = Some(uploaded);
+                    artifact.local_path.clear();
+                }
+                Err(
+                    refusal @ ClientError::Refused {
+                        status: NO_PLACE, ..
+                    },
+                ) => {
+                    embed(graph.to_mut(), index, refusal).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(graph)
+    }
+
+    async fn upload(
+        &self,
+        job: &str,
+        artifact: &pb::Artifact,
+    ) -> Result<pb::UploadedContent, ClientError> {
+        let sha256 = Checksum::try_from(&artifact.sha256[..]);
+        let sha256 = sha256.map_err(|error| unreadable(artifact, &error))?;
+        let size = tokio::fs::metadata(&artifact.local_path).await;
+        let size = size.map_err(|error| unreadable(artifact, &error))?.len();
+        let request = Request {
+            method: Method::PUT,
+            path: format!("/v1/jobs/{job}/artifacts/{sha256}"),
+            headers: vec![("content-length", size.to_string())],
+            body: Bytes::new(),
+        };
+        let mut searches = 0;
+        let answer = loop {
+            searches += 1;
+            let asked = self.rest().ask_around(async |address, patience| {
+                self.upload_to(address, &request, artifact, patience).await
+            });
+            match asked.await {
+                Err(ClientError::Unreachable { .. }) if searches < SEARCHES => {}
+                answer => break answer?,
+            }
+        };
+        let body: UploadedBody = parse(&request, &answer)?;
+        Ok(pb::UploadedContent {
+            object: body.object,
+            pieces: body.pieces,
+            size: body.size,
+        })
+    }
+
+    /// One try. It is given up when nothing has moved for `patience`.
+    async fn upload_to(
+        &self,
+        address: &str,
+        request: &Request,
+        artifact: &pb::Artifact,
+        patience: Duration,
+    ) -> Result<super::rest_client::Answer, Failure> {
+        let file = File::open(&artifact.local_path).await;
+        let file = file.map_err(|error| Failure::Final(unreadable(artifact, &error)))?;
+        let (moved, mut moves) = watch::channel(0);
+        let sending = self
+            .rest()
+            .exchange_with(address, request, body_of(file, moved));
+        tokio::pin!(sending);
+        let stalled = || Failure::Passing(format!("nothing moved for {patience:?}"));
+        loop {
+            let next_move = async {
+                if moves.changed().await.is_err() {
+                    // All is sent.
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                answer = &mut sending => {
+                    let (status, body) = answer?;
+                    return judge(address, status, body);
+                }
+                moved = tokio::time::timeout(patience, next_move) => {
+                    moved.map_err(|_elapsed| stalled())?;
+                }
+            }
+        }
+    }
+}
+
+/// What the file has, as it is taken.
+fn body_of(file: File, moved: watch::Sender<u64>) -> RequestBody {
+    let pieces = stream::try_unfold((file, moved), |(mut file, moved)| async move {
+        let mut piece = vec![0; PIECE];
+        let length = file.read(&mut piece).await?;
+        piece.truncate(length);
+        moved.send_modify(|sent| *sent += length as u64);
+        let frame = Frame::data(Bytes::from(piece));
+        io::Result::Ok((length > 0).then_some((frame, (file, moved))))
+    });
+    BodyExt::boxed(StreamBody::new(pieces))
+}
+
+/// Puts a file into the graph that could not be uploaded, if there is room.
+async fn embed(
+    graph: &mut pb::JobGraph,
+    index: usize,
+    refusal: ClientError,
+) -> Result<(), ClientError> {
+    let mut artifact = graph.artifacts[index].clone();
+    let size = tokio::fs::metadata(&artifact.local_path).await;
+    let size = size.map_err(|error| unreadable(&artifact, &error))?.len();
+    let carried: u64 = graph
+        .artifacts
+        .iter()
+        .map(|it| it.content.len() as u64)
+        .sum();
+    if carried.saturating_add(size) > MAX_SHIPPED {
+        return Err(refusal);
+    }
+    let embedding = tokio::task::spawn_blocking(move || {
+        let embedded = artifact::embed(&mut artifact);
+        embedded.map_err(|error| unreadable(&artifact, &error))?;
+        Ok(artifact)
+    });
+    let embedded = embedding.await.map_err(|error| ClientError::Unsendable {
+        reason: error.to_string(),
+    })?;
+    graph.artifacts[index] = embedded?;
+    Ok(())
+}
+
+fn unreadable(artifact: &pb::Artifact, error: &dyn std::fmt::Display) -> ClientError {
+    let (name, path) = (&artifact.name, &artifact.local_path);
+    ClientError::Unsendable {
+        reason: format!("artifact `{name}`: {path} can't be read: {error}"),
+    }
+}

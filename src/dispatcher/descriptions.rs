@@ -1,0 +1,401 @@
+//! All there is to say about jobs that have ended: written with their results, read when somebody asks.
+//!
+//! The result of a job says in short how it ended; that is what a leader has in memory of each. Vertices, subtasks, edges and
+//! failures are the record `descriptions/<job>`, which neither standbys nor a takeover read. It is written in the transaction of
+//! the result. What is too large for that is in a blob, or in parts, before it; the result names them.
+//!
+//! What a crash leaves: before the transaction a blob or parts that nothing points to, which a later term sweeps; the job's
+//! record still says how it ended, so that the next term writes result and description. After it: both.
+//! Invariant: a description is there as long as its result names it, or the result says why it is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tanist_ha::Error;
+use tanist_ha::failpoint::failpoint;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::Write;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::{info, warn};
+
+use super::job_store::{DescriptionRecord, JobStore, JobStoreError, job_id, name_of};
+
+/// How long a description is read: then it is told what is known without it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A description that may be committed.
+#[derive(Debug, Default)]
+pub(super) struct PreparedDescription {
+    pub(super) write: Option<Write>,
+    pub(super) blob: Option<Name>,
+    pub(super) parts: Vec<Write>,
+}
+
+impl PreparedDescription {
+    fn part_names(&self) -> impl Iterator<Item = &Name> {
+        self.parts.iter().map(|part| &part.key().name)
+    }
+
+    /// What the result says of it.
+    pub(super) fn kept(&self, size: usize) -> Option<pb::KeptDescription> {
+        self.write.as_ref()?;
+        Some(pb::KeptDescription {
+            size: size as u64,
+            blobs: self.blob.iter().map(Name::to_string).collect(),
+            parts: self.part_names().map(Name::to_string).collect(),
+        })
+    }
+}
+
+/// What a result says without the description.
+pub(super) fn in_short(details: &pb::JobDetails) -> pb::JobDetails {
+    let mut counts: BTreeMap<i32, u32> = BTreeMap::new();
+    for subtask in details.vertices.iter().flat_map(|it| &it.subtasks) {
+        *counts.entry(subtask.state).or_default() += 1;
+    }
+    let counts = counts.into_iter();
+    pb::JobDetails {
+        vertices: Vec::new(),
+        edges: Vec::new(),
+        failures: details.failures.last().cloned().into_iter().collect(),
+        state_counts: counts
+            .map(|(state, count)| pb::StateCount { state, count })
+            .collect(),
+        ..short_fields(details)
+    }
+}
+
+/// All but what is long.
+fn short_fields(details: &pb::JobDetails) -> pb::JobDetails {
+    pb::JobDetails {
+        job_id: details.job_id.clone(),
+        name: details.name.clone(),
+        status: details.status,
+        started_at_ms: details.started_at_ms,
+        ended_at_ms: details.ended_at_ms,
+        max_parallelism: details.max_parallelism,
+        timestamps: details.timestamps.clone(),
+        restarts: details.restarts,
+        quarantine: details.quarantine.clone(),
+        quarantined: details.quarantined.clone(),
+        ..pb::JobDetails::default()
+    }
+}
+
+/// Whether a result says as much as a description would.
+pub(super) fn is_short(details: &pb::JobDetails) -> bool {
+    details.vertices.is_empty() && details.edges.is_empty() && details.failures.len() <= 1
+}
+
+/// Descriptions that were written or read lately, up to so many bytes.
+#[derive(Debug)]
+pub(super) struct DescriptionCache {
+    limit: usize,
+    bytes: usize,
+    turn: u64,
+    held: BTreeMap<JobId, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    details: Arc<pb::JobDetails>,
+    size: usize,
+    used_in: u64,
+}
+
+impl DescriptionCache {
+    pub(super) fn new(limit: usize) -> DescriptionCache {
+        DescriptionCache {
+            limit,
+            bytes: 0,
+            turn: 0,
+            held: BTreeMap::new(),
+        }
+    }
+
+    fn get(&mut self, job: JobId) -> Option<Arc<pb::JobDetails>> {
+        self.turn += 1;
+        let held = self.held.get_mut(&job)?;
+        held.used_in = self.turn;
+        Some(held.details.clone())
+    }
+
+    fn put(&mut self, job: JobId, details: Arc<pb::JobDetails>) {
+        self.forget(job);
+        let size = details.encoded_len();
+        if size > self.limit {
+            return;
+        }
+        self.turn += 1;
+        self.bytes += size;
+        let used_in = self.turn;
+        let held = Held {
+            details,
+            size,
+            used_in,
+        };
+        self.held.insert(job, held);
+        while self.bytes > self.limit {
+            let oldest = self.held.iter().min_by_key(|(_, held)| held.used_in);
+            let Some(oldest) = oldest.map(|(job, _)| *job) else {
+                return;
+            };
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, job: JobId) {
+        if let Some(held) = self.held.remove(&job) {
+            self.bytes -= held.size;
+        }
+    }
+}
+
+/// The jobs whose descriptions go so that `capacity` are left, the oldest first.
+pub(super) fn beyond_capacity<'a>(
+    results: impl Iterator<Item = (JobId, &'a pb::JobResult)>,
+    capacity: usize,
+) -> Vec<JobId> {
+    let mut described: Vec<(u64, JobId, bool)> = results
+        .filter(|(_, result)| result.description.is_some())
+        .map(|(job, result)| (result.ended_at_ms, job, result.dirty))
+        .collect();
+    let surplus = described.len().saturating_sub(capacity);
+    if surplus == 0 {
+        return Vec::new();
+    }
+    described.sort_unstable();
+    let oldest = described.into_iter().take(surplus);
+    // One whose cleanup goes on is written about at present.
+    oldest
+        .filter(|(.., dirty)| !dirty)
+        .map(|(_, job, _)| job)
+        .collect()
+}
+
+impl JobStore {
+    /// Makes a description ready to be committed with its result: writes its blob, or its parts. Nothing and the reason where
+    /// no store takes it.
+    pub(super) async fn prepare_description(
+        &self,
+        job: JobId,
+        details: &pb::JobDetails,
+    ) -> Result<Result<PreparedDescription, String>, JobStoreError> {
+        // Another record goes along, which is small.
+        let share = self.pipeline.limits().bytes / 2;
+        let record = DescriptionRecord(details.clone());
+        let prepared = match self.prepare_surely_within(job, record, share).await {
+            Ok(prepared) => prepared,
+            Err(JobStoreError::Refused(error @ Error::TooLarge { .. })) => {
+                warn!(%job, %error, "a job's description is not kept");
+                return Ok(Err(format!("it was too large to be kept: {error}")));
+            }
+            Err(error) => return Err(error),
+        };
+        match self.write_parts(job, &prepared.parts).await {
+            Ok(()) => {}
+            Err(JobStoreError::OutOfSpace(error)) => {
+                warn!(%job, %error, "a job's description is not kept");
+                return Ok(Err(format!("the store had no space for it: {error}")));
+            }
+            Err(error) => return Err(error),
+        }
+        failpoint("job.description-prepared").await;
+        Ok(Ok(PreparedDescription {
+            write: Some(prepared.write),
+            blob: prepared.blob,
+            parts: prepared.parts,
+        }))
+    }
+
+    /// The description is in the store.
+    pub(super) fn note_described(
+        &self,
+        job: JobId,
+        prepared: &PreparedDescription,
+        details: pb::JobDetails,
+    ) {
+        let parts = prepared.part_names().cloned().collect();
+        self.lock_parts().note_described(job, parts);
+        self.lock_descriptions().put(job, Arc::new(details));
+    }
+
+    /// What an earlier term kept.
+    pub(super) fn note_kept(&self, job: JobId, kept: &pb::KeptDescription) {
+        let named = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
+        let blobs: Vec<Name> = named(&kept.blobs);
+        self.note_blob(job, Kind::Descriptions, blobs.into_iter().next());
+        let parts: Vec<Name> = named(&kept.parts);
+        self.lock_parts()
+            .note_described(job, parts.into_iter().collect());
+    }
+
+    /// All there is to say about a job that has ended; what its result says, and why, where there is no more.
+    pub(super) async fn describe_ended(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+    ) -> pb::JobDetails {
+        let short = result.details.clone().unwrap_or_default();
+        if result.description.is_none() {
+            return short;
+        }
+        let known = self.lock_descriptions().get(job);
+        if let Some(known) = known {
+            return (*known).clone();
+        }
+        let name = name_of(job);
+        let reading = self.records.get::<DescriptionRecord>(&name);
+        let undescribed = match tokio::time::timeout(PATIENCE, reading).await {
+            Ok(Ok(Some(stored))) => {
+                let details = Arc::new(stored.record.0);
+                self.lock_descriptions().put(job, details.clone());
+                return (*details).clone();
+            }
+            Ok(Ok(None)) => "it is not kept any more".to_owned(),
+            Err(_elapsed) => "the store gives no answer at present".to_owned(),
+            Ok(Err(error)) => {
+                self.note_unreadable(&error);
+                warn!(%job, %error, "the description of an ended job can't be read");
+                format!("it can't be read: {error}")
+            }
+        };
+        pb::JobDetails {
+            undescribed,
+            ..short
+        }
+    }
+
+    /// Drops the descriptions of jobs, of which there are too many, and keeps their results. Gives these as they are then.
+    pub(super) async fn drop_descriptions(
+        &self,
+        results: Vec<pb::JobResult>,
+    ) -> Result<Vec<pb::JobResult>, JobStoreError> {
+        let mut left = Vec::with_capacity(results.len());
+        for mut result in results {
+            let job = job_id(&result.job_id)?;
+            result.description = None;
+            result.details.get_or_insert_default().undescribed =
+                "there are more ended jobs than descriptions are kept of (jobstore.max-capacity)"
+                    .to_owned();
+            self.put_undescribed(job, &result).await?;
+            info!(%job, "the description of an ended job is dropped, the oldest of too many");
+            left.push(result);
+        }
+        Ok(left)
+    }
+
+    /// Forgets what is known of descriptions that are gone; gives the parts that held them.
+    pub(super) fn forget_descriptions(&self, jobs: &[JobId]) -> Vec<Name> {
+        let mut cache = self.lock_descriptions();
+        let mut parts = self.lock_parts();
+        let mut gone: BTreeSet<Name> = BTreeSet::new();
+        for job in jobs {
+            cache.forget(*job);
+            gone.extend(parts.forget_described(*job));
+        }
+        gone.into_iter().collect()
+    }
+}
+
+/// Removes the description of a job.
+pub(super) fn delete(job: JobId) -> Write {
+    Write::Delete {
+        key: Key::new(Kind::Descriptions, name_of(job)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(failures: usize) -> pb::JobDetails {
+        let subtask = |state: pb::ExecutionState| pb::SubtaskDetails {
+            state: state.into(),
+            ..pb::SubtaskDetails::default()
+        };
+        pb::JobDetails {
+            name: "job".to_owned(),
+            vertices: vec![pb::VertexDetails {
+                subtasks: vec![
+                    subtask(pb::ExecutionState::Finished),
+                    subtask(pb::ExecutionState::Finished),
+                    subtask(pb::ExecutionState::Canceled),
+                ],
+                ..pb::VertexDetails::default()
+            }],
+            failures: (0..failures)
+                .map(|number| pb::FailureRecord {
+                    cause: number.to_string(),
+                    ..pb::FailureRecord::default()
+                })
+                .collect(),
+            ..pb::JobDetails::default()
+        }
+    }
+
+    #[test]
+    fn in_short_a_job_has_its_last_failure_and_counts_of_its_subtasks() {
+        let details = described(3);
+        assert!(!is_short(&details));
+        let short = in_short(&details);
+        assert!(is_short(&short));
+        assert_eq!(short.name, "job");
+        assert_eq!(short.failures[0].cause, "2");
+        let counts: Vec<(i32, u32)> = short
+            .state_counts
+            .iter()
+            .map(|it| (it.state, it.count))
+            .collect();
+        let (finished, canceled) = (
+            pb::ExecutionState::Finished as i32,
+            pb::ExecutionState::Canceled as i32,
+        );
+        assert_eq!(counts, [(finished, 2), (canceled, 1)]);
+    }
+
+    #[test]
+    fn the_cache_keeps_what_was_used_last_within_its_limit() {
+        let size = described(1).encoded_len();
+        let mut cache = DescriptionCache::new(2 * size);
+        let job = |number| JobId::from_bits(number);
+        for number in 1..=2 {
+            cache.put(job(number), Arc::new(described(1)));
+        }
+        assert!(cache.get(job(1)).is_some());
+        cache.put(job(3), Arc::new(described(1)));
+        assert!(cache.get(job(1)).is_some() && cache.get(job(3)).is_some());
+        assert!(cache.get(job(2)).is_none());
+        cache.put(job(4), Arc::new(described(100)));
+        assert!(cache.get(job(4)).is_none(), "it would take all");
+        assert_eq!(cache.bytes, 2 * size);
+        cache.forget(job(1));
+        assert_eq!(cache.bytes, size);
+    }
+
+    #[test]
+    fn the_oldest_descriptions_go_first_and_none_that_is_written_about() {
+        let result = |ended_at_ms, is_described: bool, dirty| pb::JobResult {
+            ended_at_ms,
+            dirty,
+            description: is_described.then(pb::KeptDescription::default),
+            ..pb::JobResult::default()
+        };
+        let results = [
+            (JobId::from_bits(1), result(30, true, false)),
+            (JobId::from_bits(2), result(10, true, true)),
+            (JobId::from_bits(3), result(20, true, false)),
+            (JobId::from_bits(4), result(5, false, false)),
+        ];
+        let beyond = |capacity| {
+            let results = results.iter().map(|(job, result)| (*job, result));
+            beyond_capacity(results, capacity)
+        };
+        assert_eq!(beyond(3), []);
+        assert_eq!(beyond(2), [], "the oldest is still cleaned up after");
+        assert_eq!(beyond(1), [JobId::from_bits(3)]);
+    }
+}

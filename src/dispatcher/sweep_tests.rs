@@ -1,0 +1,187 @@
+//! Objects that nothing points to, over a directory and the memory store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::blob::{BlobStore, UploadPointer};
+use tanist_ha::election::Epoch;
+use tanist_ha::keys::{Kind, Name};
+use tanist_ha::memory::MemoryCluster;
+use tanist_ha::store::CoordinationStore as _;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::super::DispatcherOptions;
+use super::super::handle::Command;
+use super::super::job_store::{JobStoreError, name_of};
+use super::super::tests::{End, JOB, Leader, blobs, result_of, submission};
+use crate::gateway::{GatewayError, GatewayResult};
+
+const OTHER: JobId = JobId::from_bits(8);
+
+async fn leader(cluster: &MemoryCluster, name: &str, blobs: &Arc<BlobStore>) -> Leader {
+    let options = DispatcherOptions::default();
+    Leader::with(cluster, name, Some(blobs.clone()), options).await
+}
+
+async fn upload(leader: &Leader, job: JobId) -> UploadPointer {
+    let blobs = leader.store.records.blobs().expect("there are some");
+    let mut upload = blobs.upload(&name_of(job)).expect("a name");
+    upload.write(b"content").await.expect("written");
+    upload.finish().await.expect("finished")
+}
+
+async fn uploaded(leader: &Leader, job: JobId) -> Name {
+    let pointer = upload(leader, job).await;
+    pointer.piece_names().expect("few").remove(0)
+}
+
+/// Submits the job with a file that was uploaded.
+async fn submit_with(leader: &Leader, pointer: &UploadPointer) -> GatewayResult<()> {
+    let mut submission = submission(JOB, 0);
+    submission.graph.artifacts.push(pb::Artifact {
+        name: "model".to_owned(),
+        sha256: pointer.sha256.as_bytes().to_vec().into(),
+        uploaded: Some(pb::UploadedContent {
+            object: pointer.name.to_string(),
+            pieces: pointer.pieces,
+            size: pointer.size,
+        }),
+        ..pb::Artifact::default()
+    });
+    let submission = Box::new(submission);
+    let command = |reply| Command::Submit { submission, reply };
+    leader.dispatcher.ask(command).await.map(drop)
+}
+
+async fn there(blobs: &BlobStore) -> Vec<Name> {
+    let listed = blobs.list().await.expect("listed");
+    listed.into_iter().map(|entry| entry.name).collect()
+}
+
+#[tokio::test]
+async fn only_what_nothing_points_to_is_removed_and_only_of_this_cluster() {
+    let (_directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let a = leader(&cluster, "a", &blobs).await;
+    a.submit(JOB).await.expect("acknowledged");
+    let of_running = uploaded(&a, JOB).await;
+    let of_nobody = uploaded(&a, OTHER).await;
+    let own = a.store.records.blobs().expect("there are some").clone();
+    let bytes = bytes::Bytes::from_static(b"record");
+    let other = name_of(OTHER);
+    let earlier = own.put(&other, Epoch::new(0), bytes.clone()).await;
+    let earlier = earlier.expect("put").name;
+    let of_this_term = own.put(&other, a.store.epoch, bytes.clone()).await;
+    let of_this_term = of_this_term.expect("put").name;
+    let of_strangers = blobs.put(&other, Epoch::new(0), bytes).await;
+    let of_strangers = of_strangers.expect("put").name;
+    let swept = a.store.sweep(Duration::from_secs(3600)).await;
+    assert_eq!(swept.expect("swept"), 0, "all are young");
+    let swept = a.store.sweep(Duration::ZERO).await.expect("swept");
+    assert_eq!(swept, 2);
+    let left = there(&blobs).await;
+    for kept in [of_running, of_this_term, of_strangers] {
+        assert!(left.contains(&kept), "{kept}");
+    }
+    assert!(!left.contains(&of_nobody) && !left.contains(&earlier));
+    let doomed = a.records.list(Kind::Doomed, None, 10).await;
+    assert!(doomed.expect("readable").items.is_empty());
+}
+
+#[tokio::test]
+async fn a_deposed_leader_sweeps_nothing() {
+    let (_directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let a = leader(&cluster, "a", &blobs).await;
+    let upload = uploaded(&a, OTHER).await;
+    cluster.expire(&a.process);
+    let _b = leader(&cluster, "b", &blobs).await;
+    let refused = a.store.sweep(Duration::ZERO).await;
+    assert!(
+        matches!(
+            refused,
+            Err(JobStoreError::NotWritten | JobStoreError::Unknown)
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(there(&blobs).await, [upload]);
+}
+
+#[tokio::test]
+async fn what_a_predecessor_doomed_is_known_and_goes() {
+    let (_directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let a = leader(&cluster, "a", &blobs).await;
+    let upload = uploaded(&a, OTHER).await;
+    // It died between saying so and doing it.
+    let put = tanist_ha::store::Write::Put {
+        key: tanist_ha::keys::Key::new(Kind::Doomed, upload.clone()),
+        value: super::nothing(),
+    };
+    a.store.pipeline.commit(vec![put]).await.expect("written");
+    a.dispatcher.stop().await;
+    cluster.partition(&a.process);
+    cluster.expire(&a.process);
+    let b = leader(&cluster, "b", &blobs).await;
+    assert!(b.store.lock_holdings().is_doomed(&upload));
+    b.store
+        .sweep(Duration::from_secs(3600))
+        .await
+        .expect("swept");
+    assert!(there(&blobs).await.is_empty());
+    assert!(!b.store.lock_holdings().is_doomed(&upload));
+    let doomed = b.records.list(Kind::Doomed, None, 10).await;
+    assert!(doomed.expect("readable").items.is_empty());
+}
+
+#[tokio::test]
+async fn what_was_uploaded_stays_as_long_as_its_job_and_goes_with_it() {
+    let (_directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let a = leader(&cluster, "a", &blobs).await;
+    let pointer = upload(&a, JOB).await;
+    // Of a try that was broken off.
+    uploaded(&a, JOB).await;
+    submit_with(&a, &pointer).await.expect("acknowledged");
+    a.dispatcher.stop().await;
+    cluster.partition(&a.process);
+    cluster.expire(&a.process);
+    let b = leader(&cluster, "b", &blobs).await;
+    assert_eq!(b.store.sweep(Duration::ZERO).await.expect("swept"), 0);
+    assert_eq!(there(&blobs).await.len(), 2, "both are of a job that runs");
+    b.end_last(End::Result(Box::new(result_of(JOB))));
+    b.wait_for(JOB, pb::JobStatus::Finished).await;
+    for _ in 0..1000 {
+        b.store.sweep(Duration::ZERO).await.expect("swept");
+        if there(&blobs).await.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("left behind: {:?}", there(&blobs).await);
+}
+
+#[tokio::test]
+async fn a_submission_that_names_an_upload_which_is_gone_or_about_to_go_is_refused() {
+    let (_directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let a = leader(&cluster, "a", &blobs).await;
+    let pointer = upload(&a, JOB).await;
+    let piece = pointer.piece_names().expect("few").remove(0);
+    a.store.lock_holdings().doom(piece.clone());
+    let doomed = submit_with(&a, &pointer).await.expect_err("refused");
+    assert!(doomed.to_string().contains("too long ago"), "{doomed}");
+    assert!(matches!(doomed, GatewayError::Invalid(_)));
+    a.store
+        .sweep(Duration::from_secs(3600))
+        .await
+        .expect("swept");
+    let gone = submit_with(&a, &pointer).await.expect_err("refused");
+    assert!(gone.to_string().contains("not there any more"), "{gone}");
+    // Nothing is held for it: what it uploads and does not use is swept.
+    uploaded(&a, JOB).await;
+    assert_eq!(a.store.sweep(Duration::ZERO).await.expect("swept"), 1);
+    let again = upload(&a, JOB).await;
+    submit_with(&a, &again).await.expect("acknowledged");
+}

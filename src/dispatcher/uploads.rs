@@ -1,0 +1,85 @@
+//! What is uploaded for a job before its submission, as far as the Dispatcher has to do with it: it must be there when a graph that
+//! names it is written, and goes with the job.
+//!
+//! A job holds all uploads that are its own from before the look at them until its result names those to be removed; what is
+//! doomed by then is refused (`sweep.rs`). So what an acknowledged graph names is there as long as the graph is.
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use tanist_ha::blob::{Checksum, UploadPointer};
+use tanist_ha::keys::Name;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::job_store::{JobStore, JobStoreError};
+
+/// How many uploads are looked at at once.
+const LOOKS_IN_FLIGHT: usize = 8;
+
+/// What an artifact points to; none if it could not be.
+fn pointer_of(artifact: &pb::Artifact, uploaded: &pb::UploadedContent) -> Option<UploadPointer> {
+    Some(UploadPointer {
+        name: Name::new(&*uploaded.object).ok()?,
+        pieces: uploaded.pieces,
+        size: uploaded.size,
+        sha256: Checksum::try_from(&artifact.sha256[..]).ok()?,
+    })
+}
+
+/// The names of all objects of an upload; none that can't be.
+pub(super) fn objects_of(uploaded: &pb::UploadedContent) -> Vec<Name> {
+    let pointer = Name::new(&*uploaded.object).map(|name| UploadPointer {
+        name,
+        pieces: uploaded.pieces,
+        size: uploaded.size,
+        sha256: Checksum::of(&[]),
+    });
+    let names = pointer.ok().and_then(|it| it.piece_names().ok());
+    names.unwrap_or_default()
+}
+
+impl JobStore {
+    /// Whether all that a graph names was uploaded, is there, and stays. The job is held already.
+    pub(super) async fn check_uploads(&self, graph: &pb::JobGraph) -> Result<(), JobStoreError> {
+        let named = graph.artifacts.iter();
+        let named = named.filter_map(|artifact| Some((artifact, artifact.uploaded.as_ref()?)));
+        let looks = named.map(|(artifact, uploaded)| self.check_upload(artifact, uploaded));
+        let looks: Vec<_> = looks.collect();
+        let looking = stream::iter(looks).buffer_unordered(LOOKS_IN_FLIGHT);
+        looking.try_collect::<()>().await
+    }
+
+    async fn check_upload(
+        &self,
+        artifact: &pb::Artifact,
+        uploaded: &pb::UploadedContent,
+    ) -> Result<(), JobStoreError> {
+        let refused = |what: &str| {
+            let name = &artifact.name;
+            JobStoreError::NotUploaded(format!("artifact `{name}` {what}: upload it again"))
+        };
+        let Some(blobs) = self.records.blobs().filter(|it| it.survives_host()) else {
+            return Err(refused("can't have been uploaded to this cluster"));
+        };
+        let pointer = pointer_of(artifact, uploaded);
+        let pointer = pointer.ok_or_else(|| refused("names no upload"))?;
+        let names = pointer.piece_names().map_err(JobStoreError::Refused)?;
+        let is_doomed = {
+            let holdings = self.lock_holdings();
+            names.iter().any(|name| holdings.is_doomed(name))
+        };
+        if is_doomed {
+            return Err(refused("was uploaded too long ago"));
+        }
+        match blobs.has_upload(&pointer).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(refused("is not there any more")),
+            Err(error) => Err(JobStoreError::Refused(error)),
+        }
+    }
+
+    /// The graph of a job, which names these uploads.
+    pub(super) fn note_uploads(&self, job: JobId, graph: &pb::JobGraph) {
+        let uploads = graph.artifacts.iter().flat_map(|it| it.uploaded.clone());
+        self.lock_holdings().note_uploads(job, uploads.collect());
+    }
+}

@@ -1,0 +1,171 @@
+//! Stopping a job, as the core decides and says it; a cancellation beside it, a failure in the middle, and another leader.
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
+
+use super::event::{CancelAnswer, Effect, Event};
+use super::recovered::{Recovered, both, one_region, placed};
+use super::testing::submitted;
+
+/// A job that runs, of which nothing was sent yet.
+fn running() -> Recovered {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 3));
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.effects.clear();
+    job
+}
+
+fn stop_answers(job: &Recovered) -> Vec<CancelAnswer> {
+    let answer = |effect: &Effect| match effect {
+        Effect::AnswerStops(answer) => Some(answer.clone()),
+        _ => None,
+    };
+    job.effects.iter().filter_map(answer).collect()
+}
+
+/// Who hears at once that sources are to end.
+fn told(job: &Recovered) -> Vec<String> {
+    let told = |effect: &Effect| match effect {
+        Effect::AskReport(connection) => Some(connection.task_manager.to_string()),
+        _ => None,
+    };
+    job.effects.iter().filter_map(told).collect()
+}
+
+#[test]
+fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
+    let mut job = running();
+    assert!(!job.core.tells_to_stop());
+    let effects = job.core.handle(job.now_ms, Event::StopRequested);
+    let effects = effects.expect("taken");
+    let [Effect::Persist { number, state, .. }] = effects.as_slice() else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(state.wanted(), WantedStatus::Stopped);
+    assert!(!job.core.tells_to_stop());
+    job.hear(Event::Persisted(*number));
+    assert!(job.core.tells_to_stop());
+    assert_eq!(stop_answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(told(&job), ["tm0", "tm1"]);
+    assert_eq!(job.core.status(), JobStatus::Running);
+    assert!(
+        job.core.details().hindrances[0]
+            .text
+            .contains("is being stopped")
+    );
+    job.reports("tm0", both(0, 3, S::Finished));
+    job.reports("tm1", both(1, 3, S::Finished));
+    assert_eq!(told(&job).len(), 2, "each is told once");
+    job.hear(Event::SinksCommitted);
+    assert_eq!(job.core.status(), JobStatus::Finished);
+    job.hear(Event::StopRequested);
+    assert_eq!(stop_answers(&job)[1], CancelAnswer::Decided);
+}
+
+#[test]
+fn the_next_leader_goes_on_with_it_and_tells_whoever_registers() {
+    let graph = one_region();
+    let mut state = placed(&graph, 3);
+    state.set_wanted(WantedStatus::Stopped);
+    let mut job = Recovered::new(&graph, state);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    assert_eq!(told(&job), ["tm0"]);
+    job.register("tm1", "1", both(1, 3, S::Finished));
+    assert_eq!(told(&job), ["tm0", "tm1"]);
+    job.reports("tm0", both(0, 3, S::Finished));
+    assert!(job.deployed().is_empty() && job.cancelled().is_empty());
+    job.hear(Event::SinksCommitted);
+    assert_eq!(job.core.status(), JobStatus::Finished);
+}
+
+#[test]
+fn a_cancellation_wins_before_it_and_after_it() {
+    let mut job = running();
+    job.hear(Event::StopRequested);
+    job.hear(Event::CancelRequested);
+    assert_eq!(job.stored.wanted(), WantedStatus::Canceled);
+    assert_eq!(job.cancelled().len(), 4);
+    job.hear(Event::StopRequested);
+    let answers = stop_answers(&job);
+    assert!(
+        matches!(answers[1], CancelAnswer::TooLate(_)),
+        "{answers:?}"
+    );
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        job.reports(name, both(subtask, 3, S::Canceled));
+    }
+    assert_eq!(job.core.status(), JobStatus::Canceled);
+}
+
+#[test]
+fn both_at_once_are_a_cancellation() {
+    for first in [Event::StopRequested, Event::CancelRequested] {
+        let mut job = running();
+        let second = match first {
+            Event::StopRequested => Event::CancelRequested,
+            _ => Event::StopRequested,
+        };
+        // The second comes while the write of the first is on its way.
+        let mut effects = job.core.handle(job.now_ms, first).expect("taken");
+        effects.extend(job.core.handle(job.now_ms, second).expect("taken"));
+        let written = |effect: &Effect| match effect {
+            Effect::Persist { number, .. } => Some(*number),
+            _ => None,
+        };
+        let number = effects
+            .iter()
+            .find_map(written)
+            .expect("something is written");
+        job.hear(Event::Persisted(number));
+        assert_eq!(job.core.status(), JobStatus::Cancelling);
+        assert_eq!(stop_answers(&job).len(), 1);
+    }
+}
+
+#[test]
+fn what_sources_had_read_is_not_lost_in_silence() {
+    let graph = one_region();
+    let mut state = placed(&graph, 3);
+    state.set_wanted(WantedStatus::Stopped);
+    let mut job = Recovered::new(&graph, state);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    // Its tasks are gone: otherwise the region would be placed anew.
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.core.status(), JobStatus::Failing);
+    assert!(
+        job.stored.fatal_cause.contains("without a checkpoint"),
+        "{}",
+        job.stored.fatal_cause
+    );
+    assert_eq!(job.generations(), [3]);
+    job.reports("tm0", both(0, 3, S::Canceled));
+    assert_eq!(job.core.status(), JobStatus::Failed);
+}
+
+#[test]
+fn a_region_that_has_not_begun_is_deployed_and_hears_of_it_with_its_deployment() {
+    let graph = one_region();
+    let mut state = submitted(&graph);
+    state.set_wanted(WantedStatus::Stopped);
+    let mut job = Recovered::new(&graph, state);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(job.deployed().len(), 4);
+    assert!(job.core.tells_to_stop());
+    // One that was given up before it is placed anew all the same.
+    let mut state = placed(&graph, 1);
+    state.set_wanted(WantedStatus::Stopped);
+    state.regions[0] = pb::RegionState {
+        generation: 2,
+        epoch: 1,
+        ..pb::RegionState::default()
+    };
+    let mut job = Recovered::new(&graph, state);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(job.deployed().len(), 4);
+}

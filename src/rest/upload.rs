@@ -1,0 +1,96 @@
+//! The handler of uploads: the content of a file that a job brings along, before the submission that names it.
+//!
+//! `PUT /jobs/ID/artifacts/SHA256`, on any JobManager: it goes into the blob store as it comes, whoever leads. The answer is what
+//! the job's graph has to name. Nothing else is written: content that no submission names is removed after a time.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use futures::StreamExt as _;
+use tanist_ha::blob::{Checksum, Upload, UploadPointer};
+use tanist_ha::keys::Name;
+use tanist_proto::id::JobId;
+
+use super::ask::Context;
+use super::error::RestError;
+use super::extract::{PathParts, header_text, id};
+use super::json::Uploaded;
+use crate::gateway::GatewayError;
+
+pub(super) async fn upload(
+    State(context): State<Context>,
+    PathParts((job, sha256)): PathParts<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Uploaded>), RestError> {
+    if let Some(reason) = &context.options.refuses_submissions {
+        return Err(RestError::new(StatusCode::FORBIDDEN, reason.as_str()));
+    }
+    let job: JobId = id(&job)?;
+    let wanted: Checksum = id(&sha256)?;
+    let limit = context.options.max_artifact_size;
+    let announced = header_text(&headers, header::CONTENT_LENGTH.as_str())?;
+    let announced: Option<u64> = announced.and_then(|text| text.parse().ok());
+    if announced.is_some_and(|length| length > limit) {
+        return Err(too_large(limit));
+    }
+    let store = context.view.uploads()?;
+    // Each holds a piece or two in memory.
+    let permit = context.uploads.acquire().await;
+    let owner: Name = id(&job.to_string())?;
+    let mut upload = store.upload(&owner).map_err(unavailable)?;
+    let taken = take(&mut upload, body, limit).await;
+    let pointer = match taken {
+        Ok(()) => upload.finish().await.map_err(unavailable)?,
+        Err(error) => {
+            if let Err(error) = upload.abort().await {
+                tracing::debug!(%job, %error, "an upload that was broken off is left to be swept");
+            }
+            return Err(error);
+        }
+    };
+    drop(permit);
+    if pointer.sha256 != wanted {
+        return Err(RestError::bad_request(format!(
+            "the content has the SHA-256 {}, not {wanted}: it was changed or cut off",
+            pointer.sha256
+        )));
+    }
+    let UploadPointer {
+        name, pieces, size, ..
+    } = pointer;
+    tracing::info!(%job, object = %name, size, "took an upload");
+    let object = name.to_string();
+    let body = Uploaded {
+        object,
+        pieces,
+        size,
+    };
+    Ok((StatusCode::CREATED, Json(body)))
+}
+
+async fn take(upload: &mut Upload, body: Body, limit: u64) -> Result<(), RestError> {
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| {
+            RestError::bad_request(format!("the body could not be read: {error}"))
+        })?;
+        if upload.size().saturating_add(chunk.len() as u64) > limit {
+            return Err(too_large(limit));
+        }
+        upload.write(&chunk).await.map_err(unavailable)?;
+    }
+    Ok(())
+}
+
+fn too_large(limit: u64) -> RestError {
+    let text = format!(
+        "the file is larger than the {limit} bytes that the files of a job may have (artifacts.max-size)"
+    );
+    RestError::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+}
+
+fn unavailable(error: tanist_ha::Error) -> RestError {
+    GatewayError::NotYet(error.to_string()).into()
+}

@@ -1,0 +1,89 @@
+//! A JobManager that finds a record of a newer version gives way to one that reads it; where there is none the job is set aside,
+//! its tasks run on, and its record is not touched.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::dump::damage;
+use tanist_chaos::{Cluster, StoreKind};
+use tanist_ha::jobs::record::{self, Encoded, Payload};
+use tanist_ha::keys::{Key, Kind};
+
+use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
+
+/// A JobManager that reads one format more.
+const NEWER: &str = "records.newer=note";
+const BOUND: Duration = Duration::from_secs(60);
+
+on_stores! {
+    embedded(Embedded) {
+        a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it,
+    }
+}
+
+/// Writes the state of a job as a newer version would, as if the leader had.
+async fn make_newer(cluster: &Cluster, key: &Key) -> anyhow::Result<Vec<u8>> {
+    let records = cluster.records().await?;
+    let value = records.get(std::slice::from_ref(key)).await?;
+    let value = value[0].clone().context("its state is there")?;
+    let Payload::Inline { bytes, format } = record::decode(key, 1, &value)? else {
+        anyhow::bail!("{key} is not inline");
+    };
+    let Encoded::Inline(newer) = record::encode(format + 1, &bytes, usize::MAX)? else {
+        anyhow::bail!("it stays inline");
+    };
+    damage(&*records, key, &newer).await?;
+    Ok(newer.to_vec())
+}
+
+async fn a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let mut cluster = cluster_on(kind).await?.jobmanagers(2).start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 25)?;
+    cluster.submit(&workload.submission).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    let attempts = cluster.attempts(workload.job()).await?;
+    let former = cluster.leader().await?;
+    // Nobody else is there, and a newer version has written the job's state.
+    let other = 1 - former.index;
+    cluster.jobmanager(other).kill();
+    let key = Key::new(Kind::States, workload.job().to_string().parse()?);
+    let newer = make_newer(&cluster, &key).await?;
+    cluster.jobmanager(former.index).kill();
+    cluster.jobmanager(former.index).start()?;
+    cluster.successor_of(&former).await?;
+    let view = cluster.wait_for_state(workload.job(), "SUSPENDED").await?;
+    let alone = cluster.leader().await?;
+    ensure!(
+        view.0["quarantined"]["kind"] == "too-new",
+        "set aside as another thing: {}",
+        view.0
+    );
+    let id = workload.job().to_string();
+    let address = cluster.rest_address(alone.index).to_owned();
+    let refused = cluster
+        .cli()
+        .run(&["--address", &address, "cancel", &id])
+        .await?;
+    ensure!(refused.success().is_err(), "an older version cancels it");
+    let records = cluster.records().await?;
+    let left = records.get(std::slice::from_ref(&key)).await?;
+    ensure!(
+        left[0].as_deref() == Some(newer.as_slice()),
+        "the record was touched"
+    );
+
+    cluster.jobmanager(other).arm(NEWER);
+    cluster.jobmanager(other).start()?;
+    let able = cluster.successor_of(&alone).await?;
+    ensure!(able.index == other, "not the newer version leads: {able:?}");
+    workload.check_adopted(&mut cluster, &attempts).await?;
+    cluster
+        .wait_for_rest("the takeover to be told", BOUND, "/v1/ha/history", |body| {
+            body["terms"][0]["detected-by"] == "invited"
+        })
+        .await?;
+    workload.check_finished(&mut cluster).await
+}

@@ -1,0 +1,96 @@
+//! A file that is too large for a job's graph is uploaded before it: it outlives the leader that accepted the job, goes with the
+//! job, and is removed where the submission came to nothing.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tanist_chaos::wordcount::visible_files;
+use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
+
+use crate::support::{cluster_on, job_file, need_failpoints};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// More than a graph carries.
+const SIZE: usize = 50 * 1024 * 1024;
+
+on_stores! {
+    embedded(Embedded) {
+        a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_of_it,
+    }
+}
+
+/// The objects in the blob store, which the embedded store has beside its data.
+fn objects(cluster: &Cluster) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    let mut directories = vec![cluster.store_directory().to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.to_string_lossy().contains("-upload-") {
+                found.insert(path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A job file beside the file that it brings along.
+fn job_with_a_file(directory: &Path) -> anyhow::Result<PathBuf> {
+    let mut file = std::fs::File::create(directory.join("model.bin"))?;
+    let piece = vec![b'x'; 1024 * 1024];
+    for _ in 0..SIZE / piece.len() {
+        file.write_all(&piece)?;
+    }
+    let job = directory.join("job.yaml");
+    std::fs::copy(job_file("size-of-a-file.yaml"), &job)?;
+    Ok(job)
+}
+
+async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_of_it(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
+    let builder = builder
+        .failpoints(0, "submit.persisted=kill")
+        // What was uploaded in vain is removed after ten times as long.
+        .set("client.timeout", "2 s")
+        .set("blob.orphan-grace", "20 s");
+    let mut cluster = builder.slots(2).start().await?;
+    let former = cluster.leader().await?;
+    let directory = tempfile::tempdir()?;
+    let file = job_with_a_file(directory.path())?;
+    let output = cluster.directory().join("sizes");
+    let submission = Submission::new(file.clone()).path("output", &output);
+    // A standby takes the file, the leader the job, and dies of it.
+    let standby = cluster.rest_address(1 - former.index).to_owned();
+    let said = cluster.submit_through(&standby, &submission).await?;
+    let said = said.success()?;
+    ensure!(said.contains(&submission.job.to_string()), "{said}");
+    cluster.successor_of(&former).await?;
+    cluster.wait_for_state(submission.job, "FINISHED").await?;
+    let parts = visible_files(&output)?;
+    let part = parts.first().context("there is output")?;
+    let text = std::fs::read_to_string(part)?;
+    ensure!(text.trim() == SIZE.to_string(), "{text:?}");
+
+    // Another job under the same id: its file is uploaded before it is refused.
+    let other = Submission {
+        job: submission.job,
+        ..Submission::new(file).path("output", &cluster.directory().join("others"))
+    };
+    let refused = cluster.submit_through(&standby, &other).await?;
+    ensure!(refused.success().is_err(), "another job took its id");
+    wait_for("the uploads to be removed", BOUND, async || {
+        let left = objects(&cluster)?;
+        ensure!(left.is_empty(), "{left:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    cluster.check_nothing_left(&[output]).await
+}
