@@ -72,8 +72,6 @@ fn options() -> impl Strategy<Value = WorkersOptions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(150), ..ProptestConfig::default() })]
-
     #[test]
     fn whatever_happens_needs_are_met_in_the_end_and_nothing_is_left_over(
         options in options(),
