@@ -57,7 +57,7 @@ pub(super) enum Done {
 /// What calls need to know.
 #[derive(Debug)]
 pub(super) struct Calls {
-    sender: pb::Sender,
+    pub(super) sender: pb::Sender,
     job: pb::JobScope,
     pub(super) graph: Arc<pb::JobGraph>,
     pub(super) id: JobMasterId,

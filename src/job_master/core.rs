@@ -11,8 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
@@ -102,7 +100,8 @@ pub struct JobMasterCore {
     pub(super) is_recovered: bool,
     pub(super) execution: ExecutionGraph,
     pub(super) pool: SlotPool,
-    pub(super) task_managers: BTreeMap<ResourceId, TaskManager>,
+    // Boxed: a map sets memory aside for eleven of them.
+    pub(super) task_managers: BTreeMap<ResourceId, Box<TaskManager>>,
     pub(super) seen: BTreeMap<ResourceId, Registration>,
     // Shared with `written` and what is being written while nothing has changed since.
     pub(super) record: Arc<pb::JobState>,
@@ -116,7 +115,6 @@ pub struct JobMasterCore {
     pub(super) is_durable: bool,
     pub(super) refusal: Option<String>,
     pub(super) backoff: RestartBackoff,
-    pub(super) random: StdRng,
     pub(super) failures: Vec<Failure>,
     pub(super) reconciliation: Reconciliation,
     pub(super) cancel_is_requested: bool,
@@ -127,7 +125,7 @@ pub struct JobMasterCore {
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
     // Slots needed, and slots that are held since before this term, by TaskManager.
-    pub(super) declared: Option<(u32, BTreeMap<ResourceId, u32>)>,
+    pub(super) declared: Option<(u32, Arc<BTreeMap<ResourceId, u32>>)>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
@@ -189,7 +187,6 @@ impl JobMasterCore {
             is_durable: false,
             refusal: None,
             backoff: RestartBackoff::new(strategy),
-            random: StdRng::seed_from_u64(options.seed),
             failures: Vec::new(),
             reconciliation: Reconciliation::default(),
             cancel_is_requested: false,
@@ -382,7 +379,8 @@ impl JobMasterCore {
             outputs: BTreeMap::new(),
             location,
         };
-        self.task_managers.insert(task_manager.clone(), registered);
+        self.task_managers
+            .insert(task_manager.clone(), Box::new(registered));
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so that what was given back under it may be taken again.
         self.pool.forgive(&task_manager);
@@ -506,7 +504,7 @@ impl JobMasterCore {
 
     /// All registered TaskManagers and the slots that are held there.
     pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
-        let describe = |(id, known): (&ResourceId, &TaskManager)| {
+        let describe = |(id, known): (&ResourceId, &Box<TaskManager>)| {
             let connection = Connection {
                 task_manager: id.clone(),
                 registration: known.registration,
@@ -523,7 +521,7 @@ impl JobMasterCore {
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let registration = |(id, known): (_, &TaskManager)| (id, known.registration);
+        let registration = |(id, known): (_, &Box<TaskManager>)| (id, known.registration);
         self.task_managers.iter().map(registration)
     }
 

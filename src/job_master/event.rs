@@ -211,7 +211,7 @@ pub enum Effect {
         /// So many.
         needed: u32,
         /// So many of them are held since before this term, by TaskManager.
-        held: BTreeMap<ResourceId, u32>,
+        held: Arc<BTreeMap<ResourceId, u32>>,
     },
     /// Deploy tasks.
     Deploy {

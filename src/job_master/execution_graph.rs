@@ -187,7 +187,8 @@ impl ExecutionGraph {
                 regions[source].readers.push(target);
             }
         }
-        let mut tasks = Vec::new();
+        let all = vertices.iter().map(|vertex| as_index(vertex.parallelism));
+        let mut tasks = Vec::with_capacity(all.sum());
         for (index, vertex) in vertices.iter().enumerate() {
             let region = region_of[index];
             for subtask in 0..vertex.parallelism {
