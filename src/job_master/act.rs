@@ -24,6 +24,9 @@ impl JobMasterCore {
         if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
             milestones.push(Milestone::CancelDecided);
         }
+        if !self.record.fatal_cause.is_empty() && self.written.fatal_cause.is_empty() {
+            milestones.push(Milestone::FailureDecided);
+        }
         let mut regions = self.record.regions.iter().zip(&self.written.regions);
         if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
             milestones.push(Milestone::GenerationPlaced);

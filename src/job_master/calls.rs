@@ -436,6 +436,7 @@ async fn persist(
                     Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
                     Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
                     Milestone::AllFinished => failpoint("job.all-finished-persisted").await,
+                    Milestone::FailureDecided => failpoint("job.failure-persisted").await,
                 }
             }
             Done::Local(Event::Persisted(number))

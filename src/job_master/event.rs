@@ -181,6 +181,8 @@ pub enum Milestone {
     GenerationPlaced,
     /// All executions have finished.
     AllFinished,
+    /// The job fails for good.
+    FailureDecided,
 }
 
 /// The answer to whoever wanted the job canceled.
