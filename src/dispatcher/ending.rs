@@ -71,6 +71,7 @@ impl DispatcherActor {
                 return Event::Done;
             }
             cleaner.run(job, &remove).await;
+            failpoint("job.cleaned-up").await;
             Event::CleanedUp { job }
         });
     }

@@ -1,6 +1,7 @@
 //! The part of the core that acts: writes the record, and does what the durable record says. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -26,6 +27,9 @@ impl JobMasterCore {
         let is_to_stop = self.record.wanted() == pb::WantedStatus::Stopped;
         if is_to_stop && self.written.wanted() != pb::WantedStatus::Stopped {
             milestones.push(Milestone::StopDecided);
+        }
+        if !self.record.fatal_cause.is_empty() && self.written.fatal_cause.is_empty() {
+            milestones.push(Milestone::FailureDecided);
         }
         let mut regions = self.record.regions.iter().zip(&self.written.regions);
         if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
@@ -244,9 +248,13 @@ impl JobMasterCore {
             u32::try_from(self.slots_needed).unwrap_or(u32::MAX)
         };
         let held = self.adopted_slots();
-        let declared = Some((needed, held.clone()));
-        if self.declared != declared {
-            self.declared = declared;
+        let is_declared = self
+            .declared
+            .as_ref()
+            .is_some_and(|(before, held_before)| *before == needed && **held_before == held);
+        if !is_declared {
+            let held = Arc::new(held);
+            self.declared = Some((needed, held.clone()));
             self.effects.push(Effect::Declare { needed, held });
         }
     }

@@ -427,7 +427,8 @@ fn while_it_reconciles_no_timer_of_slots_runs_and_afterwards_all_is_declared() {
         _ => None,
     };
     let declared: Vec<_> = job.effects.iter().filter_map(held).collect();
-    let held = [(id("tm0"), 1), (id("tm1"), 1)].into_iter().collect();
+    let held = [(id("tm0"), 1), (id("tm1"), 1)];
+    let held = std::sync::Arc::new(held.into_iter().collect());
     assert_eq!(declared, [(2, held)]);
     assert_eq!(
         job.deployed().len(),

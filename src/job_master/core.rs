@@ -11,8 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
@@ -119,7 +117,6 @@ pub struct JobMasterCore {
     pub(super) is_durable: bool,
     pub(super) refusal: Option<String>,
     pub(super) backoff: RestartBackoff,
-    pub(super) random: StdRng,
     pub(super) failures: Vec<Failure>,
     pub(super) reconciliation: Reconciliation,
     pub(super) cancel_is_requested: bool,
@@ -131,7 +128,7 @@ pub struct JobMasterCore {
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
     // Slots needed, and slots that are held since before this term, by TaskManager.
-    pub(super) declared: Option<(u32, BTreeMap<ResourceId, u32>)>,
+    pub(super) declared: Option<(u32, Arc<BTreeMap<ResourceId, u32>>)>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
@@ -193,7 +190,6 @@ impl JobMasterCore {
             is_durable: false,
             refusal: None,
             backoff: RestartBackoff::new(strategy),
-            random: StdRng::seed_from_u64(options.seed),
             failures: Vec::new(),
             reconciliation: Reconciliation::default(),
             cancel_is_requested: false,

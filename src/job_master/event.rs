@@ -185,6 +185,8 @@ pub enum Milestone {
     GenerationPlaced,
     /// All executions have finished.
     AllFinished,
+    /// The job fails for good.
+    FailureDecided,
 }
 
 /// The answer to whoever wanted the job canceled, or stopped.
@@ -215,7 +217,7 @@ pub enum Effect {
         /// So many.
         needed: u32,
         /// So many of them are held since before this term, by TaskManager.
-        held: BTreeMap<ResourceId, u32>,
+        held: Arc<BTreeMap<ResourceId, u32>>,
     },
     /// Deploy tasks.
     Deploy {

@@ -1,6 +1,7 @@
 //! What the ResourceManager is told: who speaks for the job, and how many slots it needs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_proto::id::ResourceId;
@@ -18,7 +19,7 @@ pub(super) struct Wanted {
     /// So many slots.
     pub(super) needed: u32,
     /// So many of them are held since before this term, by TaskManager.
-    pub(super) held: BTreeMap<ResourceId, u32>,
+    pub(super) held: Arc<BTreeMap<ResourceId, u32>>,
 }
 
 impl Calls {
@@ -77,7 +78,7 @@ impl Calls {
             } else {
                 vec![one_kind]
             },
-            held: wanted.held.clone(),
+            held: (*wanted.held).clone(),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! back what its TaskManager has freed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 
@@ -50,8 +51,8 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
     slots: BTreeMap<AllocationId, PoolSlot>,
-    // The same by TaskManager and number there. No map of a TaskManager is empty.
-    by_place: BTreeMap<ResourceId, BTreeMap<u32, AllocationId>>,
+    // The same by TaskManager and number there, in order. A list: most jobs have few, and there may be very many jobs.
+    by_place: Vec<(ResourceId, u32, AllocationId)>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
     // Whether any is noted to idle.
     is_any_idle: bool,
@@ -82,13 +83,14 @@ impl SlotPool {
         if self.let_go.iter().any(is_it) {
             return OfferAnswer::Rejected;
         }
-        let there = self.by_place.get(task_manager);
-        let before = there.and_then(|there| there.get(&index)).copied();
+        let place = self.place_of(task_manager, index);
+        let before = place.ok().map(|at| self.by_place[at].2);
         if let Some(before) = before {
             self.remove(&before);
         }
-        let there = self.by_place.entry(task_manager.clone()).or_default();
-        there.insert(index, allocation);
+        let at = place.unwrap_or_else(|at| at);
+        let place = (task_manager.clone(), index, allocation);
+        self.by_place.insert(at, place);
         let task_manager = task_manager.clone();
         let slot = PoolSlot {
             task_manager,
@@ -103,11 +105,8 @@ impl SlotPool {
     /// Lets a slot go: it is not taken again, until its TaskManager registers anew.
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
-        if let Some(there) = self.by_place.get_mut(&slot.task_manager) {
-            there.remove(&slot.index);
-            if there.is_empty() {
-                self.by_place.remove(&slot.task_manager);
-            }
+        if let Ok(at) = self.place_of(&slot.task_manager, slot.index) {
+            self.by_place.remove(at);
         }
         self.let_go
             .push_back((slot.task_manager.clone(), *allocation));
@@ -125,14 +124,23 @@ impl SlotPool {
     /// Lets all slots of a TaskManager go, with its registration.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.forgive(task_manager);
-        for allocation in self
-            .by_place
-            .remove(task_manager)
-            .unwrap_or_default()
-            .values()
-        {
-            self.slots.remove(allocation);
+        let there = self.range_of(task_manager);
+        for (_, _, allocation) in self.by_place.drain(there) {
+            self.slots.remove(&allocation);
         }
+    }
+
+    /// Where a place is in the list, or where it would be.
+    fn place_of(&self, task_manager: &ResourceId, index: u32) -> Result<usize, usize> {
+        self.by_place
+            .binary_search_by(|(at, number, _)| (at, *number).cmp(&(task_manager, index)))
+    }
+
+    /// Where the places of a TaskManager are in the list.
+    fn range_of(&self, task_manager: &ResourceId) -> Range<usize> {
+        let first = self.by_place.partition_point(|(at, ..)| at < task_manager);
+        let next = self.by_place.partition_point(|(at, ..)| at <= task_manager);
+        first..next
     }
 
     /// The slot with this allocation.
@@ -152,12 +160,18 @@ impl SlotPool {
 
     /// All slots of a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
-        let there = self.by_place.get(task_manager);
-        there
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .copied()
-            .collect()
+        let there = &self.by_place[self.range_of(task_manager)];
+        there.iter().map(|(.., allocation)| *allocation).collect()
+    }
+
+    /// Forgets where these keys were: what is placed now is remembered when it is to be placed again.
+    pub fn forget_former(&mut self, keys: &[SlotKey]) {
+        self.former
+            .retain(|key, _| keys.binary_search(key).is_err());
+        if self.former.is_empty() {
+            // An emptied map keeps its memory.
+            self.former = BTreeMap::new();
+        }
     }
 
     /// Remembers where a key was, so that it goes back there.
@@ -226,10 +240,11 @@ impl SlotPool {
     ) -> Option<()> {
         let mut free: BTreeMap<&ResourceId, VecDeque<AllocationId>> = BTreeMap::new();
         let mut order: BTreeSet<(usize, &ResourceId)> = BTreeSet::new();
-        for (task_manager, there) in &self.by_place {
-            let load = there.values().filter(|id| used.contains(id)).count();
-            let left = there.values().copied();
-            let left: VecDeque<_> = left
+        for there in self.by_place.chunk_by(|one, other| one.0 == other.0) {
+            let task_manager = &there[0].0;
+            let ids = there.iter().map(|(.., allocation)| *allocation);
+            let load = ids.clone().filter(|id| used.contains(id)).count();
+            let left: VecDeque<_> = ids
                 .filter(|id| !used.contains(id) && !blocked.contains(id))
                 .collect();
             if !left.is_empty() {

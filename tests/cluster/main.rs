@@ -48,6 +48,7 @@ mod jobmanager_killed;
 mod jobmanager_stopped;
 mod jobmanager_watched;
 mod large_graphs;
+mod lives;
 mod lost_host;
 mod many_jobs;
 mod network_handover;
