@@ -69,6 +69,19 @@ impl Http {
         Ok(id.parse()?)
     }
 
+    /// Has a job cancelled.
+    pub async fn cancel(&self, address: &str, job: JobId) -> anyhow::Result<()> {
+        let request = Request::builder()
+            .method(Method::PATCH)
+            .uri(format!("http://{address}/v1/jobs/{job}?mode=cancel"))
+            .body(Full::default())?;
+        let (status, body) = self.send(request).await?;
+        if status != StatusCode::ACCEPTED {
+            bail!("cancelling at {address}: {status}: {}", text(&body));
+        }
+        Ok(())
+    }
+
     async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
         let exchange = async {
             let answer = self.client.request(request).await?;

@@ -26,6 +26,15 @@ steps:
   - name: out
     discard: {}
 ";
+/// The same, and it ends at once.
+pub const ONE_RECORD: &str = "version: 1
+name: one-record
+steps:
+  - name: numbers
+    datagen: { count: 1 }
+  - name: out
+    discard: {}
+";
 /// Two vertices at parallelism 1: two tasks, which share a slot.
 pub const PAIR: &str = "version: 1
 name: pair

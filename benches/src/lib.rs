@@ -6,15 +6,21 @@
 
 pub mod adopted;
 pub mod busy;
+pub mod core_time;
 pub mod failover;
 pub mod host;
 pub mod http;
 pub mod jobs;
+pub mod leader_memory;
 pub mod memory;
 pub mod proc;
 pub mod recovery;
 pub mod report;
 pub mod samples;
+pub mod scheduling;
+pub mod short_jobs;
+pub mod simulated;
+pub mod slot_matching;
 pub mod startup;
 pub mod stream;
 pub mod submission;
@@ -47,6 +53,14 @@ pub enum Benchmark {
     Busy,
     /// Submissions acknowledged a second.
     Submission,
+    /// Jobs that are over at once, completed a second.
+    ShortJobs,
+    /// One job of very many subtasks.
+    Scheduling,
+    /// Slots of very many TaskManagers.
+    SlotMatching,
+    /// Resident memory of a leader with very many jobs.
+    LeaderMemory,
     /// A start with many persisted jobs.
     Recovery,
     /// Words counted a second.
@@ -57,13 +71,17 @@ pub enum Benchmark {
 
 impl Benchmark {
     /// All, in the order in which they are made and shown.
-    pub const ALL: [Benchmark; 9] = [
+    pub const ALL: [Benchmark; 13] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
         Benchmark::Takeover,
         Benchmark::Busy,
         Benchmark::Submission,
+        Benchmark::ShortJobs,
+        Benchmark::Scheduling,
+        Benchmark::SlotMatching,
+        Benchmark::LeaderMemory,
         Benchmark::Recovery,
         Benchmark::Wordcount,
         Benchmark::KeyedCount,
@@ -84,6 +102,10 @@ impl Benchmark {
             Benchmark::Takeover => "Takeover",
             Benchmark::Busy => "Busy machine",
             Benchmark::Submission => "Submission",
+            Benchmark::ShortJobs => "Short jobs",
+            Benchmark::Scheduling => "Scheduling",
+            Benchmark::SlotMatching => "Slot matching",
+            Benchmark::LeaderMemory => "Memory of a leader",
             Benchmark::Recovery => "Recovery",
             Benchmark::Wordcount => "Word count",
             Benchmark::KeyedCount => "Keyed count",
@@ -99,6 +121,10 @@ impl Benchmark {
             Benchmark::Takeover => takeover::METHOD,
             Benchmark::Busy => busy::METHOD,
             Benchmark::Submission => submission::METHOD,
+            Benchmark::ShortJobs => short_jobs::METHOD,
+            Benchmark::Scheduling => scheduling::METHOD,
+            Benchmark::SlotMatching => slot_matching::METHOD,
+            Benchmark::LeaderMemory => leader_memory::METHOD,
             Benchmark::Recovery => recovery::METHOD,
             Benchmark::Wordcount => throughput::WORDCOUNT_METHOD,
             Benchmark::KeyedCount => throughput::KEYED_COUNT_METHOD,
@@ -107,7 +133,10 @@ impl Benchmark {
 
     /// Whether the store makes a difference: what does not touch it is measured on one only.
     fn depends_on_store(self) -> bool {
-        !matches!(self, Benchmark::Wordcount | Benchmark::KeyedCount)
+        !matches!(
+            self,
+            Benchmark::Wordcount | Benchmark::KeyedCount | Benchmark::SlotMatching
+        )
     }
 }
 
@@ -126,7 +155,7 @@ pub struct BenchOptions {
     pub quick: bool,
     /// How long the machine is kept busy; else 30 minutes.
     pub minutes: Option<u64>,
-    /// With how many jobs leadership is taken over; else 1,000 and 10,000.
+    /// With how many jobs leadership is taken over, else 1,000 and 10,000; and how many a leader's memory holds, else 10,000.
     pub jobs: Vec<usize>,
 }
 
@@ -188,6 +217,10 @@ async fn measure(
         Benchmark::Takeover => Box::pin(takeover::measure(store, options)).await,
         Benchmark::Busy => Box::pin(busy::measure(store, options)).await,
         Benchmark::Submission => Box::pin(submission::measure(store, options)).await,
+        Benchmark::ShortJobs => Box::pin(short_jobs::measure(store, options)).await,
+        Benchmark::Scheduling => Box::pin(scheduling::measure(store, options)).await,
+        Benchmark::SlotMatching => slot_matching::measure(options).await,
+        Benchmark::LeaderMemory => Box::pin(leader_memory::measure(store, options)).await,
         Benchmark::Recovery => Box::pin(recovery::measure(store, options)).await,
         Benchmark::Wordcount => Box::pin(throughput::wordcount(store, options)).await,
         Benchmark::KeyedCount => Box::pin(throughput::keyed_count(store, options)).await,

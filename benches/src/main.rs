@@ -30,7 +30,7 @@ struct Arguments {
     /// How long `busy` keeps the machine busy; else 30 minutes
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
-    /// With how many jobs `takeover` is measured; else 1,000 and 10,000
+    /// With how many jobs `takeover` and `leader-memory` are measured
     #[arg(long, num_args = 1.., value_name = "N")]
     jobs: Vec<usize>,
 }

@@ -9,6 +9,8 @@ pub enum Unit {
     Milliseconds,
     /// MiB of memory.
     Mebibytes,
+    /// KiB of memory.
+    Kibibytes,
     /// So many a second.
     PerSecond,
     /// Millions a second.
@@ -26,6 +28,7 @@ impl fmt::Display for Unit {
         f.write_str(match self {
             Unit::Milliseconds => "ms",
             Unit::Mebibytes => "MiB",
+            Unit::Kibibytes => "KiB",
             Unit::PerSecond => "/s",
             Unit::MillionsPerSecond => "M/s",
             Unit::CpuSecondsPerMillion => "CPU s/M",

@@ -19,12 +19,17 @@ pub(super) const METHOD: &str = "One JobManager and no TaskManager: the jobs are
 compiled graph of one vertex with a fresh job id to `/v1/jobs` over a connection of its own and waits for the answer before the \
 next one. Counted for 3 s after 0.5 s of warming up, on a fresh cluster each time; the clients share the cores with the \
 JobManager and the store. (Flink's jobs came as a jar that was started in the JobManager, and were deployed too; 8 clients; \
-cold, second and third round.)";
+cold, second and third round.) *At a steady pace*: 100 submissions a second for 10 s, each sent when its time has come, whether or not those before it were answered, \
+over 16 connections; from the time at which it was to be sent until its answer.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
 const WARM_UP: Duration = Duration::from_millis(500);
 const WINDOW: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
 const CLIENTS: [usize; 3] = [1, 16, 64];
+/// Between two submissions at a steady pace: 100 a second.
+const PACE: Duration = Duration::from_millis(10);
+const PACED: (u32, u32) = (1_000, 100);
+const PACED_CONNECTIONS: usize = 16;
 
 pub(super) async fn measure(
     store: StoreKind,
@@ -69,7 +74,48 @@ pub(super) async fn measure(
         }
         figures.extend(of_clients);
     }
+    let name = |what: &str| format!("at a steady pace, 100/s: {what}");
+    let mut median = Figure::new(name("p50 of the answer"), Unit::Milliseconds, "");
+    let mut slow = Figure::new(name("p99 of the answer"), Unit::Milliseconds, "");
+    let mut slowest = Figure::new(name("slowest answer"), Unit::Milliseconds, "");
+    for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
+        let latencies = paced(store, options, options.pick(PACED.0, PACED.1)).await?;
+        median.push(latencies.median().unwrap_or(f64::NAN));
+        slow.push(latencies.quantile(0.99).unwrap_or(f64::NAN));
+        slowest.push(latencies.max().unwrap_or(f64::NAN));
+    }
+    figures.extend([median, slow, slowest]);
     Ok(figures)
+}
+
+/// The latencies of so many submissions, each sent when its time has come.
+async fn paced(store: StoreKind, options: &BenchOptions, count: u32) -> anyhow::Result<Samples> {
+    let builder = options.cluster(Store::own(store).await?);
+    let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
+    let template = Template::of(TINY, &Http::default(), &mut cluster).await?;
+    let address = cluster.rest_address(0).to_owned();
+    let clients: Vec<Http> = (0..PACED_CONNECTIONS).map(|_| Http::default()).collect();
+    for http in &clients {
+        // Connects, which is not what is measured.
+        template.submit(http, &address).await?;
+    }
+    let from = Instant::now() + WARM_UP;
+    let mut submitting = JoinSet::new();
+    for (number, http) in (0..count).zip(clients.iter().cycle()) {
+        let (template, address, http) = (template.clone(), address.clone(), http.clone());
+        let due = from + PACE * number;
+        submitting.spawn(async move {
+            tokio::time::sleep_until(due).await;
+            template.submit(&http, &address).await?;
+            anyhow::Ok(milliseconds(due.elapsed()))
+        });
+    }
+    let mut latencies = Samples::default();
+    while let Some(done) = submitting.join_next().await {
+        latencies.push(done??);
+    }
+    cluster.discard();
+    Ok(latencies)
 }
 
 struct Round {

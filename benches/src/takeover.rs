@@ -3,12 +3,8 @@
 //! JobManagers and stores are real processes. The TaskExecutors are simulated, all in this process: real ones without a data
 //! plane.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use tanist::config::{Configuration, LoadOptions};
-use tanist::process::simulation::{SimulatedTaskManagers, TaskCounts};
 use tanist_chaos::store::{Store, StoreKind};
 use tanist_chaos::wait::wait_for;
 use tanist_chaos::{Cluster, Leader};
@@ -19,11 +15,13 @@ use crate::BenchOptions;
 use crate::adopted::LogReader;
 use crate::host::milliseconds;
 use crate::http::Http;
-use crate::jobs::{PAIR, Template};
 use crate::memory::mebibytes;
 use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
+use crate::simulated::{
+    FILES_A_TASK_EXECUTOR, PREPARATION_BOUND, simulate, submit_pairs, until_registered,
+};
 use crate::watch::{until, until_all_run, until_led};
 
 pub(super) const METHOD: &str = "JobManagers are processes; TaskExecutors are simulated, all in the process that measures: real ones (RPC server, connections, registrations, \
@@ -41,12 +39,6 @@ const SLOTS: (usize, usize) = (100, 10);
 const TASK_EXECUTORS: (usize, usize) = (1_000, 50);
 /// Of takeovers with them.
 const REGISTRATIONS: (usize, usize) = (5, 1);
-/// Its listener, its connection to the leader and the leader's to it, and its own to the store; with those of a takeover.
-const FILES_A_TASK_EXECUTOR: u64 = 8;
-/// How many submit while a cluster is prepared.
-const CLIENTS: usize = 64;
-/// How long preparations may take: ten thousand deployments, a cache that is told of every ten seconds.
-const PREPARATION_BOUND: Duration = Duration::from_secs(300);
 
 pub(super) async fn measure(
     store: StoreKind,
@@ -180,7 +172,7 @@ async fn of_jobs(
     let simulated = simulate(&cluster, count.div_ceil(slots), slots).await?;
     let tasks = simulated.tasks();
     let http = Http::default();
-    submit(&http, &mut cluster, &tasks, count).await?;
+    submit_pairs(&http, &mut cluster, &tasks, count).await?;
     let mut figures = JobFigures::new(count, standby);
     for _ in 0..standby.repetitions(options) {
         let leader = cluster.leader().await?;
@@ -246,11 +238,13 @@ async fn take_over(
     Ok(())
 }
 
-/// The term's record, once it says what became of the tasks.
+/// The term's record, once it says what became of the tasks, and that the recovery is over: a leader that ends before is taken
+/// for one that its jobs ended.
 async fn record_of_adoption(cluster: &Cluster, epoch: u64) -> anyhow::Result<Value> {
     until("the term's record to say what was adopted", async || {
         let record = cluster.term_record(epoch).await?;
         ensure!(record["tasks_adopted"].is_u64(), "{record}");
+        ensure!(record["phase"] == "leading", "{record}");
         Ok(record)
     })
     .await
@@ -290,45 +284,6 @@ async fn of_task_executors(
     Ok(vec![confirmed, registered])
 }
 
-/// Starts TaskExecutors of this cluster.
-async fn simulate(
-    cluster: &Cluster,
-    count: usize,
-    slots: usize,
-) -> anyhow::Result<SimulatedTaskManagers> {
-    let settings = cluster.settings();
-    let load = LoadOptions {
-        overrides: settings.into_iter().filter(|word| word != "-D").collect(),
-        ..LoadOptions::default()
-    };
-    let load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
-    let configuration = Configuration::load(load)?;
-    Ok(SimulatedTaskManagers::start(&configuration, count).await?)
-}
-
-/// Submits so many jobs and waits until all their tasks run.
-async fn submit(
-    http: &Http,
-    cluster: &mut Cluster,
-    tasks: &TaskCounts,
-    count: usize,
-) -> anyhow::Result<()> {
-    let template = Template::of(PAIR, http, cluster).await?;
-    let leader = cluster.leader().await?;
-    template
-        .submit_many(&leader.rest, count - 1, CLIENTS)
-        .await?;
-    // Counted here first: a list of all jobs is not asked for in vain.
-    let wanted = 2 * count as u64;
-    wait_for("all tasks to run", PREPARATION_BOUND, async || {
-        let running = tasks.running();
-        ensure!(running == wanted, "{running} of {wanted}");
-        Ok(())
-    })
-    .await?;
-    until_all_run(http, &leader.rest, count).await
-}
-
 /// Starts a killed JobManager and waits until it is a member, no longer what it was before.
 async fn start_again(cluster: &mut Cluster, index: usize) -> anyhow::Result<()> {
     let former = member(cluster, index).await.ok();
@@ -356,16 +311,6 @@ async fn until_cached(cluster: &Cluster, index: usize, records: usize) -> anyhow
         let cache = member.cache.context("it says nothing of its cache")?;
         ensure!(cache.records >= records, "{cache:?}");
         Ok(cache.bytes)
-    })
-    .await
-}
-
-async fn until_registered(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
-    until("all TaskExecutors to be registered", async || {
-        let overview = http.get(address, "/v1/overview").await?;
-        let found = overview["taskmanagers"].as_u64();
-        ensure!(found == Some(count as u64), "{overview}");
-        Ok(())
     })
     .await
 }

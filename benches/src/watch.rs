@@ -107,7 +107,8 @@ pub async fn until_all_run(http: &Http, address: &str, count: usize) -> anyhow::
     .await
 }
 
-fn all_subtasks_run(job: &Value) -> bool {
+/// Whether a job runs with all its subtasks, by the body of its description.
+pub fn all_subtasks_run(job: &Value) -> bool {
     let vertices = job["vertices"].as_array();
     job["state"] == "RUNNING"
         && vertices.is_some_and(|vertices| {

@@ -162,6 +162,7 @@ fn member_table(members: &[MemberInfo]) -> String {
         "BEHIND",
         "CACHED",
         "CLOCK",
+        "PERMISSIONS",
     ];
     let mut table = Table::new(headers);
     for member in members {
@@ -180,9 +181,18 @@ fn member_table(members: &[MemberInfo]) -> String {
             optional(cache.and_then(|cache| cache.behind)),
             optional(cache.map(|cache| bytes(cache.bytes))),
             optional(member.clock_offset.map(|offset| format!("{offset:+} ms"))),
+            optional(member.lacking_permissions.as_ref().map(permissions_text)),
         ]);
     }
     table.to_string()
+}
+
+/// Whether a process may do in the store what a leader has to. What it may not is among the warnings.
+fn permissions_text(lacking: &Vec<String>) -> String {
+    match lacking.len() {
+        0 => "all".to_owned(),
+        count => format!("{count} lacking"),
+    }
 }
 
 /// The steps of a takeover that have a column: name in the answer, header.
@@ -251,9 +261,11 @@ mod tests {
             "term": {"state": "leading", "epoch": 7, "since": 1_700_000_000_000_i64},
             "members": [
                 {"process": "jm-1", "incarnation": "x", "rest-address": "a:8081", "rpc-address": null,
-                 "version": "0.1.0", "leads": true, "role": "leading", "clock-offset": -12},
+                 "version": "0.1.0", "leads": true, "role": "leading", "clock-offset": -12,
+                 "lacking-permissions": []},
                 {"process": "jm-2", "incarnation": "x", "rest-address": "b:8081", "rpc-address": null,
                  "version": "0.1.0", "leads": false, "role": "standby", "clock-offset": 0,
+                 "lacking-permissions": ["to write a", "to write b"],
                  "cache": {"change": 40, "newest": 42, "behind": 2, "records": 10,
                            "named-only": 0, "bytes": 2048}},
                 {"process": "jm-3", "incarnation": "x", "rest-address": null, "rpc-address": null,
@@ -274,10 +286,10 @@ Store        etcd, 1.2 ms, 20.0 MiB of 2.0 GiB, 1 of 2 servers, alarm NOSPACE
 Asked        jm-2
 Warning      look here
 
-JOBMANAGER  ROLE       REST    VERSION  CHANGE  BEHIND  CACHED   CLOCK
-jm-1        leading    a:8081  0.1.0    -       -       -        -12 ms
-jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB  +0 ms
-jm-3        no answer  -       0.2.0    -       -       -        -
+JOBMANAGER  ROLE       REST    VERSION  CHANGE  BEHIND  CACHED   CLOCK   PERMISSIONS
+jm-1        leading    a:8081  0.1.0    -       -       -        -12 ms  all
+jm-2        standby    b:8081  0.1.0    40      2       2.0 KiB  +0 ms   2 lacking
+jm-3        no answer  -       0.2.0    -       -       -        -       -
 ";
         assert_eq!(status_text(&status, 1_700_000_065_000), expected);
         Ok(())

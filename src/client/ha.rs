@@ -95,6 +95,9 @@ pub struct MemberInfo {
     /// By how many milliseconds its clock is ahead of that of who was asked.
     #[serde(default)]
     pub clock_offset: Option<i64>,
+    /// What a leader must be allowed in the store and it is not, in words; `None`: not known.
+    #[serde(default)]
+    pub lacking_permissions: Option<Vec<String>>,
 }
 
 /// A warm cache.

@@ -44,7 +44,7 @@ impl JobMasterCore {
         let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
         self.effects.push(Effect::Persist {
             number,
-            state: Box::new(state.clone()),
+            state: state.clone(),
             milestones,
         });
         self.writing = Some(Write {
@@ -99,17 +99,28 @@ impl JobMasterCore {
         let is_over = self.written.wanted() == pb::WantedStatus::Canceled
             || !self.written.fatal_cause.is_empty();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
-        for task in 0..self.execution.tasks.len() {
+        let regions = self.execution.regions.iter().zip(&self.written.regions);
+        let unwanted: Vec<usize> = regions
+            .filter(|(region, durable)| {
+                // A region's executions have one generation.
+                let first = region
+                    .tasks
+                    .first()
+                    .map(|task| &self.execution.tasks[*task]);
+                let generation = first.map(|task| task.execution.generation.get());
+                is_over || generation.is_some_and(|generation| durable.generation > generation)
+            })
+            .flat_map(|(region, _)| region.tasks.iter().copied())
+            .collect();
+        for task in unwanted {
             let at = &self.execution.tasks[task];
-            let durable = self.written.regions[at.region].generation;
+            if !at.execution.is_deployed() {
+                continue;
+            }
             let generation = at.execution.generation.get();
             let Some(place) = at.execution.place.clone() else {
                 continue;
             };
-            let is_unwanted = is_over || durable > generation;
-            if !at.execution.is_deployed() || !is_unwanted {
-                continue;
-            }
             let can_be_told = self.task_managers.contains_key(&place.task_manager);
             if !can_be_told || at.execution.cancellation != Cancellation::NotAsked {
                 continue;
@@ -183,8 +194,7 @@ impl JobMasterCore {
 
     /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        let needed = self.execution.slots_needed().len();
-        let surplus = self.pool.len().saturating_sub(needed);
+        let surplus = self.pool.len().saturating_sub(self.slots_needed);
         if surplus == 0 || self.is_stopping() || self.is_reconciling() || !self.is_durable {
             self.pool.forget_idle();
             return;
@@ -231,7 +241,7 @@ impl JobMasterCore {
             let declared = self.declared.as_ref().map_or(0, |(needed, _)| *needed);
             declared.min(held)
         } else {
-            u32::try_from(self.execution.slots_needed().len()).unwrap_or(u32::MAX)
+            u32::try_from(self.slots_needed).unwrap_or(u32::MAX)
         };
         let held = self.adopted_slots();
         let declared = Some((needed, held.clone()));
@@ -271,7 +281,9 @@ impl JobMasterCore {
                 | RegionPhase::Deployed => {}
             }
         }
-        for task in &self.execution.tasks {
+        let is_any_due = self.execution.count(ExecutionState::Canceling) > 0
+            || self.execution.count(ExecutionState::Reconciling) > 0;
+        for task in self.execution.tasks.iter().filter(|_| is_any_due) {
             let execution = &task.execution;
             if execution.state == ExecutionState::Canceling {
                 let since_ms = execution.canceling_since_ms;
@@ -296,10 +308,7 @@ impl JobMasterCore {
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
-        if self.pool.len() > self.execution.slots_needed().len()
-            && !self.is_stopping()
-            && !is_reconciling
-        {
+        if self.pool.len() > self.slots_needed && !self.is_stopping() && !is_reconciling {
             let idle = self.pool.idle_since_ms();
             deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
         }

@@ -26,7 +26,7 @@ use super::handle::{JobMasterHandle, Message, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, millis};
 use super::requirements::Wanted;
 use super::watch::Peer;
-use crate::gateway::{Adoption, GatewayError};
+use crate::gateway::{Adoption, GatewayError, GatewayResult};
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -34,7 +34,11 @@ pub struct JobMaster;
 
 impl JobMaster {
     /// Starts it. The ExecutionGraph is built in its own task; where that fails, the job ends as FAILED with the cause.
-    pub fn start(options: JobMasterOptions, context: JobMasterContext) -> JobMasterHandle {
+    pub fn start(
+        options: impl Into<Arc<JobMasterOptions>>,
+        context: JobMasterContext,
+    ) -> JobMasterHandle {
+        let options = options.into();
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
         let (outcome, outcome_seen) = watch::channel(None);
         let (reconciled, reconciled_seen) = watch::channel(None);
@@ -54,7 +58,8 @@ impl JobMaster {
             reconciled,
             begun,
         };
-        tokio::spawn(run(options, context, messages, seen, stop));
+        // There may be ten thousand of them: what is large is kept once, and not in every state of the task.
+        tokio::spawn(run(options, Box::new(context), messages, seen, stop));
         handle
     }
 }
@@ -67,43 +72,50 @@ pub(super) struct Seen {
 }
 
 async fn run(
-    options: JobMasterOptions,
-    mut context: JobMasterContext,
+    options: Arc<JobMasterOptions>,
+    context: Box<JobMasterContext>,
     messages: mpsc::Receiver<Box<Message>>,
     seen: Seen,
     stop: CancellationToken,
 ) {
+    let name = context.graph.job_id.clone();
+    // Boxed: it lives as long as the building takes, and the task keeps no room for it.
+    match Box::pin(begin(options, context, seen)).await {
+        Ok(Begun::Actor(actor)) => actor.run(messages, stop).await,
+        Ok(Begun::Failed(result)) => serve_failed(&result, messages, stop).await,
+        Err(error) => tracing::error!(job = name, %error, "JobMaster broke"),
+    }
+}
+
+/// What a JobMaster has become once its ExecutionGraph is built.
+enum Begun {
+    Actor(Box<JobMasterActor>),
+    /// The job can't be initialized.
+    Failed(Arc<pb::JobResult>),
+}
+
+async fn begin(
+    options: Arc<JobMasterOptions>,
+    mut context: Box<JobMasterContext>,
+    seen: Seen,
+) -> GatewayResult<Begun> {
     if context.is_recovered {
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
-    let state = std::mem::take(&mut context.state);
-    let core = JobMasterCore::build(
-        context.graph.clone(),
-        state.clone(),
-        context.is_recovered,
-        epoch,
-        options.core_options(),
-        clock.now_ms(),
-    );
+    let core = build(&options, &mut context, epoch, clock.now_ms());
     match core {
         Ok(core) => {
-            drop(state);
-            let calls = match Calls::new(&options, &context, core.job_incarnation()).await {
-                Ok(calls) => calls,
-                Err(error) => {
-                    tracing::error!(job = context.graph.job_id, %error, "JobMaster broke");
-                    return;
-                }
-            };
-            let actor = JobMasterActor {
+            let calls = Calls::new(&options, &context, core.job_incarnation()).await?;
+            Ok(Begun::Actor(Box::new(JobMasterActor {
                 calls,
                 clock,
                 core,
                 seen,
                 io: JoinSet::new(),
                 peers: BTreeMap::new(),
+                followed: 0,
                 cancels: Vec::new(),
                 stops: Vec::new(),
                 wanted: None,
@@ -112,19 +124,38 @@ async fn run(
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
                 options,
                 context,
-            };
-            Box::pin(actor.run(messages, stop)).await;
+            })))
         }
-        Err(error) => {
-            let cause = format!("the job can't be initialized: {error}");
-            tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
-            let result = failed_initialization(&context.graph, &state, cause, clock.now_ms());
-            let result = Arc::new(result);
+        Err(result) => {
             seen.reconciled.send_replace(Some(Adoption::default()));
             seen.outcome.send_replace(Some(result.clone()));
-            serve_failed(&result, messages, stop).await;
+            Ok(Begun::Failed(result))
         }
     }
+}
+
+/// The core with the state that the context brings, or the result of a job that can't be initialized.
+fn build(
+    options: &JobMasterOptions,
+    context: &mut JobMasterContext,
+    epoch: Epoch,
+    now_ms: u64,
+) -> Result<Box<JobMasterCore>, Arc<pb::JobResult>> {
+    let state = Arc::new(std::mem::take(&mut context.state));
+    let core = JobMasterCore::build(
+        context.graph.clone(),
+        state.clone(),
+        context.is_recovered,
+        epoch,
+        options.core_options(),
+        now_ms,
+    );
+    core.map(Box::new).map_err(|error| {
+        let cause = format!("the job can't be initialized: {error}");
+        tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
+        let result = failed_initialization(&context.graph, &state, cause, now_ms);
+        Arc::new(result)
+    })
 }
 
 /// Wall-clock time that never goes back: read once, then tokio's.
@@ -155,14 +186,16 @@ impl WallClock {
 }
 
 pub(super) struct JobMasterActor {
-    pub(super) options: JobMasterOptions,
-    pub(super) context: JobMasterContext,
+    pub(super) options: Arc<JobMasterOptions>,
+    pub(super) context: Box<JobMasterContext>,
     pub(super) calls: Calls,
     clock: WallClock,
-    pub(super) core: JobMasterCore,
+    pub(super) core: Box<JobMasterCore>,
     pub(super) seen: Seen,
     pub(super) io: JoinSet<Done>,
     pub(super) peers: BTreeMap<ResourceId, Peer>,
+    /// As of which version of the core's registrations they are those.
+    pub(super) followed: u64,
     pub(super) cancels: Vec<Reply<()>>,
     pub(super) stops: Vec<Reply<()>>,
     wanted: Option<Wanted>,
@@ -180,7 +213,11 @@ pub(super) enum Next {
 }
 
 impl JobMasterActor {
-    async fn run(mut self, mut messages: mpsc::Receiver<Box<Message>>, stop: CancellationToken) {
+    async fn run(
+        mut self: Box<Self>,
+        mut messages: mpsc::Receiver<Box<Message>>,
+        stop: CancellationToken,
+    ) {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event is never refused");
         }
@@ -221,9 +258,10 @@ impl JobMasterActor {
         };
         self.io.shutdown().await;
         if let Some(reply) = closing {
+            let closing = Box::pin(self.calls.close(self.core.connections()));
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = self.calls.close(self.core.connections()) => {}
+                () = closing => {}
             }
             // Whoever asked and has gone does not need the answer.
             let _ = reply.send(Ok(()));

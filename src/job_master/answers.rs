@@ -2,6 +2,8 @@
 //!
 //! No answer, and a refusal too, proves nothing about what runs: what they leave open is cancelled, and asked for.
 
+use std::sync::Arc;
+
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 
@@ -114,12 +116,13 @@ impl JobMasterCore {
             return;
         }
         let cause = format!("the sinks can't be committed: {reason}");
-        self.record.failures.push(pb::FailureRecord {
+        let record = Arc::make_mut(&mut self.record);
+        record.failures.push(pb::FailureRecord {
             at_ms: now_ms,
             cause: cause.clone(),
             ..pb::FailureRecord::default()
         });
-        self.record.fatal_cause = cause;
+        record.fatal_cause = cause;
         self.commit_failure = None;
         self.revision += 1;
     }

@@ -427,7 +427,7 @@ pub(super) async fn bounded<T>(
 async fn persist(
     store: Arc<dyn JobStateStore>,
     number: u64,
-    state: Box<pb::JobState>,
+    state: Arc<pb::JobState>,
     milestones: Vec<Milestone>,
 ) -> Done {
     if milestones.contains(&Milestone::CancelDecided) {

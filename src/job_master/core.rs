@@ -92,7 +92,7 @@ pub(super) enum Commit {
 pub(super) struct Write {
     pub(super) number: u64,
     pub(super) revision: u64,
-    pub(super) state: pb::JobState,
+    pub(super) state: Arc<pb::JobState>,
 }
 
 /// The state of one JobMaster.
@@ -104,11 +104,13 @@ pub struct JobMasterCore {
     pub(super) is_recovered: bool,
     pub(super) execution: ExecutionGraph,
     pub(super) pool: SlotPool,
-    pub(super) task_managers: BTreeMap<ResourceId, TaskManager>,
+    // Boxed: a map has room for eleven, and most jobs have one.
+    pub(super) task_managers: BTreeMap<ResourceId, Box<TaskManager>>,
     pub(super) seen: BTreeMap<ResourceId, Registration>,
-    pub(super) record: pb::JobState,
+    // Shared with `written` and what is being written while nothing has changed since.
+    pub(super) record: Arc<pb::JobState>,
     pub(super) revision: u64,
-    pub(super) written: pb::JobState,
+    pub(super) written: Arc<pb::JobState>,
     pub(super) written_revision: u64,
     // Index of the task -> its end in `written`, for the present generation there.
     pub(super) durable_ends: BTreeMap<usize, ExecutionState>,
@@ -124,6 +126,10 @@ pub struct JobMasterCore {
     pub(super) stop_is_requested: bool,
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<pb::FailureRecord>,
+    // How many slots are needed, as of the last event.
+    pub(super) slots_needed: usize,
+    // Counts the changes of `task_managers`: who comes, registers anew, goes.
+    pub(super) registrations_version: u64,
     // Slots needed, and slots that are held since before this term, by TaskManager.
     pub(super) declared: Option<(u32, BTreeMap<ResourceId, u32>)>,
     pub(super) result: Option<Box<pb::JobResult>>,
@@ -138,13 +144,14 @@ impl JobMasterCore {
     /// Builds the ExecutionGraph of `graph` as `state` has it. Nothing is decided yet.
     pub fn build(
         graph: impl Into<Arc<pb::JobGraph>>,
-        state: pb::JobState,
+        state: impl Into<Arc<pb::JobState>>,
         is_recovered: bool,
         epoch: Epoch,
         options: CoreOptions,
         now_ms: u64,
     ) -> Result<JobMasterCore, BuildError> {
         let graph = graph.into();
+        let mut state: Arc<pb::JobState> = state.into();
         let execution = ExecutionGraph::build(&graph)?;
         if state.job_id != graph.job_id {
             let other = format!(
@@ -157,6 +164,10 @@ impl JobMasterCore {
             let (there, needed) = (state.regions.len(), execution.regions.len());
             let other = format!("it has {there} regions, the graph {needed}");
             return Err(BuildError::OtherGraph(other));
+        }
+        if state.regions.is_empty() {
+            let regions = &mut Arc::make_mut(&mut state).regions;
+            regions.resize_with(execution.regions.len(), pb::RegionState::default);
         }
         let in_graph = graph
             .options
@@ -189,6 +200,8 @@ impl JobMasterCore {
             stop_is_requested: false,
             commit: Commit::NotYet,
             commit_failure: None,
+            slots_needed: 0,
+            registrations_version: 0,
             declared: None,
             result: None,
             status: pb::JobStatus::Initializing,
@@ -201,10 +214,6 @@ impl JobMasterCore {
             effects: Vec::new(),
             options,
         };
-        core.record
-            .regions
-            .resize_with(core.execution.regions.len(), pb::RegionState::default);
-        core.written.regions.clone_from(&core.record.regions);
         core.note_durable_ends();
         core.take_over(now_ms)?;
         core.note_status(now_ms);
@@ -366,19 +375,20 @@ impl JobMasterCore {
             });
         }
         self.seen.insert(task_manager.clone(), offered);
+        self.registrations_version += 1;
         let known = self.task_managers.get(&task_manager);
         if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
             self.lose_task_manager(&task_manager, "it was started anew", now_ms);
         }
         let before = self.task_managers.remove(&task_manager);
-        let registered = TaskManager {
+        let registered = Box::new(TaskManager {
             registration: offered,
             strays: before.map(|before| before.strays).unwrap_or_default(),
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
             location,
-        };
+        });
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so that what was given back under it may be taken again.
@@ -440,7 +450,8 @@ impl JobMasterCore {
 
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
     pub(super) fn supersede(&mut self, region: usize) {
-        let state = &mut self.record.regions[region];
+        let record = Arc::make_mut(&mut self.record);
+        let state = &mut record.regions[region];
         *state = pb::RegionState {
             generation: state.generation + 1,
             epoch: self.epoch.get(),
@@ -448,7 +459,7 @@ impl JobMasterCore {
             placed_at_ms: 0,
         };
         let execution = &self.execution;
-        self.record.terminal.retain(|end| {
+        record.terminal.retain(|end| {
             execution
                 .find(&end.vertex_id, end.subtask)
                 .is_some_and(|task| execution.tasks[task].region != region)
@@ -459,10 +470,10 @@ impl JobMasterCore {
     /// New executions of the generation that the record has.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
-        for task in &self.execution.regions[region].tasks {
+        for task in self.execution.regions[region].tasks.clone() {
             let mut execution = Execution::created(generation);
             execution.note_entered(ExecutionState::Created, self.settled_at_ms);
-            self.execution.tasks[*task].execution = execution;
+            self.execution.replace(task, execution);
         }
     }
 
@@ -502,14 +513,26 @@ impl JobMasterCore {
 
     /// All registered TaskManagers and the slots that are held there.
     pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
-        let describe = |(id, known): (&ResourceId, &TaskManager)| {
+        let known = self.task_managers.iter();
+        let described = known.map(|(id, known)| {
             let connection = Connection {
                 task_manager: id.clone(),
                 registration: known.registration,
             };
             (connection, known.location.clone(), self.pool.slots_of(id))
-        };
-        self.task_managers.iter().map(describe).collect()
+        });
+        described.collect()
+    }
+
+    /// Changes whenever [`JobMasterCore::registrations`] does.
+    pub fn registrations_version(&self) -> u64 {
+        self.registrations_version
+    }
+
+    /// All registered TaskManagers.
+    pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
+        let registration = |(id, known): (_, &TaskManager)| (id, known.registration);
+        self.task_managers.iter().map(registration)
     }
 
     /// Where a TaskManager is reached, if it is registered.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -205,7 +206,7 @@ pub enum Effect {
         /// Names the write in its answer.
         number: u64,
         /// The record.
-        state: Box<pb::JobState>,
+        state: Arc<pb::JobState>,
         /// What it decides.
         milestones: Vec<Milestone>,
     },

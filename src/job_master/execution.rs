@@ -67,7 +67,7 @@ pub struct Execution {
 }
 
 /// The number of states.
-const STATES: usize = 10;
+pub(super) const STATES: usize = 10;
 
 impl Execution {
     /// A new attempt.

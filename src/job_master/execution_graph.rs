@@ -3,13 +3,13 @@
 //!
 //! Invariant: a region's executions have one generation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tanist_proto::id::{Generation, JobVertexId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::execution::{Execution, is_terminal, next_state};
+use super::execution::{Execution, STATES, is_terminal, next_state};
 use super::slot_pool::SlotKey;
 use crate::job;
 
@@ -122,6 +122,8 @@ pub enum RegionPhase {
 pub struct Region {
     /// Indices of its tasks.
     pub tasks: Vec<usize>,
+    /// What slots are needed for by it, in order, each once.
+    pub slots: Vec<SlotKey>,
     /// Indices of the regions that read from it over blocking edges.
     pub readers: Vec<usize>,
     /// What it is at.
@@ -139,7 +141,12 @@ pub struct ExecutionGraph {
     pub tasks: Vec<Task>,
     /// In the order of their first vertices.
     pub regions: Vec<Region>,
-    by_id: BTreeMap<JobVertexId, usize>,
+    /// In the order of the ids.
+    by_id: Vec<(JobVertexId, usize)>,
+    /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
+    slot_offsets: Vec<usize>,
+    /// How many executions are in each state, by its number: what there is none of need not be looked for.
+    counts: [usize; STATES],
 }
 
 impl ExecutionGraph {
@@ -154,13 +161,16 @@ impl ExecutionGraph {
         let mut region_of = vec![0; vertices.len()];
         for (region, ids) in members.iter().enumerate() {
             for id in ids {
-                region_of[by_id[id]] = region;
+                if let Some(vertex) = index_of(&by_id, *id) {
+                    region_of[vertex] = region;
+                }
             }
         }
         let phase = RegionPhase::Waiting { since_ms: 0 };
         let mut regions = vec![
             Region {
                 tasks: Vec::new(),
+                slots: Vec::new(),
                 readers: Vec::new(),
                 phase
             };
@@ -177,7 +187,8 @@ impl ExecutionGraph {
                 regions[source].readers.push(target);
             }
         }
-        let mut tasks = Vec::new();
+        let subtasks = vertices.iter().map(|vertex| as_index(vertex.parallelism));
+        let mut tasks = Vec::with_capacity(subtasks.sum());
         for (index, vertex) in vertices.iter().enumerate() {
             let region = region_of[index];
             for subtask in 0..vertex.parallelism {
@@ -191,18 +202,31 @@ impl ExecutionGraph {
                 });
             }
         }
-        Ok(ExecutionGraph {
+        let slot_offsets = slot_offsets(&vertices);
+        let mut built = ExecutionGraph {
             vertices,
             edges,
             tasks,
             regions,
             by_id,
-        })
+            slot_offsets,
+            counts: [0; STATES],
+        };
+        built.count_states();
+        for region in 0..built.regions.len() {
+            let tasks = &built.regions[region].tasks;
+            let mut slots: Vec<SlotKey> = tasks.iter().map(|task| built.slot_key(*task)).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            slots.shrink_to_fit();
+            built.regions[region].slots = slots;
+        }
+        Ok(built)
     }
 
     /// The task with this name on the wire.
     pub fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
-        let vertex = &self.vertices[*self.by_id.get(&vertex_id.parse().ok()?)?];
+        let vertex = &self.vertices[index_of(&self.by_id, vertex_id.parse().ok()?)?];
         (subtask < vertex.parallelism).then(|| vertex.first + as_index(subtask))
     }
 
@@ -241,20 +265,26 @@ impl ExecutionGraph {
         })
     }
 
-    /// The slots that are needed for what runs or could, and has not finished.
-    pub fn slots_needed(&self) -> BTreeSet<SlotKey> {
+    /// How many slots are needed for what runs or could, and has not finished. Asked after each event.
+    pub fn slots_needed(&self) -> usize {
         let has_finished =
             |task: usize| self.tasks[task].execution.state == ExecutionState::Finished;
-        // A region whose input is complete starts as soon as the record says so.
-        let awaits_input = |region: usize| {
-            self.regions[region].phase == RegionPhase::AwaitingInput
-                && !self.inputs_of(region).all(has_finished)
-        };
-        let awaiting: Vec<bool> = (0..self.regions.len()).map(awaits_input).collect();
-        (0..self.tasks.len())
-            .filter(|task| !has_finished(*task) && !awaiting[self.tasks[*task].region])
-            .map(|task| self.slot_key(task))
-            .collect()
+        let all = self.slot_offsets.last().copied().unwrap_or_default();
+        let (mut is_needed, mut count) = (vec![false; all], 0);
+        for (index, region) in self.regions.iter().enumerate() {
+            // A region whose input is complete starts as soon as the record says so.
+            if region.phase == RegionPhase::AwaitingInput
+                && !self.inputs_of(index).all(has_finished)
+            {
+                continue;
+            }
+            for task in region.tasks.iter().filter(|task| !has_finished(**task)) {
+                let SlotKey { group, index } = self.slot_key(*task);
+                let seen = &mut is_needed[self.slot_offsets[group] + as_index(index)];
+                count += usize::from(!std::mem::replace(seen, true));
+            }
+        }
+        count
     }
 
     /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
@@ -267,12 +297,42 @@ impl ExecutionGraph {
             .collect()
     }
 
+    /// How many executions are in a state.
+    pub fn count(&self, state: ExecutionState) -> usize {
+        self.counts[number_of(state)]
+    }
+
+    /// How many executions have ended.
+    pub fn count_ended(&self) -> usize {
+        use ExecutionState as S;
+        let ends = [S::Finished, S::Canceled, S::Failed];
+        ends.into_iter().map(|state| self.count(state)).sum()
+    }
+
+    /// Counts anew, after executions were changed otherwise than by [`ExecutionGraph::advance`] and
+    /// [`ExecutionGraph::replace`].
+    pub fn count_states(&mut self) {
+        self.counts = [0; STATES];
+        for task in &self.tasks {
+            self.counts[number_of(task.execution.state)] += 1;
+        }
+    }
+
+    /// Gives a task another execution.
+    pub fn replace(&mut self, task: usize, execution: Execution) {
+        self.counts[number_of(self.tasks[task].execution.state)] -= 1;
+        self.counts[number_of(execution.state)] += 1;
+        self.tasks[task].execution = execution;
+    }
+
     /// Moves a task's execution to a state; false if there is no such edge.
     pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
         let execution = &mut self.tasks[task].execution;
         let Some(state) = next_state(execution.state, to) else {
             return false;
         };
+        self.counts[number_of(execution.state)] -= 1;
+        self.counts[number_of(state)] += 1;
         execution.state = state;
         execution.note_entered(state, now_ms);
         if state == ExecutionState::Canceling {
@@ -293,14 +353,37 @@ impl ExecutionGraph {
     }
 }
 
+fn number_of(state: ExecutionState) -> usize {
+    usize::try_from(i32::from(state)).unwrap_or_default()
+}
+
+/// Which index an id stands with.
+fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
+    let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
+    found.ok().map(|at| by_id[at].1)
+}
+
+fn slot_offsets(vertices: &[Vertex]) -> Vec<usize> {
+    let groups = vertices.iter().map(|vertex| vertex.group + 1).max();
+    let mut offsets = vec![0; groups.unwrap_or_default() + 1];
+    for vertex in vertices {
+        let most = &mut offsets[vertex.group + 1];
+        *most = (*most).max(as_index(vertex.parallelism));
+    }
+    for group in 1..offsets.len() {
+        offsets[group] += offsets[group - 1];
+    }
+    offsets
+}
+
 fn build_vertices(
     graph: &pb::JobGraph,
-) -> Result<(Vec<Vertex>, BTreeMap<JobVertexId, usize>), BuildError> {
+) -> Result<(Vec<Vertex>, Vec<(JobVertexId, usize)>), BuildError> {
     if graph.vertices.is_empty() {
         return Err(BuildError::Empty);
     }
     let mut vertices = Vec::with_capacity(graph.vertices.len());
-    let mut by_id = BTreeMap::new();
+    let mut by_id: BTreeMap<JobVertexId, usize> = BTreeMap::new();
     let mut groups: Vec<&str> = Vec::new();
     let mut first = 0;
     for (index, vertex) in graph.vertices.iter().enumerate() {
@@ -333,19 +416,16 @@ fn build_vertices(
         });
         first += as_index(parallelism);
     }
-    Ok((vertices, by_id))
+    Ok((vertices, by_id.into_iter().collect()))
 }
 
 fn build_edges(
     graph: &pb::JobGraph,
     vertices: &[Vertex],
-    by_id: &BTreeMap<JobVertexId, usize>,
+    by_id: &[(JobVertexId, usize)],
 ) -> Result<Vec<Edge>, BuildError> {
     let find = |id: &String| {
-        let index = id
-            .parse()
-            .ok()
-            .and_then(|id: JobVertexId| by_id.get(&id).copied());
+        let index = id.parse().ok().and_then(|id| index_of(by_id, id));
         index.ok_or_else(|| BuildError::UnknownVertex(id.clone()))
     };
     let mut edges = Vec::with_capacity(graph.edges.len());
@@ -394,7 +474,7 @@ mod tests {
     fn subtasks_with_the_same_number_in_a_sharing_group_need_one_slot() {
         let graph = graph_of(&[("a", 1), ("b", 4)], &[(0, 1)]);
         let execution_graph = ExecutionGraph::build(&graph).expect("valid");
-        assert_eq!(execution_graph.slots_needed().len(), 4);
+        assert_eq!(execution_graph.slots_needed(), 4);
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl JobMasterCore {
             })
             .collect();
         let since_ms = waiting.iter().map(|(since_ms, _)| *since_ms).min()?;
-        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
+        let (needed, there) = (self.execution.slots_needed(), self.pool.len());
         let missing = needed.saturating_sub(there);
         let text = if missing == 0 {
             "it has its slots, and starts when they are free of tasks of earlier attempts"

@@ -64,6 +64,8 @@ mod stopped;
 #[cfg(test)]
 mod stopped_tests;
 #[cfg(test)]
+mod slot_pool_model_tests;
+#[cfg(test)]
 mod testing;
 mod watch;
 

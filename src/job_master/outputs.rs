@@ -82,7 +82,7 @@ impl JobMasterCore {
     /// Whether outputs are awaited.
     pub(super) fn awaits_outputs(&self) -> bool {
         let tasks = &mut self.execution.tasks.iter();
-        tasks.any(|task| task.execution.output == Output::Awaited)
+        !self.has_reconciled() && tasks.any(|task| task.execution.output == Output::Awaited)
     }
 
     /// A full report of the outputs that a TaskManager holds, of a registration or of a heartbeat that was sent in turn
@@ -166,7 +166,7 @@ impl JobMasterCore {
 
     /// Regions whose output is lost are run again if another one waits to read it.
     pub(super) fn restart_lost(&mut self, now_ms: u64) {
-        if self.is_stopping() {
+        if self.is_stopping() || !self.execution.edges.iter().any(|edge| edge.is_blocking) {
             return;
         }
         while let Some((task, cause)) = self.lost_and_needed() {

@@ -28,6 +28,8 @@ pub(super) struct Reconciliation {
     since_ms: Option<u64>,
     // What is not there, by region, since the last event.
     missed: Vec<Failure>,
+    // Nothing is awaited any more, nor will be.
+    is_over: bool,
     // Whether something was awaited after the last event.
     was_under_way: bool,
     adoption: Adoption,
@@ -40,7 +42,14 @@ impl JobMasterCore {
             task.execution.state == ExecutionState::Reconciling
                 || task.execution.output == Output::Awaited
         };
-        !self.is_stopping() && self.execution.tasks.iter().any(is_awaited)
+        !self.reconciliation.is_over
+            && !self.is_stopping()
+            && self.execution.tasks.iter().any(is_awaited)
+    }
+
+    /// Whether nothing is awaited any more, nor will be.
+    pub(super) fn has_reconciled(&self) -> bool {
+        self.reconciliation.is_over
     }
 
     /// What was adopted; `None` as long as something is awaited.
@@ -228,6 +237,8 @@ impl JobMasterCore {
             adoption.last_adopted_at_ms = Some(now_ms);
         }
         let is_under_way = self.is_reconciling();
+        // Only a recovery has something awaited.
+        self.reconciliation.is_over |= !is_under_way && !self.is_stopping();
         if std::mem::replace(&mut self.reconciliation.was_under_way, is_under_way) && !is_under_way
         {
             let Adoption {
@@ -252,10 +263,11 @@ impl JobMasterCore {
     /// The slots in which adopted executions are, by TaskManager: what the ResourceManager may not have heard of yet.
     pub(super) fn adopted_slots(&self) -> BTreeMap<ResourceId, u32> {
         let mut slots: BTreeSet<(&ResourceId, AllocationId)> = BTreeSet::new();
-        for task in &self.execution.tasks {
-            let is_of_former_term = self.record.regions[task.region].epoch < self.epoch.get();
+        let regions = self.execution.regions.iter().zip(&self.record.regions);
+        let of_former_terms = regions.filter(|(_, state)| state.epoch < self.epoch.get());
+        for task in of_former_terms.flat_map(|(region, _)| &region.tasks) {
+            let task = &self.execution.tasks[*task];
             if let Some(place) = &task.execution.place
-                && is_of_former_term
                 && !task.execution.is_ended()
             {
                 slots.insert((&place.task_manager, place.allocation));

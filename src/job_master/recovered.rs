@@ -151,7 +151,7 @@ impl Recovered {
             let Effect::Persist { number, state, .. } = effects.remove(at) else {
                 unreachable!("that is what was looked for");
             };
-            self.stored = *state;
+            self.stored = (*state).clone();
             self.writes += 1;
             let follows = self.core.handle(self.now_ms, Event::Persisted(number));
             effects.extend(follows.expect("an answer of the store is heard"));

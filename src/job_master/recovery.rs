@@ -1,6 +1,8 @@
 //! The part of the core that takes up a stored record: what has finished stays, what is placed is looked for, and what
 //! a former term left unplaced starts anew. What becomes of what is looked for is decided in `reconciling.rs`.
 
+use std::sync::Arc;
+
 use tanist_proto::id::Generation;
 use tanist_proto::v1::ExecutionState;
 
@@ -44,8 +46,10 @@ impl JobMasterCore {
             };
             self.execution.regions[region].phase = phase;
         }
+        self.execution.count_states();
         self.await_outputs();
-        self.record.job_incarnation = self.record.job_incarnation.saturating_add(1);
+        let record = Arc::make_mut(&mut self.record);
+        record.job_incarnation = record.job_incarnation.saturating_add(1);
         self.revision += 1;
         self.announce_reconciliation();
         Ok(())

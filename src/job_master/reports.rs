@@ -268,6 +268,7 @@ impl JobMasterCore {
         let Some(known) = self.task_managers.remove(task_manager) else {
             return;
         };
+        self.registrations_version += 1;
         tracing::warn!(job = self.record.job_id, %task_manager, cause, "TaskManager lost");
         self.pool.remove_all_of(task_manager);
         let address = &known.location.rpc_address;

@@ -4,6 +4,7 @@
 //! Decisions (restart, give up, cancel, place, record an end) go into `record`; acts follow from `written`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rand::Rng as _;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
@@ -47,6 +48,7 @@ impl JobMasterCore {
             self.tell_stop();
             self.release_outputs();
             self.acknowledge();
+            self.slots_needed = self.execution.slots_needed();
             self.free_idle_slots(now_ms);
             self.declare();
         }
@@ -94,7 +96,8 @@ impl JobMasterCore {
             return;
         };
         let random = self.random.random::<f64>();
-        let counters = self.record.restarts.get_or_insert_default();
+        let record = Arc::make_mut(&mut self.record);
+        let counters = record.restarts.get_or_insert_default();
         let verdict = self.backoff.judge(counters, now_ms, random);
         self.revision += 1;
         for failure in &failures {
@@ -119,7 +122,7 @@ impl JobMasterCore {
                 } else {
                     format!("{}: ", first.task)
                 };
-                self.record.fatal_cause =
+                Arc::make_mut(&mut self.record).fatal_cause =
                     format!("{of_task}{} (not restarted: {reason})", first.cause);
             }
         }
@@ -127,15 +130,16 @@ impl JobMasterCore {
 
     /// Adds a failure to the record, in which the last ones are kept.
     pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
-        self.record.failures.push(pb::FailureRecord {
+        let record = Arc::make_mut(&mut self.record);
+        record.failures.push(pb::FailureRecord {
             at_ms: now_ms,
             cause: failure.cause,
             task: failure.task,
             host: failure.host,
             resource_id: failure.resource_id,
         });
-        let surplus = self.record.failures.len().saturating_sub(KEPT_FAILURES);
-        self.record.failures.drain(..surplus);
+        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
+        record.failures.drain(..surplus);
     }
 
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
@@ -144,7 +148,9 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.task_cancellation_timeout_ms;
         let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        for (task, at) in self.execution.tasks.iter().enumerate() {
+        let is_any_canceling = self.execution.count(ExecutionState::Canceling) > 0;
+        let tasks = self.execution.tasks.iter().enumerate();
+        for (task, at) in tasks.filter(|_| is_any_canceling) {
             let execution = &at.execution;
             if execution.state == ExecutionState::Canceling
                 && overdue(execution.canceling_since_ms, timeout_ms)
@@ -183,12 +189,12 @@ impl JobMasterCore {
             return;
         }
         let timeout_ms = self.options.slot_request_timeout_ms;
-        let (needed, there) = (self.execution.slots_needed().len(), self.pool.len());
         for (region, at) in self.execution.regions.iter().enumerate() {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
             };
             if overdue(since_ms, timeout_ms) {
+                let (needed, there) = (self.execution.slots_needed(), self.pool.len());
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: the job needs {needed}, {there} are there; \
                      start TaskManagers or lower the parallelism"
@@ -226,7 +232,7 @@ impl JobMasterCore {
             CancelAnswer::Refused(reason.clone())
         } else {
             if self.record.wanted() != pb::WantedStatus::Canceled {
-                self.record.set_wanted(pb::WantedStatus::Canceled);
+                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
                 self.revision += 1;
             }
             return;
@@ -308,19 +314,23 @@ impl JobMasterCore {
                 self.prefer_inputs(region);
                 self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
             }
-            let tasks = self.execution.regions[region].tasks.clone();
-            for task in &tasks {
+            let is_any_created = self.execution.count(ExecutionState::Created) > 0;
+            let tasks = if is_any_created {
+                self.execution.regions[region].tasks.clone()
+            } else {
+                Vec::new()
+            };
+            for task in tasks {
                 self.execution
-                    .advance(*task, ExecutionState::Scheduled, now_ms);
+                    .advance(task, ExecutionState::Scheduled, now_ms);
             }
-            let wanted: BTreeSet<SlotKey> = tasks
-                .iter()
-                .map(|task| self.execution.slot_key(*task))
-                .collect();
-            if let Some(assigned) =
-                self.pool
-                    .assign(&wanted, &self.taken_slots(), &self.blocked_slots())
-            {
+            let wanted = &self.execution.regions[region].slots;
+            // Slots come one by one, and each is an event: nothing is looked for that can't be there.
+            if self.pool.len() < wanted.len() {
+                continue;
+            }
+            let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
+            if let Some(assigned) = self.pool.assign(wanted, &taken, &blocked) {
                 self.place(region, &assigned, now_ms);
             }
         }
@@ -357,7 +367,7 @@ impl JobMasterCore {
             execution.place = Some(place);
         }
         let epoch = self.epoch.get();
-        self.record.regions[region] = pb::RegionState {
+        Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
             generation,
             epoch,
             placements,
@@ -405,11 +415,7 @@ impl JobMasterCore {
         }
         let is_canceled = self.written.wanted() == pb::WantedStatus::Canceled;
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
-        let all_have_ended = self
-            .execution
-            .tasks
-            .iter()
-            .all(|task| task.execution.is_ended());
+        let all_have_ended = self.execution.count_ended() == self.execution.tasks.len();
         if self.is_durable && is_canceled {
             if all_have_ended || self.refusal.is_some() {
                 self.end(pb::JobStatus::Canceled, String::new(), now_ms);
@@ -460,6 +466,9 @@ impl JobMasterCore {
 
     /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
     fn record_ends(&mut self) {
+        if self.execution.count_ended() == 0 {
+            return;
+        }
         let is_stopping = self.is_stopping();
         for task in 0..self.execution.tasks.len() {
             let at = &self.execution.tasks[task];
@@ -479,7 +488,7 @@ impl JobMasterCore {
                 committables: execution.committables.clone(),
                 ended_at_ms: execution.ended_at_ms,
             };
-            self.record.terminal.push(end);
+            Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
         }

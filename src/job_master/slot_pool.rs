@@ -50,7 +50,11 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
     slots: BTreeMap<AllocationId, PoolSlot>,
+    // The same by TaskManager and number there. No map of a TaskManager is empty.
+    by_place: BTreeMap<ResourceId, BTreeMap<u32, AllocationId>>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
+    // Whether any is noted to idle.
+    is_any_idle: bool,
     // In the order in which they were let go.
     let_go: VecDeque<(ResourceId, AllocationId)>,
 }
@@ -78,14 +82,13 @@ impl SlotPool {
         if self.let_go.iter().any(is_it) {
             return OfferAnswer::Rejected;
         }
-        let before = self
-            .slots
-            .iter()
-            .find(|(_, slot)| slot.task_manager == *task_manager && slot.index == index)
-            .map(|(allocation, _)| *allocation);
+        let there = self.by_place.get(task_manager);
+        let before = there.and_then(|there| there.get(&index)).copied();
         if let Some(before) = before {
             self.remove(&before);
         }
+        let there = self.by_place.entry(task_manager.clone()).or_default();
+        there.insert(index, allocation);
         let task_manager = task_manager.clone();
         let slot = PoolSlot {
             task_manager,
@@ -100,6 +103,12 @@ impl SlotPool {
     /// Lets a slot go: it is not taken again, until its TaskManager registers anew.
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
+        if let Some(there) = self.by_place.get_mut(&slot.task_manager) {
+            there.remove(&slot.index);
+            if there.is_empty() {
+                self.by_place.remove(&slot.task_manager);
+            }
+        }
         self.let_go
             .push_back((slot.task_manager.clone(), *allocation));
         if self.let_go.len() > REMEMBERED {
@@ -116,8 +125,14 @@ impl SlotPool {
     /// Lets all slots of a TaskManager go, with its registration.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.forgive(task_manager);
-        self.slots
-            .retain(|_, slot| slot.task_manager != *task_manager);
+        for allocation in self
+            .by_place
+            .remove(task_manager)
+            .unwrap_or_default()
+            .values()
+        {
+            self.slots.remove(allocation);
+        }
     }
 
     /// The slot with this allocation.
@@ -137,11 +152,11 @@ impl SlotPool {
 
     /// All slots of a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
-        let is_there = |slot: &PoolSlot| slot.task_manager == *task_manager;
-        self.slots
-            .iter()
-            .filter(|(_, slot)| is_there(slot))
-            .map(|(id, _)| *id)
+        let there = self.by_place.get(task_manager);
+        there
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .copied()
             .collect()
     }
 
@@ -155,7 +170,7 @@ impl SlotPool {
     /// TaskManager, then the TaskManager with the fewest taken slots.
     pub fn assign(
         &self,
-        wanted: &BTreeSet<SlotKey>,
+        wanted: &[SlotKey],
         taken: &BTreeMap<SlotKey, AllocationId>,
         blocked: &BTreeSet<AllocationId>,
     ) -> Option<BTreeMap<SlotKey, AllocationId>> {
@@ -197,26 +212,42 @@ impl SlotPool {
             assigned.insert(*key, allocation);
             false
         });
-        for key in open {
-            let mut load: BTreeMap<&ResourceId, usize> = BTreeMap::new();
-            for allocation in &used {
-                if let Some(slot) = self.slots.get(allocation) {
-                    *load.entry(&slot.task_manager).or_default() += 1;
-                }
+        self.spread(open, &mut used, blocked, &mut assigned)?;
+        Some(assigned)
+    }
+
+    /// Gives each key the lowest free slot of the TaskManager with the fewest used ones.
+    fn spread(
+        &self,
+        open: Vec<SlotKey>,
+        used: &mut BTreeSet<AllocationId>,
+        blocked: &BTreeSet<AllocationId>,
+        assigned: &mut BTreeMap<SlotKey, AllocationId>,
+    ) -> Option<()> {
+        let mut free: BTreeMap<&ResourceId, VecDeque<AllocationId>> = BTreeMap::new();
+        let mut order: BTreeSet<(usize, &ResourceId)> = BTreeSet::new();
+        for (task_manager, there) in &self.by_place {
+            let load = there.values().filter(|id| used.contains(id)).count();
+            let left = there.values().copied();
+            let left: VecDeque<_> = left
+                .filter(|id| !used.contains(id) && !blocked.contains(id))
+                .collect();
+            if !left.is_empty() {
+                order.insert((load, task_manager));
+                free.insert(task_manager, left);
             }
-            let (allocation, _) = self
-                .slots
-                .iter()
-                .filter(|(id, _)| is_free(id, &used))
-                .min_by_key(|(_, slot)| {
-                    let taken = load.get(&slot.task_manager).copied().unwrap_or_default();
-                    (taken, &slot.task_manager, slot.index)
-                })?;
-            let allocation = *allocation;
+        }
+        for key in open {
+            let (load, task_manager) = order.pop_first()?;
+            let left = free.get_mut(task_manager)?;
+            let allocation = left.pop_front()?;
+            if !left.is_empty() {
+                order.insert((load + 1, task_manager));
+            }
             used.insert(allocation);
             assigned.insert(key, allocation);
         }
-        Some(assigned)
+        Some(())
     }
 
     /// Notes which slots nothing needs; gives those that have idled for `timeout_ms`.
@@ -227,6 +258,7 @@ impl SlotPool {
         timeout_ms: u64,
     ) -> Vec<AllocationId> {
         let mut overdue = Vec::new();
+        self.is_any_idle = true;
         for (allocation, slot) in &mut self.slots {
             if needed.contains(allocation) {
                 slot.idle_since_ms = None;
@@ -242,8 +274,10 @@ impl SlotPool {
 
     /// No slot is more than what is needed.
     pub fn forget_idle(&mut self) {
-        for slot in self.slots.values_mut() {
-            slot.idle_since_ms = None;
+        if std::mem::take(&mut self.is_any_idle) {
+            for slot in self.slots.values_mut() {
+                slot.idle_since_ms = None;
+            }
         }
     }
 
@@ -268,7 +302,7 @@ mod tests {
         AllocationId::from_bits(number)
     }
 
-    fn keys(count: u32) -> BTreeSet<SlotKey> {
+    fn keys(count: u32) -> Vec<SlotKey> {
         (0..count)
             .map(|index| SlotKey { group: 0, index })
             .collect()

@@ -124,11 +124,11 @@ impl JobMasterActor {
 
     /// Watches over exactly the TaskManagers that the core knows.
     pub(super) fn follow_peers(&mut self) {
-        let connections = self.core.connections();
-        let known: BTreeMap<&ResourceId, Registration> = connections
-            .iter()
-            .map(|(connection, ..)| (&connection.task_manager, connection.registration))
-            .collect();
+        let version = self.core.registrations_version();
+        if std::mem::replace(&mut self.followed, version) == version {
+            return;
+        }
+        let known: BTreeMap<&ResourceId, Registration> = self.core.registrations().collect();
         self.peers
             .retain(|id, peer| known.get(id) == Some(&peer.registration));
         for (id, registration) in known {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use tokio::sync::watch;
 
 use crate::gateway::Adoption;
 use crate::job_master::JobMasterHandle;
@@ -15,6 +16,8 @@ use crate::job_master::JobMasterHandle;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Adoptions {
     lists: Arc<Mutex<Lists>>,
+    /// Suspects are started later than others.
+    are_all_started: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -33,8 +36,16 @@ impl Adoptions {
         lists.beginning.push(job_master.clone());
     }
 
-    /// Waits until those that were started so far await nothing any more, and lets them go; their adoption together.
+    /// No further one will be started.
+    pub(super) fn all_started(&self) {
+        self.are_all_started.send_replace(true);
+    }
+
+    /// Waits until all are started and await nothing any more, and lets them go; their adoption together.
     pub(super) async fn reconciled(&self) -> Adoption {
+        let mut are_all_started = self.are_all_started.subscribe();
+        let known = are_all_started.wait_for(|all| *all).await;
+        known.expect("its sender is here");
         let started = std::mem::take(&mut self.lock().reconciling);
         let waits = started.into_iter();
         let waits = waits.map(|job_master| async move { job_master.reconciled().await });

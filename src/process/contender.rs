@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::application::{ApplicationSetup, Ending};
 use super::ha::HaServices;
 use super::peers::{self, PeersHandle, PeersSetup};
+use super::permissions::{self, LackingPermissions};
 use super::settings;
 use super::sinks::Sinks;
 use super::standby;
@@ -73,6 +74,7 @@ pub(super) struct Contender {
     records: watch::Sender<Option<Arc<dyn CoordinationStore>>>,
     cache: watch::Sender<CacheStatus>,
     peers: watch::Sender<Option<PeersHandle>>,
+    lacking_permissions: watch::Sender<LackingPermissions>,
 }
 
 impl Contender {
@@ -85,6 +87,7 @@ impl Contender {
             records: watch::Sender::new(None),
             cache: watch::Sender::default(),
             peers: watch::Sender::new(None),
+            lacking_permissions: watch::Sender::new(None),
         }
     }
 
@@ -116,6 +119,7 @@ impl Contender {
                 records: self.records.subscribe(),
                 cache: self.cache.subscribe(),
                 peers: self.peers.subscribe(),
+                lacking_permissions: self.lacking_permissions.subscribe(),
             }),
         }
     }
@@ -165,6 +169,8 @@ impl Contender {
         // Ends with this set.
         let mut tasks = JoinSet::new();
         tasks.spawn(telling);
+        let lacking = self.lacking_permissions.clone();
+        tasks.spawn(permissions::follow(opened.store.clone(), lacking));
         if let Some(peers) = &peers {
             let (reports, status) = (peers.reports.clone(), self.cache.subscribe());
             tasks.spawn(standby::report(reports, status));

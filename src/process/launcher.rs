@@ -26,7 +26,7 @@ use crate::job_master::{
 
 /// What every JobMaster of a term gets.
 pub(super) struct LauncherServices {
-    pub options: JobMasterOptions,
+    pub options: Arc<JobMasterOptions>,
     pub sender: pb::Sender,
     pub rpc_address: String,
     pub store: Arc<JobStore>,

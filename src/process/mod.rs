@@ -16,6 +16,7 @@ mod launcher;
 mod listen;
 mod newer;
 pub mod peers;
+mod permissions;
 mod recovering;
 mod settings;
 pub mod shutdown;

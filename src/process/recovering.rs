@@ -109,6 +109,9 @@ pub(super) async fn finish_recovery(
     adoptions: &Adoptions,
     record: &TermRecord,
 ) -> Infallible {
+    if suspects.is_empty() {
+        adoptions.all_started();
+    }
     adoptions.stand().await;
     tokio::time::sleep(SETTLING).await;
     while !suspects.is_empty() {
@@ -129,6 +132,9 @@ pub(super) async fn finish_recovery(
         suspects.drain(..group.len());
         if dispatcher.start_suspects(group).await.is_err() {
             return std::future::pending().await;
+        }
+        if suspects.is_empty() {
+            adoptions.all_started();
         }
         adoptions.stand().await;
         tokio::time::sleep(SETTLING).await;

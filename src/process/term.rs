@@ -351,7 +351,7 @@ fn start_components(
     let resources = Arc::new(resource_manager.handle());
     let adoptions = Adoptions::default();
     let launcher = Arc::new(Launcher::new(LauncherServices {
-        options: settings::job_master(options),
+        options: Arc::new(settings::job_master(options)),
         sender: sender(session),
         rpc_address: services.rpc_address.clone(),
         store: store.clone(),

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use super::forwarding::ForwardingDispatcher;
 use super::history::{self, HistoryRecord};
 use super::peers::PeersHandle;
+use super::permissions::LackingPermissions;
 use crate::dispatcher::DispatcherHandle;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::{
@@ -196,6 +197,7 @@ pub(super) struct ViewInner {
     pub(super) records: watch::Receiver<Option<Arc<dyn CoordinationStore>>>,
     pub(super) cache: watch::Receiver<CacheStatus>,
     pub(super) peers: watch::Receiver<Option<PeersHandle>>,
+    pub(super) lacking_permissions: watch::Receiver<LackingPermissions>,
 }
 
 /// Why there is no place for uploads, and what to do.
@@ -329,6 +331,11 @@ impl JobManagerView {
     /// Follows what is known of the leader.
     pub fn leaders(&self) -> watch::Receiver<LeaderView> {
         self.inner.leaders.clone()
+    }
+
+    /// What a leader must be allowed in the store and this process is not, as last found out.
+    pub fn lacking_permissions(&self) -> LackingPermissions {
+        self.inner.lacking_permissions.borrow().clone()
     }
 
     /// How far this process's cache of the jobs' records is, at each moment. Cold while it leads.

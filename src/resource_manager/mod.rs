@@ -23,11 +23,13 @@ mod core;
 mod draining;
 mod handle;
 mod job_masters;
+#[cfg(test)]
+mod matching_model_tests;
 mod registering;
 #[cfg(test)]
 mod registration_tests;
 mod report;
-mod slot_manager;
+pub mod slot_manager;
 #[cfg(test)]
 mod slot_manager_tests;
 mod slots;

@@ -28,6 +28,7 @@ impl Turn {
         self.0 += 1;
     }
 
+    /// The turn with this number.
     #[cfg(test)]
     pub fn of(number: u64) -> Turn {
         Turn(number)

@@ -25,8 +25,7 @@ const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody> {
     let status = context.view.ha_status(STATUS_TIMEOUT).await;
-    let epoch = status.leader.epoch;
-    let own = OwnStanding::new(&status.process, status.role, epoch, &status.cache);
+    let own = OwnStanding::of(&*context.view);
     let members = status.members.as_deref().unwrap_or_default();
     let others: Vec<_> = members
         .iter()
@@ -51,13 +50,7 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
 
 /// This process alone: what the others ask it.
 pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStanding> {
-    let view = &context.view;
-    Json(OwnStanding::new(
-        &view.process(),
-        view.role(),
-        view.leader().epoch,
-        &view.cache(),
-    ))
+    Json(OwnStanding::of(&*context.view))
 }
 
 /// How many terms are listed unless `limit` says otherwise.

@@ -35,6 +35,8 @@ pub trait ClusterView: Send + Sync + fmt::Debug + 'static {
     fn uploads(&self) -> GatewayResult<BlobStore>;
     /// How far this process's cache of the jobs' records is.
     fn cache(&self) -> CacheStatus;
+    /// What a leader must be allowed in the store and this process is not, in words; `None`: not known.
+    fn lacking_permissions(&self) -> Option<Vec<String>>;
     /// How this JobManager stands.
     fn role(&self) -> Role;
     /// What it knows of the leader.
@@ -75,6 +77,10 @@ impl ClusterView for JobManagerView {
 
     fn cache(&self) -> CacheStatus {
         *self.cache_status().borrow()
+    }
+
+    fn lacking_permissions(&self) -> Option<Vec<String>> {
+        self.lacking_permissions()
     }
 
     fn role(&self) -> Role {

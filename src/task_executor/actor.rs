@@ -348,7 +348,12 @@ impl Actor {
             }
             Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
             Effect::Fatal(cause) => {
-                tracing::error!(%cause, "the task executor can't go on");
+                match &cause {
+                    Fatal::Drained => tracing::info!("drained: the task executor ends"),
+                    Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
+                        tracing::error!(%cause, "the task executor can't go on");
+                    }
+                }
                 self.channels.fatal.send_if_modified(|fatal| {
                     let is_first = fatal.is_none();
                     fatal.get_or_insert(cause);

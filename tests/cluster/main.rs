@@ -50,6 +50,7 @@ mod jobmanager_stopped;
 mod jobmanager_watched;
 mod large_graphs;
 mod lost_host;
+mod many_jobs;
 mod network_handover;
 mod network_peers;
 mod network_store;

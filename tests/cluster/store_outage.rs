@@ -5,12 +5,21 @@
 
 use std::time::Duration;
 
-use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
+use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, test_all};
 
 use crate::support::{PROGRAM, RunningOn};
 
-/// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s.
-const OUTAGE: Duration = Duration::from_secs(4);
+/// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s; a minute where those are the
+/// defaults.
+fn outage() -> Duration {
+    Duration::from_secs(if test_all() { 60 } else { 4 })
+}
+
+/// The job still runs when the outage is over.
+async fn start(cluster: &mut Cluster) -> anyhow::Result<RunningOn> {
+    RunningOn::start(cluster, outage().as_secs() + 10).await
+}
+
 /// After the return of the store somebody leads within this time, if the leader was lost.
 const LEADS_AGAIN: Duration = Duration::from_secs(1);
 
@@ -31,9 +40,9 @@ async fn a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on_its_own(kind).await?;
-    let running = RunningOn::start(&mut cluster, 12).await?;
+    let running = start(&mut cluster).await?;
     cluster.store().stop_server()?;
-    tokio::time::sleep(OUTAGE).await;
+    tokio::time::sleep(outage()).await;
     running.check_untouched(&mut cluster).await?;
     cluster.store().cont_server()?;
     running.check_finished_under_the_first(&mut cluster).await
@@ -43,9 +52,9 @@ async fn a_store_that_is_down_for_longer_than_every_lease_changes_no_leader(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on_its_own(kind).await?;
-    let running = RunningOn::start(&mut cluster, 12).await?;
+    let running = start(&mut cluster).await?;
     cluster.store().kill_server()?;
-    tokio::time::sleep(OUTAGE).await;
+    tokio::time::sleep(outage()).await;
     running.check_untouched(&mut cluster).await?;
     cluster.store().restart_server().await?;
     running.check_finished_under_the_first(&mut cluster).await
@@ -55,10 +64,10 @@ async fn a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_ba
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_on_its_own(kind).await?;
-    let running = RunningOn::start(&mut cluster, 14).await?;
+    let running = start(&mut cluster).await?;
     cluster.store().kill_server()?;
     cluster.jobmanager(running.first.index).kill();
-    tokio::time::sleep(OUTAGE).await;
+    tokio::time::sleep(outage()).await;
     cluster.store().restart_server().await?;
     let standby = 1 - running.first.index;
     cluster

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rustix::fs::Access;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -211,6 +212,20 @@ impl CoordinationStore for EmbeddedStore {
                 free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
                 ..StoreHealth::default()
             })
+        };
+        self.reader.call(look).await
+    }
+
+    async fn lacking_permissions(&self) -> Result<Vec<String>> {
+        let look = move |database: &mut Database| {
+            let file = database.path();
+            let paths = [Some(file), file.parent()];
+            let refused = paths.into_iter().flatten().filter_map(|path| {
+                let answer = rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK);
+                let error = answer.err()?;
+                Some(format!("to write {}: {error}", path.display()))
+            });
+            Ok(refused.collect())
         };
         self.reader.call(look).await
     }

@@ -13,6 +13,7 @@ mod election;
 mod follow;
 mod health;
 mod lease;
+mod permissions;
 mod status;
 mod store;
 #[cfg(all(test, feature = "testing"))]

@@ -18,7 +18,7 @@ use super::follow::{Watched, follow};
 use super::health::health;
 use super::status::{is_answer_too_large, is_revision_gone};
 use super::values::{Keys, change, decode, encode, guard, revision, token_revision};
-use super::{EtcdOptions, STORE};
+use super::{EtcdOptions, STORE, permissions};
 use crate::election::EpochRecord;
 use crate::error::{Error, Result};
 use crate::keys::{Key, Kind, Name, path};
@@ -352,6 +352,10 @@ impl CoordinationStore for EtcdStore {
             }),
             Ok(_) => Ok(health),
         }
+    }
+
+    async fn lacking_permissions(&self) -> Result<Vec<String>> {
+        permissions::lacking(&self.connection, &self.keys).await
     }
 }
 

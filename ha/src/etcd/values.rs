@@ -27,6 +27,11 @@ impl Keys {
         }
     }
 
+    /// What all keys start with; ends with a slash.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     fn fixed(&self, path: &str) -> String {
         format!("{}{path}", self.prefix)
     }

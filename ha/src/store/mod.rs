@@ -257,4 +257,9 @@ pub trait CoordinationStore: Send + Sync + fmt::Debug + 'static {
             ..StoreHealth::default()
         })
     }
+
+    /// What a leader must be allowed in the store and this process is not, in words. Changes nothing.
+    async fn lacking_permissions(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }

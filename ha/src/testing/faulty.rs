@@ -312,4 +312,8 @@ impl CoordinationStore for Faulty<dyn CoordinationStore> {
     async fn health(&self) -> Result<StoreHealth> {
         self.inner.health().await
     }
+
+    async fn lacking_permissions(&self) -> Result<Vec<String>> {
+        self.inner.lacking_permissions().await
+    }
 }

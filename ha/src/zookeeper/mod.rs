@@ -14,6 +14,7 @@ mod follow;
 mod health;
 mod multi;
 mod nodes;
+mod permissions;
 mod session;
 mod store;
 #[cfg(all(test, feature = "testing"))]

@@ -110,6 +110,11 @@ impl Session {
         format!("{}/{relative}", self.root)
     }
 
+    /// The namespace.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
     /// The timeout that the server granted.
     pub fn timeout(&self) -> Duration {
         self.client.session_timeout()

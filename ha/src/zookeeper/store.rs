@@ -22,6 +22,7 @@ use super::follow::follow;
 use super::health::health;
 use super::multi::{OPERATION_OVERHEAD, Operation, REQUEST_LIMIT, Reply, check_size};
 use super::nodes::{decode, decode_epoch, encode, fence, marker, ring};
+use super::permissions;
 use super::session::{Node, STORE, Session, unavailable};
 use crate::election::{ClusterIncarnation, Nonce};
 use crate::error::{Error, Result};
@@ -309,6 +310,10 @@ impl CoordinationStore for ZooKeeperStore {
         let asked = Instant::now();
         self.guard().await?;
         Ok(health(&self.quorum, asked.elapsed()).await)
+    }
+
+    async fn lacking_permissions(&self) -> Result<Vec<String>> {
+        permissions::lacking(&*self.connection.session()?).await
     }
 
     fn changes(&self) -> watch::Receiver<Option<Change>> {

@@ -2,8 +2,10 @@
 //! terms that end at any point while tasks run on. Random faults first, then none: every job has to come to run whole and
 //! to end, and no step may break an invariant.
 
+mod graphs;
 mod healthy;
 mod invariants;
+mod model;
 mod network;
 mod steps;
 mod task_manager;
@@ -80,6 +82,7 @@ fn run_cases<T: std::fmt::Debug>(
         all.healthy += reached.healthy;
         all.adopted += reached.adopted;
         all.restarted += reached.restarted;
+        all.older_heard += reached.older_heard;
         Ok(())
     });
     if let Err(failure) = outcome {
@@ -96,7 +99,7 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
 fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let canceled_in = prop::option::of(0usize..20);
     let shapes = prop_oneof![shapes(), shapes_in_stages()];
-    let inputs = (strategies(), shapes, canceled_in, steps(97));
+    let inputs = (strategies(), shapes, canceled_in, steps(98));
     let reached = run_cases(400, inputs, |(strategy, shape, canceled_in, steps)| {
         let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
         for (kind, pick) in steps {
@@ -110,6 +113,34 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     assert!(reached.healthy > 0, "{reached:?}");
     assert!(reached.adopted > 0, "{reached:?}");
     assert!(reached.restarted > 0, "{reached:?}");
+    assert!(reached.older_heard > 0, "{reached:?}");
+}
+
+#[test]
+fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
+    let regions = |graph: pb::JobGraph| {
+        model::assert_regions(&graph);
+        Reached::default()
+    };
+    run_cases(400, graphs::any_graph(), regions);
+}
+
+#[test]
+fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
+    let canceled_in = prop::option::weighted(0.2, 0usize..20);
+    let inputs = (strategies(), graphs::any_graph(), canceled_in, steps(98));
+    let reached = run_cases(200, inputs, |(strategy, graph, canceled_in, steps)| {
+        let mut world = World::of_graph(graph, strategy);
+        for (kind, pick) in steps {
+            world.step(kind, usize::from(pick));
+        }
+        world.come_to_run();
+        world.come_to_an_end(canceled_in);
+        world.reached
+    });
+    assert!(reached.stale_refused > 0, "{reached:?}");
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.older_heard > 0, "{reached:?}");
 }
 
 #[test]

@@ -180,6 +180,7 @@ impl World {
             94 => self.commit(!pick.is_multiple_of(3)),
             95 => self.prove_gone(index),
             96 => self.deliver_late_twin(pick),
+            97 => self.hear_of_an_older_attempt(pick),
             _ => {}
         }
     }
@@ -223,7 +224,11 @@ impl World {
         for _ in 0..400 {
             let is_to_end = self.stored.wanted() == pb::WantedStatus::Canceled
                 || !self.stored.fatal_cause.is_empty();
-            if self.result.is_some() || is_to_end || self.runs_whole() {
+            if self.result.is_some() || is_to_end {
+                return;
+            }
+            if self.runs_whole() {
+                self.assert_all_that_may_run_does();
                 return;
             }
             self.round(false);

@@ -10,6 +10,7 @@ use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
 };
+use super::model::states_of;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
@@ -25,6 +26,8 @@ pub(super) struct Reached {
     pub(super) healthy: u32,
     pub(super) adopted: u32,
     pub(super) restarted: u32,
+    /// News of attempts before the present one.
+    pub(super) older_heard: u32,
 }
 
 /// A TaskManager of the record is waited for so long.
@@ -87,8 +90,13 @@ impl World {
         for edge in blocking {
             graph.edges[*edge].set_exchange(pb::Exchange::Blocking);
         }
-        let number = |edge: &usize| u32::try_from(*edge).expect("few edges");
-        let blocking = blocking.iter().map(number).collect();
+        World::of_graph(graph, strategy)
+    }
+
+    pub(super) fn of_graph(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let edges = (0..).zip(&graph.edges);
+        let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
+        let blocking = blocking.map(|(number, _)| number).collect();
         let stored = submitted(&graph);
         let task_manager = |number: u64| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
@@ -164,6 +172,7 @@ impl World {
         let Some(core) = &mut self.core else {
             return;
         };
+        let before = states_of(core);
         if let Ok(effects) = core.handle(self.now_ms, event) {
             let has_adopted = core.adoption().is_some();
             assert!(
@@ -177,7 +186,13 @@ impl World {
                 "{next:?} at {}",
                 self.now_ms
             );
+            let deployed = effects.iter().filter_map(|effect| match effect {
+                Effect::Deploy { tasks, .. } => Some(tasks.clone()),
+                _ => None,
+            });
+            let deployed: Vec<pb::TaskDeployment> = deployed.flatten().collect();
             self.run_all(effects);
+            self.assert_may_start(&deployed, &before);
         }
     }
 
@@ -200,7 +215,7 @@ impl World {
             Effect::Persist { number, state, .. } => {
                 assert!(self.result.is_none(), "nothing is written after the end");
                 assert!(self.write.is_none(), "one write is in flight");
-                self.write = Some((number, *state));
+                self.write = Some((number, (*state).clone()));
             }
             Effect::Declare { needed, .. } => self.declared = needed,
             Effect::Deploy { connection, tasks } => {

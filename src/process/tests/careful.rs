@@ -182,6 +182,14 @@ async fn a_process_that_is_killed_from_outside_during_recovery_costs_a_careful_t
     for job in others().chain([CULPRIT]) {
         assert_eq!(cluster.until_running(job, 2).await, 1, "adopted");
     }
+    let last = records(&cluster).await.pop().expect("its own");
+    let tasks = usize::try_from(2 * JOBS).ok();
+    let told = (last.tasks_adopted, last.tasks_restarted);
+    assert_eq!(
+        told,
+        (tasks, Some(0)),
+        "also of those that were started last"
+    );
     let stored = cluster.world.stored();
     assert!(
         stored

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::clock::wall_clock_ms;
-use tanist_ha::election::{Epoch, LeaderInformation, Member, ProcessId};
+use tanist_ha::election::{LeaderInformation, Member};
 use tanist_ha::store::cache::CacheStatus;
 
 use super::store::StoreBody;
 use super::warnings::{store_warnings, warnings};
 use super::{REVISION, VERSION, time};
 use crate::process::{HaStatus, Role, TermState};
+use crate::rest::view::ClusterView;
 
 /// `/ha/status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,6 +79,9 @@ pub struct OwnStanding {
     pub wall_clock: u64,
     /// Its warm cache; `null` where it has none, as while it leads.
     pub cache: Option<CacheBody>,
+    /// What a leader must be allowed in the store and it is not, in words; `null`: it does not know.
+    #[serde(default)]
+    pub lacking_permissions: Option<Vec<String>>,
 }
 
 /// A warm cache.
@@ -138,6 +142,8 @@ pub struct MemberBody {
     /// By how many milliseconds its wall clock is ahead of that of the process that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_offset: Option<i64>,
+    /// What a leader must be allowed in the store and it is not, in words; `null`: not known.
+    pub lacking_permissions: Option<Vec<String>>,
     /// Why it gave no account of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -207,15 +213,17 @@ impl From<&CacheStatus> for CacheBody {
 
 impl OwnStanding {
     /// What this process says of itself.
-    pub fn new(process: &ProcessId, role: Role, epoch: Epoch, cache: &CacheStatus) -> OwnStanding {
+    pub fn of(view: &dyn ClusterView) -> OwnStanding {
+        let role = view.role();
         OwnStanding {
-            process: process.to_string(),
+            process: view.process().to_string(),
             version: VERSION.to_owned(),
             revision: REVISION.to_owned(),
             role: role_name(role).to_owned(),
-            epoch: epoch.get(),
+            epoch: view.leader().epoch.get(),
             wall_clock: wall_clock_ms(),
-            cache: (role == Role::Standby).then(|| CacheBody::from(cache)),
+            cache: (role == Role::Standby).then(|| CacheBody::from(&view.cache())),
+            lacking_permissions: view.lacking_permissions(),
         }
     }
 }
@@ -240,6 +248,7 @@ impl HaStatusBody {
                 version: member.version.clone(),
                 leads: leader.is_some_and(|leader| leader.process == member.process),
                 role: own.as_ref().map(|own| own.role.clone()),
+                lacking_permissions: own.as_ref().and_then(|own| own.lacking_permissions.clone()),
                 cache: own.and_then(|own| own.cache),
                 clock_offset,
                 error,

@@ -50,6 +50,11 @@ pub fn warnings(status: &HaStatusBody) -> Vec<String> {
                 "the clock of {process} is {offset} ms {direction} that of {asked}: synchronize them"
             ));
         }
+        for lacking in member.lacking_permissions.iter().flatten() {
+            warnings.push(format!(
+                "{process} can't lead: the store does not allow it {lacking}"
+            ));
+        }
         if let Some(behind) = member.cache.as_ref().and_then(|cache| cache.behind)
             && behind > LARGE_LAG
         {

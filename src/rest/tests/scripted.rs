@@ -315,6 +315,10 @@ impl ClusterView for ScriptedView {
         CacheStatus::default()
     }
 
+    fn lacking_permissions(&self) -> Option<Vec<String>> {
+        Some(vec!["to write members".to_owned()])
+    }
+
     fn role(&self) -> Role {
         *self.role.lock().expect("nothing panics holding it")
     }

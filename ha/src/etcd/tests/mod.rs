@@ -3,6 +3,7 @@
 mod election;
 mod health;
 mod outages;
+mod permissions;
 mod records;
 mod space;
 

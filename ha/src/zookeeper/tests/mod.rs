@@ -22,6 +22,7 @@ use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServe
 use crate::testing::wait::wait_until;
 
 mod outages;
+mod permissions;
 mod records;
 mod terms;
 

@@ -1,0 +1,70 @@
+//! Simulated TaskExecutors for clusters that hold more than one host could run, and jobs for them.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist::config::{Configuration, LoadOptions};
+use tanist::process::simulation::{SimulatedTaskManagers, TaskCounts};
+use tanist_chaos::Cluster;
+use tanist_chaos::wait::wait_for;
+
+use crate::http::Http;
+use crate::jobs::{PAIR, Template};
+use crate::watch::{until, until_all_run};
+
+/// Its listener, its connection to the leader and the leader's to it, and its own to the store; with those of a takeover.
+pub const FILES_A_TASK_EXECUTOR: u64 = 8;
+/// How long preparations may take: ten thousand deployments, a cache that is told of every ten seconds.
+pub const PREPARATION_BOUND: Duration = Duration::from_secs(300);
+/// How many submit while a cluster is prepared.
+const CLIENTS: usize = 64;
+
+/// Starts TaskExecutors of this cluster.
+pub async fn simulate(
+    cluster: &Cluster,
+    count: usize,
+    slots: usize,
+) -> anyhow::Result<SimulatedTaskManagers> {
+    let settings = cluster.settings();
+    let load = LoadOptions {
+        overrides: settings.into_iter().filter(|word| word != "-D").collect(),
+        ..LoadOptions::default()
+    };
+    let load = load.with("taskmanager.numberOfTaskSlots", &slots.to_string());
+    let configuration = Configuration::load(load)?;
+    Ok(SimulatedTaskManagers::start(&configuration, count).await?)
+}
+
+/// Submits so many jobs of two tasks that share a slot, and waits until all their tasks run.
+pub async fn submit_pairs(
+    http: &Http,
+    cluster: &mut Cluster,
+    tasks: &TaskCounts,
+    count: usize,
+) -> anyhow::Result<()> {
+    let template = Template::of(PAIR, http, cluster).await?;
+    let leader = cluster.leader().await?;
+    template
+        .submit_many(&leader.rest, count - 1, CLIENTS)
+        .await?;
+    // Counted here first: a list of all jobs is not asked for in vain.
+    let wanted = 2 * count as u64;
+    wait_for("all tasks to run", PREPARATION_BOUND, async || {
+        let running = tasks.running();
+        ensure!(running == wanted, "{running} of {wanted}");
+        Ok(())
+    })
+    .await?;
+    until_all_run(http, &leader.rest, count).await
+}
+
+/// Waits until the leader counts so many TaskExecutors.
+pub async fn until_registered(http: &Http, address: &str, count: usize) -> anyhow::Result<()> {
+    until("all TaskExecutors to be registered", async || {
+        let overview = http.get(address, "/v1/overview").await?;
+        let found = overview["taskmanagers"].as_u64();
+        ensure!(found == Some(count as u64), "{overview}");
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,140 @@
+//! What was seen of many jobs while things went wrong, in the order in which it was seen, and what must hold of it: a job that
+//! has ended stays as it ended.
+//!
+//! Every look asks for a consistent answer, and begins after the one before it was answered: what it shows is not older.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, ensure};
+use tanist_proto::id::JobId;
+use tokio::task::JoinHandle;
+
+use crate::rest::RestClient;
+
+/// The pause between two looks: each lists all jobs.
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// How jobs were seen.
+#[derive(Debug, Default)]
+pub struct History {
+    /// The terminal state in which each was first seen.
+    ends: BTreeMap<JobId, String>,
+    /// How many looks there were.
+    looks: u64,
+    /// What must not be.
+    wrong: Vec<String>,
+}
+
+impl History {
+    /// A job was seen in this state.
+    pub fn note(&mut self, job: JobId, state: &str) {
+        match self.ends.get(&job) {
+            Some(end) if end != state => {
+                self.wrong.push(format!("{job} was {end}, and is {state}"));
+            }
+            Some(_) => {}
+            None if is_terminal(state) => {
+                self.ends.insert(job, state.to_owned());
+            }
+            None => {}
+        }
+    }
+
+    /// How a job ended, if it was seen to.
+    pub fn end_of(&self, job: JobId) -> Option<&str> {
+        self.ends.get(&job).map(String::as_str)
+    }
+
+    /// How many looks there were.
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// An error that says what was seen and must not be.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.wrong.is_empty(), "{:?}", self.wrong);
+        Ok(())
+    }
+}
+
+/// Whether nothing follows a state.
+pub fn is_terminal(state: &str) -> bool {
+    matches!(state, "FINISHED" | "CANCELED" | "FAILED")
+}
+
+/// Looks at all jobs again and again. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Observer {
+    history: Arc<Mutex<History>>,
+    looking: JoinHandle<()>,
+}
+
+impl Observer {
+    /// Asks these JobManagers in turn. One that does not answer is passed over.
+    pub fn start(rest: RestClient, addresses: Vec<String>) -> Observer {
+        let history = Arc::<Mutex<History>>::default();
+        let noted = history.clone();
+        let looking = tokio::spawn(async move {
+            for address in addresses.iter().cycle() {
+                let Ok(seen) = look(&rest, address).await else {
+                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    continue;
+                };
+                note_all(&noted, seen);
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        });
+        Observer { history, looking }
+    }
+
+    /// What was seen so far.
+    pub fn with<T>(&self, read: impl FnOnce(&History) -> T) -> T {
+        read(&self.history.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn note_all(noted: &Mutex<History>, seen: Vec<(JobId, String)>) {
+    let mut history = noted.lock().unwrap_or_else(PoisonError::into_inner);
+    history.looks += 1;
+    for (job, state) in seen {
+        history.note(job, &state);
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.looking.abort();
+    }
+}
+
+async fn look(rest: &RestClient, address: &str) -> anyhow::Result<Vec<(JobId, String)>> {
+    let body = rest.get(address, "/v1/jobs?consistent=true").await?;
+    let jobs = body["jobs"].as_array().context("no jobs")?;
+    let read = |job: &serde_json::Value| {
+        let (id, status) = (job["id"].as_str()?, job["status"].as_str()?);
+        Some((id.parse().ok()?, status.to_owned()))
+    };
+    Ok(jobs.iter().filter_map(read).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_has_ended_stays_as_it_ended() {
+        let (job, other) = (JobId::from_bits(1), JobId::from_bits(2));
+        let mut history = History::default();
+        for state in ["RUNNING", "RESTARTING", "FINISHED", "FINISHED"] {
+            history.note(job, state);
+        }
+        history.note(other, "RUNNING");
+        history.check().expect("nothing is wrong");
+        assert_eq!(history.end_of(job), Some("FINISHED"));
+        assert_eq!(history.end_of(other), None);
+        history.note(job, "RUNNING");
+        let error = history.check().expect_err("it runs again").to_string();
+        assert!(error.contains("was FINISHED, and is RUNNING"), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Who kills: leaders by SIGKILL, one after the other, at times that nobody can foresee but by the seed.
+
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+
+/// Kills leaders of a cluster.
+#[derive(Debug)]
+pub struct LeaderKiller {
+    random: Random,
+    longest_pause: Duration,
+    /// The epochs of those that it killed.
+    killed: Vec<u64>,
+}
+
+impl LeaderKiller {
+    /// With pauses up to this long, and at least half as long: some work has to get done meanwhile. The same seed has the same
+    /// pauses.
+    pub fn new(seed: u64, longest_pause: Duration) -> LeaderKiller {
+        LeaderKiller {
+            random: Random(seed),
+            longest_pause,
+            killed: Vec::new(),
+        }
+    }
+
+    /// The epochs of the terms that it ended.
+    pub fn killed(&self) -> &[u64] {
+        &self.killed
+    }
+
+    /// Waits for a while.
+    pub async fn pause(&mut self) {
+        // Not a wait for anything: when it strikes is what is tried.
+        let part = 500 + self.random.below(500);
+        tokio::time::sleep(self.longest_pause.mul_f64(part as f64 / 1000.0)).await;
+    }
+
+    /// Kills the leader there is, and starts it again: at once, or when another one leads.
+    pub async fn strike(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let former = cluster.kill_leader().await?;
+        self.killed.push(former.epoch);
+        let is_late = self.random.below(2) == 0;
+        if is_late {
+            cluster.successor_of(&former).await?;
+        }
+        cluster.jobmanager(former.index).start()?;
+        cluster.successor_of(&former).await?;
+        Ok(())
+    }
+}
+
+/// Knuth's MMIX generator.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_makes_the_same_pauses() {
+        let drawn = |seed| {
+            let mut random = Random(seed);
+            (0..20).map(|_| random.below(1000)).collect::<Vec<_>>()
+        };
+        assert_eq!(drawn(7), drawn(7));
+        assert_ne!(drawn(7), drawn(8));
+    }
+}

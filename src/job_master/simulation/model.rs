@@ -1,0 +1,244 @@
+//! A plain model of what a job's graph demands, which the core is compared with: computed from the graph and the stored record
+//! alone, each time from nothing, by the words of the rules and not by their implementation.
+//!
+//! - Vertices that pipelined edges connect run together, as one region.
+//! - A region may start when all that it reads over blocking edges has finished, in the generations that count.
+//! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same subtask
+//!   of a slot sharing group's vertices in one slot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
+
+use super::invariants::{is_recorded, region_of};
+use super::task_manager::TaskKey;
+use super::world::World;
+use crate::job_master::core::JobMasterCore;
+use crate::job_master::event::{Connection, Event, SubmitOutcome};
+use crate::job_master::execution_graph::ExecutionGraph;
+
+/// The vertices that run together with `vertex`, itself included: as far as one gets along pipelined edges.
+fn together_with(graph: &pb::JobGraph, vertex: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::from([vertex.to_owned()]);
+    loop {
+        let before = found.len();
+        for edge in &graph.edges {
+            let is_pipelined = edge.exchange() == pb::Exchange::Pipelined;
+            if is_pipelined && (found.contains(&edge.source) || found.contains(&edge.target)) {
+                found.extend([edge.source.clone(), edge.target.clone()]);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+fn tasks_of<'a>(
+    graph: &'a pb::JobGraph,
+    vertices: &'a BTreeSet<String>,
+) -> impl Iterator<Item = TaskKey> + 'a {
+    let of_it = graph.vertices.iter().filter(|it| vertices.contains(&it.id));
+    of_it.flat_map(|it| (0..it.parallelism).map(|subtask| (it.id.clone(), subtask)))
+}
+
+/// Whether all that these vertices read over blocking edges has finished.
+fn inputs_are_complete(
+    graph: &pb::JobGraph,
+    stored: &pb::JobState,
+    vertices: &BTreeSet<String>,
+) -> bool {
+    let blocking = graph
+        .edges
+        .iter()
+        .filter(|it| it.exchange() == pb::Exchange::Blocking && vertices.contains(&it.target));
+    let sources: BTreeSet<String> = blocking.map(|edge| edge.source.clone()).collect();
+    tasks_of(graph, &sources).all(|task| {
+        let generation = region_of(graph, stored, &task.0).generation;
+        generation > 0 && is_recorded(stored, &task, generation)
+    })
+}
+
+/// The regions by the model are those of the ExecutionGraph.
+pub(super) fn assert_regions(graph: &pb::JobGraph) {
+    let built = ExecutionGraph::build(graph).expect("valid");
+    for vertex in &built.vertices {
+        let id = vertex.id.to_string();
+        let region = &built.regions[built.tasks[vertex.first].region];
+        let in_it: BTreeSet<String> = region
+            .tasks
+            .iter()
+            .map(|task| built.vertex_of(*task).id.to_string())
+            .collect();
+        assert_eq!(in_it, together_with(graph, &id));
+    }
+    let place = |id: &str| built.tasks[built.find(id, 0).expect("it has")].region;
+    for edge in &graph.edges {
+        let (source, target) = (place(&edge.source), place(&edge.target));
+        assert!(
+            source <= target,
+            "regions are in topological order: {edge:?}"
+        );
+    }
+    // However few tasks have ended: each subtask number of each group needs a slot.
+    let slots: BTreeSet<(&str, u32)> = graph
+        .vertices
+        .iter()
+        .flat_map(|it| (0..it.parallelism).map(|at| (it.slot_sharing_group.as_str(), at)))
+        .collect();
+    assert_eq!(built.slots_needed(), slots.len());
+}
+
+/// State and attempt of each task.
+pub(super) type States = BTreeMap<TaskKey, (S, u64)>;
+
+pub(super) fn states_of(core: &JobMasterCore) -> States {
+    let vertices = core.details().vertices;
+    let of_vertex = |vertex: &pb::VertexDetails| {
+        let of_subtask = |it: &pb::SubtaskDetails| {
+            let key = (vertex.id.clone(), it.subtask);
+            (key, (it.state(), it.attempt))
+        };
+        vertex.subtasks.iter().map(of_subtask).collect::<Vec<_>>()
+    };
+    vertices.iter().flat_map(of_vertex).collect()
+}
+
+fn news_of(pick: usize, connection: Connection, id: pb::ExecutionId) -> Event {
+    let states = [S::Running, S::Finished, S::Failed, S::Canceled];
+    if let Some(state) = states.get(pick % 7) {
+        let report = pb::ExecutionReport {
+            vertex_id: id.vertex_id,
+            subtask: id.subtask,
+            generation: id.generation,
+            state: (*state).into(),
+            ..pb::ExecutionReport::default()
+        };
+        return Event::ExecutionsReported {
+            connection,
+            executions: vec![report],
+        };
+    }
+    let refused = pb::TaskRefusal {
+        vertex_id: id.vertex_id.clone(),
+        subtask: id.subtask,
+        generation: id.generation,
+        reason: "it is old".to_owned(),
+    };
+    match pick % 7 {
+        4 => Event::TasksSubmitted {
+            connection,
+            tasks: vec![id],
+            outcome: SubmitOutcome::Answered(vec![refused]),
+        },
+        5 => Event::TasksSubmitted {
+            connection,
+            tasks: vec![id],
+            outcome: SubmitOutcome::Unknown("no answer".to_owned()),
+        },
+        _ => Event::TasksCancelled {
+            connection,
+            tasks: vec![pb::TaskCancellation {
+                vertex_id: id.vertex_id,
+                subtask: id.subtask,
+                up_to_generation: id.generation,
+            }],
+            is_confirmed: true,
+        },
+    }
+}
+
+impl World {
+    /// What one event had deployed, by what was before it.
+    pub(super) fn assert_may_start(&self, deployed: &[pb::TaskDeployment], before: &States) {
+        let mut left: BTreeMap<TaskKey, &pb::TaskDeployment> = deployed
+            .iter()
+            .map(|task| ((task.vertex_id.clone(), task.subtask), task))
+            .collect();
+        while let Some((key, first)) = left.pop_first() {
+            let region = together_with(&self.graph, &key.0);
+            assert!(
+                inputs_are_complete(&self.graph, &self.stored, &region),
+                "it starts before its inputs are complete: {first:?}"
+            );
+            let tasks: Vec<TaskKey> = tasks_of(&self.graph, &region).collect();
+            let others = tasks.iter().filter(|task| **task != key);
+            let others: Vec<&pb::TaskDeployment> = others
+                .map(|task| left.remove(task).expect("a region starts as a whole"))
+                .collect();
+            let mut slots: BTreeMap<&str, (String, u32)> = BTreeMap::new();
+            for task in std::iter::once(&first).chain(&others) {
+                assert_eq!(task.generation, first.generation);
+                let key = (task.vertex_id.clone(), task.subtask);
+                let (state, attempt) = before[&key];
+                let is_new = matches!(state, S::Created | S::Scheduled);
+                assert!(
+                    is_new,
+                    "{key:?} starts, and its attempt {attempt} was {state:?}"
+                );
+                let vertex = self
+                    .graph
+                    .vertices
+                    .iter()
+                    .find(|it| it.id == task.vertex_id);
+                let group = &vertex.expect("it has").slot_sharing_group;
+                let share = (group.clone(), task.subtask);
+                let slot = slots.entry(&task.allocation_id).or_insert(share.clone());
+                assert_eq!(*slot, share, "it is in the slot of others");
+            }
+            let shares: BTreeSet<_> = slots.values().collect();
+            assert_eq!(shares.len(), slots.len(), "what shares a slot is spread");
+        }
+    }
+
+    /// Where nothing is under way any more, what may run does, and nothing else.
+    pub(super) fn assert_all_that_may_run_does(&self) {
+        let core = self.core.as_ref().expect("somebody leads");
+        for ((vertex, subtask), (state, _)) in states_of(core) {
+            let region = together_with(&self.graph, &vertex);
+            let may_run = inputs_are_complete(&self.graph, &self.stored, &region);
+            // Where the news that it runs was lost, only the next heartbeat tells.
+            let runs = matches!(state, S::Deploying | S::Running | S::Finished);
+            assert_eq!(may_run, runs, "{vertex} ({subtask}) is {state:?}");
+        }
+    }
+
+    /// News of an attempt before the present one, whatever they say, change nothing about any task.
+    pub(super) fn hear_of_an_older_attempt(&mut self, pick: usize) {
+        let Some(core) = &mut self.core else {
+            return;
+        };
+        let connections: Vec<_> = core.connections().into_iter().map(|it| it.0).collect();
+        let old: Vec<(TaskKey, u64)> = states_of(core)
+            .into_iter()
+            .filter(|(_, (_, attempt))| *attempt > 1)
+            .map(|(key, (_, attempt))| (key, attempt))
+            .collect();
+        if connections.is_empty() || old.is_empty() {
+            return;
+        }
+        let connection = connections[pick % connections.len()].clone();
+        let ((vertex_id, subtask), attempt) = old[pick / 3 % old.len()].clone();
+        let generation = 1 + pick as u64 % (attempt - 1);
+        let id = pb::ExecutionId {
+            vertex_id,
+            subtask,
+            generation,
+        };
+        let event = news_of(pick / 7, connection, id);
+        // What is due anyway is done first.
+        self.hear(Event::TimePassed);
+        let Some(core) = &self.core else {
+            return;
+        };
+        let before = (states_of(core), core.status());
+        self.hear(event);
+        let after = self
+            .core
+            .as_ref()
+            .map(|core| (states_of(core), core.status()));
+        assert_eq!(after, Some(before), "an older attempt changed something");
+        self.reached.older_heard += 1;
+    }
+}
