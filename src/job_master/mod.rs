@@ -60,11 +60,11 @@ mod settle;
 #[cfg(test)]
 mod simulation;
 pub mod slot_pool;
+#[cfg(test)]
+mod slot_pool_model_tests;
 mod stopped;
 #[cfg(test)]
 mod stopped_tests;
-#[cfg(test)]
-mod slot_pool_model_tests;
 #[cfg(test)]
 mod testing;
 mod watch;
