@@ -14,7 +14,7 @@ use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
 use tanist_ha::keys::{Kind, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
-use tanist_ha::store::{Change, CoordinationStore, Write};
+use tanist_ha::store::{Change, CoordinationStore};
 use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;

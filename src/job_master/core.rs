@@ -531,8 +531,8 @@ impl JobMasterCore {
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let registration = |(id, known): (_, &TaskManager)| (id, known.registration);
-        self.task_managers.iter().map(registration)
+        let known = self.task_managers.iter();
+        known.map(|(id, known)| (id, known.registration))
     }
 
     /// Where a TaskManager is reached, if it is registered.

@@ -8,6 +8,8 @@
 //! it had read would be missing from a job that has FINISHED. So a region whose sources have read is not restarted any more: the
 //! job fails with that cause. One whose sources have not begun is placed and deployed as always, and they end with nothing.
 
+use std::sync::Arc;
+
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -46,7 +48,7 @@ impl JobMasterCore {
         } else {
             // What is about to be written decides, if that is another end.
             if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
-                self.record.set_wanted(pb::WantedStatus::Stopped);
+                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Stopped);
                 self.revision += 1;
             }
             return;
@@ -107,7 +109,7 @@ impl JobMasterCore {
                 format!("{}: {}: ", last.task, last.cause)
             }
         });
-        self.record.fatal_cause = format!(
+        Arc::make_mut(&mut self.record).fatal_cause = format!(
             "{cause}not restarted, as the job was being stopped, and without a checkpoint what its sources had read would be missing"
         );
         self.revision += 1;
