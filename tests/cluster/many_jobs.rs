@@ -467,6 +467,7 @@ fn shipped(job: JobId) -> pb::Artifact {
         sha256: Sha256::digest(&content).to_vec().into(),
         executable: false,
         content: content.into(),
+        ..pb::Artifact::default()
     }
 }
 
