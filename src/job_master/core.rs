@@ -531,8 +531,8 @@ impl JobMasterCore {
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let known = self.task_managers.iter();
-        known.map(|(id, known)| (id, known.registration))
+        let registration = |(id, known): (_, &Box<TaskManager>)| (id, known.registration);
+        self.task_managers.iter().map(registration)
     }
 
     /// Where a TaskManager is reached, if it is registered.
