@@ -43,6 +43,7 @@ mod application;
 mod bad_days;
 mod client;
 mod demo;
+mod described;
 mod jobmanager_cut_off;
 mod jobmanager_killed;
 mod jobmanager_stopped;
