@@ -265,15 +265,13 @@ impl ExecutionGraph {
     }
 
     /// What the slots that are needed have, and how many of each. Asked after each event.
-    pub fn profiles_needed(&self) -> BTreeMap<ResourceProfile, u32> {
-        let mut needed: BTreeMap<ResourceProfile, u32> = BTreeMap::new();
+    pub fn profiles_needed(&self) -> Vec<(ResourceProfile, u32)> {
+        let mut needed: Vec<(ResourceProfile, u32)> = Vec::with_capacity(1);
         let of_groups = self.profiles.iter().zip(self.slots_needed_of_groups());
         for (profile, number) in of_groups.filter(|(_, number)| *number > 0) {
-            match needed.get_mut(profile) {
-                Some(there) => *there += number,
-                None => {
-                    needed.insert(profile.clone(), number);
-                }
+            match needed.iter_mut().find(|(it, _)| it == profile) {
+                Some((_, there)) => *there += number,
+                None => needed.push((profile.clone(), number)),
             }
         }
         needed

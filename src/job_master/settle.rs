@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -98,7 +99,8 @@ impl JobMasterCore {
         let Some(first) = failures.first().cloned() else {
             return;
         };
-        let random = self.random.random::<f64>();
+        let seed = self.options.seed.wrapping_add(self.turn);
+        let random = StdRng::seed_from_u64(seed).random::<f64>();
         let record = Arc::make_mut(&mut self.record);
         let counters = record.restarts.get_or_insert_default();
         let verdict = self.backoff.judge(counters, now_ms, random);
