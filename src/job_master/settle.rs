@@ -18,7 +18,6 @@ use super::execution::{Cancellation, Place};
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 use super::slot_pool::SlotKey;
-use crate::gateway::Unfulfillable;
 
 /// The record keeps so many failures.
 const KEPT_FAILURES: usize = 16;
@@ -227,15 +226,6 @@ impl JobMasterCore {
         }
     }
 
-    /// Why a region that waits will never get its slots, if that is known.
-    fn never_served(&self, region: usize) -> Option<&Unfulfillable> {
-        let verdict = self.unfulfillable.as_ref()?;
-        let mut slots = self.execution.regions[region].slots.iter();
-        let is_meant = slots.any(|key| *self.execution.profile_of(*key) == verdict.profile);
-        let waits = self.is_consumable(region) && self.assignment(region).is_none();
-        (is_meant && waits).then_some(verdict)
-    }
-
     /// A cancel is decided unless the job has durably finished. While a write is on its way, that is open.
     fn decide_cancel(&mut self) {
         if !self.cancel_is_requested {
@@ -357,14 +347,6 @@ impl JobMasterCore {
                 self.place(region, &assigned, now_ms);
             }
         }
-    }
-
-    /// Slots for all tasks of a region, if there are enough.
-    fn assignment(&self, region: usize) -> Option<BTreeMap<SlotKey, AllocationId>> {
-        let wanted = &self.execution.regions[region].slots;
-        let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
-        let profiles = &self.execution.profiles;
-        self.pool.assign(wanted, profiles, &taken, &blocked)
     }
 
     fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {
