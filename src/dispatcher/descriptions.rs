@@ -23,6 +23,8 @@ use tracing::{info, warn};
 
 use super::job_store::{DescriptionRecord, JobStore, JobStoreError, job_id, name_of};
 
+/// How long a blob store may give no answer before a job ends without its description.
+const KEEP_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a description is read: then it is told what is known without it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -97,6 +99,8 @@ pub(super) struct DescriptionCache {
     bytes: usize,
     turn: u64,
     held: BTreeMap<JobId, Held>,
+    /// In the order in which they were used.
+    by_use: BTreeMap<u64, JobId>,
 }
 
 #[derive(Debug)]
@@ -113,13 +117,16 @@ impl DescriptionCache {
             bytes: 0,
             turn: 0,
             held: BTreeMap::new(),
+            by_use: BTreeMap::new(),
         }
     }
 
     fn get(&mut self, job: JobId) -> Option<Arc<pb::JobDetails>> {
         self.turn += 1;
         let held = self.held.get_mut(&job)?;
+        self.by_use.remove(&held.used_in);
         held.used_in = self.turn;
+        self.by_use.insert(self.turn, job);
         Some(held.details.clone())
     }
 
@@ -138,18 +145,19 @@ impl DescriptionCache {
             used_in,
         };
         self.held.insert(job, held);
+        self.by_use.insert(used_in, job);
         while self.bytes > self.limit {
-            let oldest = self.held.iter().min_by_key(|(_, held)| held.used_in);
-            let Some(oldest) = oldest.map(|(job, _)| *job) else {
+            let Some((_, oldest)) = self.by_use.first_key_value() else {
                 return;
             };
-            self.forget(oldest);
+            self.forget(*oldest);
         }
     }
 
     fn forget(&mut self, job: JobId) {
         if let Some(held) = self.held.remove(&job) {
             self.bytes -= held.size;
+            self.by_use.remove(&held.used_in);
         }
     }
 }
@@ -187,7 +195,15 @@ impl JobStore {
         // Another record goes along, which is small.
         let share = self.pipeline.limits().bytes / 2;
         let record = DescriptionRecord(details.clone());
-        let prepared = match self.prepare_surely_within(job, record, share).await {
+        let preparing = self.prepare_surely_within(job, record, share);
+        let prepared = match tokio::time::timeout(KEEP_PATIENCE, preparing).await {
+            Ok(prepared) => prepared,
+            Err(_elapsed) => {
+                warn!(%job, "a job's description is not kept: the blob store gives no answer");
+                return Ok(Err("the blob store gave no answer when it ended".to_owned()));
+            }
+        };
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(JobStoreError::Refused(error @ Error::TooLarge { .. })) => {
                 warn!(%job, %error, "a job's description is not kept");

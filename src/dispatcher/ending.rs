@@ -71,6 +71,7 @@ impl DispatcherActor {
                 return Event::Done;
             }
             cleaner.run(job, &remove).await;
+            failpoint("job.cleaned-up").await;
             Event::CleanedUp { job }
         });
     }
@@ -214,7 +215,11 @@ impl DispatcherActor {
                     remove.uploads.clear();
                 }
                 self.answer_waiting(job);
-                self.bound_descriptions();
+                // Else now and then: all ended jobs are looked at.
+                let most = self.options.max_described;
+                if self.jobs.len() >= most.saturating_add((most / 10).max(1)) {
+                    self.bound_descriptions();
+                }
             }
             (Ok(()), _) => {}
             (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),

@@ -1,4 +1,5 @@
-//! A term's jobs in the store: what is written in one transaction. What recovery finds is in `recovery.rs`.
+//! A term's jobs in the store: what is written in one transaction. How they end is in `results.rs`, what recovery finds in
+//! `recovery.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,16 +11,16 @@ use prost::Message;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::{Prepared, Record, RecordStore};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::keys::{Kind, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
-use tanist_ha::store::{Change, CoordinationStore, Write};
+use tanist_ha::store::{Change, CoordinationStore};
 use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
-use super::descriptions::{self, DescriptionCache, PreparedDescription};
+use super::descriptions::DescriptionCache;
 use super::parts::KnownParts;
 use super::sweep::Holdings;
 use crate::gateway::GatewayError;
@@ -215,166 +216,6 @@ impl JobStore {
         committed
     }
 
-    /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
-    /// written: it names the blobs and parts that have to be removed, too.
-    pub async fn put_result(
-        &self,
-        mut result: pb::JobResult,
-    ) -> Result<pb::JobResult, JobStoreError> {
-        let job = job_id(&result.job_id)?;
-        let pointed_to = [Kind::Graphs, Kind::States].map(|kind| (job, kind));
-        let blobs: Vec<String> = {
-            let known = self.lock_blobs();
-            let found = pointed_to.iter().filter_map(|key| known.get(key));
-            found.map(Name::to_string).collect()
-        };
-        if !blobs.is_empty() {
-            result.remove.get_or_insert_default().blobs.extend(blobs);
-        }
-        let parts = self.lock_parts().of(job);
-        if !parts.is_empty() {
-            result.remove.get_or_insert_default().parts.extend(parts);
-        }
-        let uploads = self.lock_holdings().uploads_of(job);
-        if !uploads.is_empty() {
-            result
-                .remove
-                .get_or_insert_default()
-                .uploads
-                .extend(uploads);
-        }
-        let details = result.details.take().unwrap_or_default();
-        if descriptions::is_short(&details) {
-            result.details = Some(details);
-            self.put_short_result(job, &mut result, &PreparedDescription::default())
-                .await?;
-        } else {
-            self.put_described_result(job, &mut result, details).await?;
-        }
-        // The result names them from here on.
-        self.lock_blobs().retain(|key, _| !pointed_to.contains(key));
-        self.lock_parts().forget(job);
-        self.lock_holdings().release(job);
-        Ok(result)
-    }
-
-    async fn put_described_result(
-        &self,
-        job: JobId,
-        result: &mut pb::JobResult,
-        details: pb::JobDetails,
-    ) -> Result<(), JobStoreError> {
-        let mut short = descriptions::in_short(&details);
-        let prepared = match self.prepare_description(job, &details).await? {
-            Ok(prepared) => prepared,
-            Err(undescribed) => {
-                short.undescribed = undescribed;
-                PreparedDescription::default()
-            }
-        };
-        result.details = Some(short);
-        result.description = prepared.kept(details.encoded_len());
-        if self.put_short_result(job, result, &prepared).await? {
-            self.note_described(job, &prepared, details);
-        }
-        Ok(())
-    }
-
-    /// Whether the description is in the store, too.
-    async fn put_short_result(
-        &self,
-        job: JobId,
-        result: &mut pb::JobResult,
-        prepared: &PreparedDescription,
-    ) -> Result<bool, JobStoreError> {
-        match self.try_put_result(job, result, prepared).await {
-            Err(error @ JobStoreError::Refused(Error::TooLarge { .. })) => {
-                warn!(%job, %error, "the result is too large for the store: it is kept without details");
-                self.take_back(job, &prepared.parts, &error).await;
-                result.details = None;
-                result.description = None;
-                result.cause = shortened(&result.cause);
-                let none = PreparedDescription::default();
-                self.try_put_result(job, result, &none).await?;
-                Ok(false)
-            }
-            other => other.map(|()| prepared.write.is_some()),
-        }
-    }
-
-    async fn try_put_result(
-        &self,
-        job: JobId,
-        result: &pb::JobResult,
-        description: &PreparedDescription,
-    ) -> Result<(), JobStoreError> {
-        let prepared = self
-            .prepare_surely(job, ResultRecord(result.clone()))
-            .await?;
-        let delete = |kind| Write::Delete {
-            key: Key::new(kind, name_of(job)),
-        };
-        let mut writes = vec![prepared.write, delete(Kind::Graphs), delete(Kind::States)];
-        writes.extend(description.write.clone());
-        let written = vec![
-            (job, Kind::Results, prepared.blob),
-            (job, Kind::Descriptions, description.blob.clone()),
-        ];
-        self.commit_surely(writes, written).await
-    }
-
-    /// Replaces a result whose cleanup has finished.
-    pub async fn put_clean_result(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
-        let job = job_id(&result.job_id)?;
-        let prepared = self
-            .prepare_surely(job, ResultRecord(result.clone()))
-            .await?;
-        let written = vec![(job, Kind::Results, prepared.blob)];
-        self.commit_surely(vec![prepared.write], written).await
-    }
-
-    /// Replaces a result by one without a description, which goes.
-    pub(super) async fn put_undescribed(
-        &self,
-        job: JobId,
-        result: &pb::JobResult,
-    ) -> Result<(), JobStoreError> {
-        let prepared = self
-            .prepare_surely(job, ResultRecord(result.clone()))
-            .await?;
-        let written = vec![
-            (job, Kind::Results, prepared.blob),
-            (job, Kind::Descriptions, None),
-        ];
-        let writes = vec![prepared.write, descriptions::delete(job)];
-        self.commit_surely(writes, written).await?;
-        let parts = self.forget_descriptions(&[job]);
-        self.remove_parts(&parts).await
-    }
-
-    /// Forgets results whose retention time is over, with their descriptions.
-    pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
-        for some in jobs.chunks((self.pipeline.limits().writes / 2).max(1)) {
-            let delete = |job: &JobId| {
-                let key = Key::new(Kind::Results, name_of(*job));
-                [Write::Delete { key }, descriptions::delete(*job)]
-            };
-            let kinds = [Kind::Results, Kind::Descriptions];
-            let gone = some
-                .iter()
-                .flat_map(|job| kinds.map(|kind| (*job, kind, None)));
-            self.commit(some.iter().flat_map(delete).collect(), gone.collect())
-                .await?;
-            for job in some {
-                self.lock_holdings().forget_result(*job);
-                self.lock_parts().forget(*job);
-            }
-            let parts = self.forget_descriptions(some);
-            self.remove_parts(&parts).await?;
-        }
-        Ok(())
-    }
-
     async fn prepare<T: Record>(&self, job: JobId, record: T) -> Result<Prepared, JobStoreError> {
         let prepared = self
             .records
@@ -384,7 +225,7 @@ impl JobStore {
     }
 
     /// The same for what has to be written: tries until the blob store answers or the term is over.
-    async fn prepare_surely<T: Record + Clone>(
+    pub(super) async fn prepare_surely<T: Record + Clone>(
         &self,
         job: JobId,
         record: T,
@@ -470,11 +311,6 @@ impl JobStateStore for JobStore {
 pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
     text.parse()
         .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
-}
-
-/// The beginning of a cause that is too long to be kept.
-fn shortened(cause: &str) -> String {
-    cause.chars().take(4096).collect()
 }
 
 pub(super) fn name_of(job: JobId) -> Name {

@@ -41,6 +41,7 @@ pub mod job_store;
 mod parts;
 mod quarantine;
 mod recovery;
+mod results;
 #[cfg(test)]
 mod store_trouble_tests;
 mod submissions;

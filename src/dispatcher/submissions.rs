@@ -82,6 +82,7 @@ impl DispatcherActor {
         let store = self.context.store.clone();
         let state = core::first_state(&submission, wall_clock_ms());
         self.tasks.spawn(async move {
+            failpoint("submit.persisting").await;
             let result = store.put_submission(&submission.graph, &state).await;
             if result.is_ok() {
                 failpoint("submit.persisted").await;

@@ -1,6 +1,7 @@
 //! The part of the core that acts: writes the record, and does what the durable record says. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
@@ -27,6 +28,9 @@ impl JobMasterCore {
         let is_to_stop = self.record.wanted() == pb::WantedStatus::Stopped;
         if is_to_stop && self.written.wanted() != pb::WantedStatus::Stopped {
             milestones.push(Milestone::StopDecided);
+        }
+        if !self.record.fatal_cause.is_empty() && self.written.fatal_cause.is_empty() {
+            milestones.push(Milestone::FailureDecided);
         }
         let mut regions = self.record.regions.iter().zip(&self.written.regions);
         if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
@@ -246,14 +250,15 @@ impl JobMasterCore {
             for (profile, number) in &mut slots {
                 *number = self.pool.count_for(profile).min(*number);
             }
-            slots.retain(|_, number| *number > 0);
+            slots.retain(|(_, number)| *number > 0);
             slots
         } else {
             self.profiles_needed.clone()
         };
         let held = self.adopted_slots();
         let needs = Needs { slots, held };
-        if self.declared.as_ref() != Some(&needs) {
+        if self.declared.as_deref() != Some(&needs) {
+            let needs = Arc::new(needs);
             self.declared = Some(needs.clone());
             self.effects.push(Effect::Declare(needs));
         }

@@ -22,8 +22,8 @@ use super::core::JobMasterCore;
 use super::details::failed_initialization;
 use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
 use super::failed_job::serve_failed;
-use super::handle::{JobMasterHandle, Message, Reply};
-use super::options::{JobMasterContext, JobMasterOptions, millis};
+use super::handle::{JobMasterHandle, Message, Progress, Reply};
+use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, millis};
 use super::watch::Peer;
 use crate::gateway::{Adoption, GatewayError, GatewayResult};
 
@@ -39,23 +39,14 @@ impl JobMaster {
     ) -> JobMasterHandle {
         let options = options.into();
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
-        let (outcome, outcome_seen) = watch::channel(None);
-        let (reconciled, reconciled_seen) = watch::channel(None);
-        let (begun, begun_seen) = watch::channel(None);
+        let (seen, progress) = watch::channel(Progress::default());
         let stop = CancellationToken::new();
         let name = Arc::from(format!("the JobMaster of {}", context.graph.job_id));
         let handle = JobMasterHandle {
             name,
             mailbox,
-            outcome: outcome_seen,
-            reconciled: reconciled_seen,
-            begun: begun_seen,
+            progress,
             stop: stop.clone(),
-        };
-        let seen = Seen {
-            outcome,
-            reconciled,
-            begun,
         };
         // There may be ten thousand of them: what is large is kept once, and not in every state of the task.
         tokio::spawn(run(options, Box::new(context), messages, seen, stop));
@@ -63,18 +54,11 @@ impl JobMaster {
     }
 }
 
-/// What others may wait for.
-pub(super) struct Seen {
-    pub(super) outcome: watch::Sender<Option<Arc<pb::JobResult>>>,
-    reconciled: watch::Sender<Option<Adoption>>,
-    begun: watch::Sender<Option<u64>>,
-}
-
 async fn run(
     options: Arc<JobMasterOptions>,
     context: Box<JobMasterContext>,
     messages: mpsc::Receiver<Box<Message>>,
-    seen: Seen,
+    seen: watch::Sender<Progress>,
     stop: CancellationToken,
 ) {
     let name = context.graph.job_id.clone();
@@ -96,7 +80,7 @@ enum Begun {
 async fn begin(
     options: Arc<JobMasterOptions>,
     mut context: Box<JobMasterContext>,
-    seen: Seen,
+    seen: watch::Sender<Progress>,
 ) -> GatewayResult<Begun> {
     if context.is_recovered {
         failpoint_of("job.recover", &context.graph.job_id).await;
@@ -122,12 +106,14 @@ async fn begin(
                 is_registered: false,
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
                 options,
-                context,
+                on_higher_epoch: context.on_higher_epoch.clone(),
             })))
         }
         Err(result) => {
-            seen.reconciled.send_replace(Some(Adoption::default()));
-            seen.outcome.send_replace(Some(result.clone()));
+            seen.send_modify(|seen| {
+                seen.reconciled = Some(Adoption::default());
+                seen.outcome = Some(result.clone());
+            });
             Ok(Begun::Failed(result))
         }
     }
@@ -186,18 +172,18 @@ impl WallClock {
 
 pub(super) struct JobMasterActor {
     pub(super) options: Arc<JobMasterOptions>,
-    pub(super) context: Box<JobMasterContext>,
+    pub(super) on_higher_epoch: OnHigherEpoch,
     pub(super) calls: Calls,
     clock: WallClock,
     pub(super) core: Box<JobMasterCore>,
-    pub(super) seen: Seen,
+    pub(super) seen: watch::Sender<Progress>,
     pub(super) io: JoinSet<Done>,
-    pub(super) peers: BTreeMap<ResourceId, Peer>,
+    pub(super) peers: BTreeMap<ResourceId, Box<Peer>>,
     /// As of which version of the core's registrations they are those.
     pub(super) followed: u64,
     pub(super) cancels: Vec<Reply<()>>,
     pub(super) stops: Vec<Reply<()>>,
-    wanted: Option<Needs>,
+    wanted: Option<Arc<Needs>>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
     is_registered: bool,
@@ -230,7 +216,7 @@ impl JobMasterActor {
                 biased;
                 () = stop.cancelled() => Next::Forget,
                 () = &mut superseded => {
-                    tracing::warn!(job = self.context.graph.job_id, "another JobMaster took over");
+                    tracing::warn!(job = self.calls.graph.job_id, "another JobMaster took over");
                     Next::Forget
                 }
                 Ok(()) = verdicts.changed() => {
@@ -242,7 +228,7 @@ impl JobMasterActor {
                     Ok(done) => self.note_done(done),
                     // Which effect was lost is unknown, so nothing can be built on this state any more.
                     Err(error) => {
-                        tracing::error!(job = self.context.graph.job_id, %error, "JobMaster broke");
+                        tracing::error!(job = self.calls.graph.job_id, %error, "JobMaster broke");
                         Next::Forget
                     }
                 },
@@ -294,7 +280,8 @@ impl JobMasterActor {
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
-                    self.seen.outcome.send_replace(Some(Arc::from(result)));
+                    let result = Arc::from(result);
+                    self.seen.send_modify(|seen| seen.outcome = Some(result));
                 }
                 effect @ (Effect::Persist { .. }
                 | Effect::Deploy { .. }
@@ -315,24 +302,25 @@ impl JobMasterActor {
 
     /// Tells, once, that the record names this JobMaster.
     fn tell_begun(&self) {
-        if self.core.is_durable() && self.seen.begun.borrow().is_none() {
+        if self.core.is_durable() && self.seen.borrow().begun.is_none() {
             let incarnation = self.core.job_incarnation();
-            self.seen.begun.send_replace(Some(incarnation));
+            self.seen.send_modify(|seen| seen.begun = Some(incarnation));
         }
     }
 
     /// Tells, once, that nothing is awaited any more.
     fn tell_reconciled(&self) {
-        let is_told = self.seen.reconciled.borrow().is_some();
+        let is_told = self.seen.borrow().reconciled.is_some();
         if !is_told && let Some(adoption) = self.core.adoption() {
-            self.seen.reconciled.send_replace(Some(adoption));
+            self.seen
+                .send_modify(|seen| seen.reconciled = Some(adoption));
         }
     }
 
     /// The same where a refusal (the connection is gone meanwhile) needs no answer.
     pub(super) fn note(&mut self, event: Event) {
         if let Err(refusal) = self.hear(event) {
-            tracing::debug!(job = self.context.graph.job_id, %refusal, "late event dropped");
+            tracing::debug!(job = self.calls.graph.job_id, %refusal, "late event dropped");
         }
     }
 
@@ -340,7 +328,7 @@ impl JobMasterActor {
         match done {
             Done::TermOver => {
                 tracing::info!(
-                    job = self.context.graph.job_id,
+                    job = self.calls.graph.job_id,
                     "term over, JobMaster forgets"
                 );
                 return Next::Forget;
@@ -355,7 +343,7 @@ impl JobMasterActor {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();
                 if let Err(error @ GatewayError::Outdated { .. }) = &answer {
-                    tracing::warn!(job = self.context.graph.job_id, %error, "JobMaster forgets");
+                    tracing::warn!(job = self.calls.graph.job_id, %error, "JobMaster forgets");
                     return Next::Forget;
                 }
                 if answer.is_err() || self.wanted != wanted {
@@ -370,9 +358,9 @@ impl JobMasterActor {
             } => {
                 let lost = self.note_called(&connection, error.as_ref(), is_heartbeat);
                 if let Some(GatewayError::Outdated { epoch, .. }) = &error
-                    && *epoch > self.context.sender.epoch
+                    && *epoch > self.calls.sender.epoch
                 {
-                    (self.context.on_higher_epoch)(Epoch::new(*epoch));
+                    (self.on_higher_epoch)(Epoch::new(*epoch));
                 }
                 if let Some(event) = event {
                     self.note(event);

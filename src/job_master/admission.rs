@@ -35,10 +35,10 @@ impl JobMasterActor {
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {
             Ok(_) => Answer::Success(pb::RegistrationSuccess {
-                resource_id: format!("job-master-{}-{job_incarnation}", self.context.graph.job_id),
+                resource_id: format!("job-master-{}-{job_incarnation}", self.calls.graph.job_id),
                 cluster_id: String::new(),
-                cluster_incarnation: self.context.sender.cluster_incarnation.clone(),
-                epoch: self.context.sender.epoch,
+                cluster_incarnation: self.calls.sender.cluster_incarnation.clone(),
+                epoch: self.calls.sender.epoch,
                 heartbeat_interval_ms: millis(self.options.heartbeat_interval),
                 heartbeat_timeout_ms: millis(self.options.heartbeat_timeout),
             }),
@@ -50,7 +50,7 @@ impl JobMasterActor {
             }
         };
         Ok(pb::RegisterTaskManagerResponse {
-            registration: Some(answer.into_message(&self.context.sender.cluster_incarnation)),
+            registration: Some(answer.into_message(&self.calls.sender.cluster_incarnation)),
             job_incarnation,
         })
     }
@@ -58,7 +58,7 @@ impl JobMasterActor {
     /// Refuses a message of another term; one of a younger term ends this one.
     fn admit(&self, sender: Option<&pb::Sender>) -> GatewayResult<pb::Sender> {
         let missing = || GatewayError::Invalid("the message names no sender".to_owned());
-        let (sender, own) = (sender.ok_or_else(missing)?, &self.context.sender);
+        let (sender, own) = (sender.ok_or_else(missing)?, &self.calls.sender);
         let outdated = |reason: String| GatewayError::Outdated {
             epoch: own.epoch,
             reason,
@@ -70,7 +70,7 @@ impl JobMasterActor {
             )));
         }
         if sender.epoch > own.epoch {
-            (self.context.on_higher_epoch)(Epoch::new(sender.epoch));
+            (self.on_higher_epoch)(Epoch::new(sender.epoch));
         }
         if sender.epoch != own.epoch {
             return Err(outdated(format!(

@@ -36,7 +36,7 @@ pub(super) enum Done {
     Local(Event),
     /// The ResourceManager answered.
     Declared {
-        wanted: Option<Needs>,
+        wanted: Option<Arc<Needs>>,
         answer: GatewayResult<()>,
     },
     /// Whether a TaskManager that refuses calls is gone.
@@ -57,7 +57,7 @@ pub(super) enum Done {
 /// What calls need to know.
 #[derive(Debug)]
 pub(super) struct Calls {
-    sender: pb::Sender,
+    pub(super) sender: pb::Sender,
     job: pb::JobScope,
     pub(super) graph: Arc<pb::JobGraph>,
     pub(super) id: JobMasterId,
@@ -444,6 +444,7 @@ async fn persist(
                     Milestone::StopDecided => failpoint("job.stop-persisted").await,
                     Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
                     Milestone::AllFinished => failpoint("job.all-finished-persisted").await,
+                    Milestone::FailureDecided => failpoint("job.failure-persisted").await,
                 }
             }
             Done::Local(Event::Persisted(number))

@@ -11,8 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::resources::ResourceProfile;
@@ -121,7 +119,6 @@ pub struct JobMasterCore {
     pub(super) is_durable: bool,
     pub(super) refusal: Option<String>,
     pub(super) backoff: RestartBackoff,
-    pub(super) random: StdRng,
     pub(super) failures: Vec<Failure>,
     pub(super) reconciliation: Reconciliation,
     pub(super) cancel_is_requested: bool,
@@ -129,10 +126,10 @@ pub struct JobMasterCore {
     pub(super) commit: Commit,
     pub(super) commit_failure: Option<pb::FailureRecord>,
     // The slots that are needed, as of the last event: how many of each profile.
-    pub(super) profiles_needed: BTreeMap<ResourceProfile, u32>,
+    pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
-    pub(super) declared: Option<Needs>,
+    pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
     pub(super) result: Option<Box<pb::JobResult>>,
@@ -196,14 +193,13 @@ impl JobMasterCore {
             is_durable: false,
             refusal: None,
             backoff: RestartBackoff::new(strategy),
-            random: StdRng::seed_from_u64(options.seed),
             failures: Vec::new(),
             reconciliation: Reconciliation::default(),
             cancel_is_requested: false,
             stop_is_requested: false,
             commit: Commit::NotYet,
             commit_failure: None,
-            profiles_needed: BTreeMap::new(),
+            profiles_needed: Vec::new(),
             registrations_version: 0,
             declared: None,
             unfulfillable: None,
@@ -537,8 +533,8 @@ impl JobMasterCore {
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let registration = |(id, known): (_, &Box<TaskManager>)| (id, known.registration);
-        self.task_managers.iter().map(registration)
+        let known = self.task_managers.iter();
+        known.map(|(id, known)| (id, known.registration))
     }
 
     /// Where a TaskManager is reached, if it is registered.

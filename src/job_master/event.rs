@@ -190,6 +190,8 @@ pub enum Milestone {
     GenerationPlaced,
     /// All executions have finished.
     AllFinished,
+    /// The job fails for good.
+    FailureDecided,
 }
 
 /// The answer to whoever wanted the job canceled, or stopped.
@@ -207,7 +209,7 @@ pub enum CancelAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
     /// How many of each profile.
-    pub slots: BTreeMap<ResourceProfile, u32>,
+    pub slots: Vec<(ResourceProfile, u32)>,
     /// Those of them that are held since before this term, by TaskManager.
     pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
 }
@@ -225,7 +227,7 @@ pub enum Effect {
         milestones: Vec<Milestone>,
     },
     /// Declare which slots are needed.
-    Declare(Needs),
+    Declare(Arc<Needs>),
     /// Deploy tasks.
     Deploy {
         /// Where.

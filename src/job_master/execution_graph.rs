@@ -11,6 +11,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::execution::{Execution, STATES, is_terminal, next_state};
+use super::profiles::profiles;
 use super::slot_pool::SlotKey;
 use crate::job;
 
@@ -259,26 +260,6 @@ impl ExecutionGraph {
         }
     }
 
-    /// What the slot of a key has.
-    pub fn profile_of(&self, key: SlotKey) -> &ResourceProfile {
-        &self.profiles[key.group]
-    }
-
-    /// What the slots that are needed have, and how many of each. Asked after each event.
-    pub fn profiles_needed(&self) -> BTreeMap<ResourceProfile, u32> {
-        let mut needed: BTreeMap<ResourceProfile, u32> = BTreeMap::new();
-        let of_groups = self.profiles.iter().zip(self.slots_needed_of_groups());
-        for (profile, number) in of_groups.filter(|(_, number)| *number > 0) {
-            match needed.get_mut(profile) {
-                Some(there) => *there += number,
-                None => {
-                    needed.insert(profile.clone(), number);
-                }
-            }
-        }
-        needed
-    }
-
     /// The tasks whose complete output a region reads.
     pub fn inputs_of(&self, region: usize) -> impl Iterator<Item = usize> {
         let into = move |edge: &&Edge| {
@@ -297,7 +278,7 @@ impl ExecutionGraph {
     }
 
     /// The same by slot sharing group.
-    fn slots_needed_of_groups(&self) -> Vec<u32> {
+    pub(super) fn slots_needed_of_groups(&self) -> Vec<u32> {
         let has_finished =
             |task: usize| self.tasks[task].execution.state == ExecutionState::Finished;
         let all = self.slot_offsets.last().copied().unwrap_or_default();
@@ -449,18 +430,6 @@ fn build_vertices(
         first += as_index(parallelism);
     }
     Ok((vertices, by_id.into_iter().collect()))
-}
-
-fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<ResourceProfile> {
-    let mut profiles = Vec::new();
-    // Groups are numbered as they come.
-    for (vertex, built) in graph.vertices.iter().zip(vertices) {
-        if built.group == profiles.len() {
-            let group = &vertex.slot_sharing_group;
-            profiles.push(job::resources::slot_profile(graph, group));
-        }
-    }
-    profiles
 }
 
 fn build_edges(

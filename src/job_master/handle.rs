@@ -36,15 +36,21 @@ pub(super) enum Message {
     ResultWritten(Reply<()>),
 }
 
+/// What others may wait for. One channel for all of it: there may be thousands of JobMasters.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) outcome: Option<Arc<pb::JobResult>>,
+    pub(super) reconciled: Option<Adoption>,
+    pub(super) begun: Option<u64>,
+}
+
 /// A running JobMaster.
 #[derive(Debug, Clone)]
 pub struct JobMasterHandle {
     pub(super) name: Arc<str>,
     /// Boxed: a channel sets memory aside for 32 messages, and there may be thousands of JobMasters.
     pub(super) mailbox: mpsc::Sender<Box<Message>>,
-    pub(super) outcome: watch::Receiver<Option<Arc<pb::JobResult>>>,
-    pub(super) reconciled: watch::Receiver<Option<Adoption>>,
-    pub(super) begun: watch::Receiver<Option<u64>>,
+    pub(super) progress: watch::Receiver<Progress>,
     pub(super) stop: CancellationToken,
 }
 
@@ -69,12 +75,10 @@ impl JobMasterHandle {
     /// Waits for the job's result, which is for the caller to write; it is dirty. `None`: the JobMaster was stopped, or
     /// its term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
-        let mut outcome = self.outcome.clone();
-        outcome
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|result| result.clone())
+        let mut progress = self.progress.clone();
+        let ended = progress.wait_for(|progress| progress.outcome.is_some());
+        let ended = ended.await.ok();
+        ended.and_then(|progress| progress.outcome.clone())
     }
 
     /// This incarnation of a TaskManager is gone for certain: what the record places there is not waited for any longer.
@@ -92,17 +96,19 @@ impl JobMasterHandle {
 
     /// Waits until nothing that the record places is waited for any more. `None`: it stopped before that.
     pub async fn reconciled(&self) -> Option<Adoption> {
-        let mut reconciled = self.reconciled.clone();
-        let adoption = reconciled.wait_for(Option::is_some).await;
-        adoption.ok().and_then(|adoption| *adoption)
+        let mut progress = self.progress.clone();
+        let reconciled = progress.wait_for(|progress| progress.reconciled.is_some());
+        let reconciled = reconciled.await.ok();
+        reconciled.and_then(|progress| progress.reconciled)
     }
 
     /// Waits until it is durable that this JobMaster has the job: as which incarnation, above those of all earlier ones for which
     /// that was. `None`: it stopped before that.
     pub async fn begun(&self) -> Option<u64> {
-        let mut begun = self.begun.clone();
-        let incarnation = begun.wait_for(Option::is_some).await;
-        incarnation.ok().and_then(|incarnation| *incarnation)
+        let mut progress = self.progress.clone();
+        let begun = progress.wait_for(|progress| progress.begun.is_some());
+        let begun = begun.await.ok();
+        begun.and_then(|progress| progress.begun)
     }
 
     /// The job's result is durable: tells the TaskManagers, gives all slots back and ends. Returns when that is done.

@@ -1,7 +1,7 @@
 //! Why not all of a job runs, for people and for REST: slots that are missing, a restart that is due, who is awaited. Pure;
 //! decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
@@ -124,19 +124,19 @@ impl JobMasterCore {
     }
 
     /// How many slots of each profile are missing.
-    fn missing_slots(&self) -> BTreeMap<ResourceProfile, u32> {
+    fn missing_slots(&self) -> Vec<(ResourceProfile, u32)> {
         let mut missing = self.execution.profiles_needed();
         for (profile, number) in &mut missing {
             *number = number.saturating_sub(self.pool.count_for(profile));
         }
-        missing.retain(|_, number| *number > 0);
+        missing.retain(|(_, number)| *number > 0);
         missing
     }
 
     /// Says which slots are missing.
     pub(super) fn lacking(&self) -> String {
         let (needed, all) = (self.execution.slots_needed(), self.missing_slots());
-        let missing = all.values().sum::<u32>();
+        let missing = all.iter().map(|(_, number)| number).sum::<u32>();
         let of_profile = all.iter().filter(|(profile, _)| !profile.is_unknown());
         let named: Vec<String> = of_profile
             .map(|(profile, number)| format!("{number} of {profile}"))
@@ -167,7 +167,11 @@ impl JobMasterCore {
             .collect();
         let since_ms = waiting.iter().map(|(since_ms, _)| *since_ms).min()?;
         let needed = self.execution.slots_needed();
-        let missing = self.missing_slots().values().sum::<u32>() as usize;
+        let missing = self
+            .missing_slots()
+            .iter()
+            .map(|(_, number)| number)
+            .sum::<u32>() as usize;
         let text = match &self.unfulfillable {
             _ if missing == 0 => {
                 "it has its slots, and starts when they are free of tasks of earlier attempts"

@@ -46,6 +46,7 @@ mod handle;
 mod hindrances;
 mod options;
 mod outputs;
+mod profiles;
 #[cfg(test)]
 mod profiles_tests;
 mod reconciling;

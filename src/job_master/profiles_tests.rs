@@ -51,7 +51,7 @@ fn offer(job: &mut Recovered, slots: &[(u32, u32)]) {
 
 fn declared(job: &Recovered) -> Vec<Needs> {
     let needs = |effect: &Effect| match effect {
-        Effect::Declare(needs) => Some(needs.clone()),
+        Effect::Declare(needs) => Some((**needs).clone()),
         _ => None,
     };
     job.effects.iter().filter_map(needs).collect()

@@ -231,6 +231,8 @@ impl JobMasterCore {
             // Those whose end the record had were not heard of.
             let adopted = executions.filter(|execution| execution.known_since.is_some());
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
+            self.pool
+                .forget_former(&self.execution.regions[region].slots);
             self.execution.regions[region].phase = RegionPhase::Deployed;
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;

@@ -241,7 +241,7 @@ impl Recovered {
 
     pub(super) fn declared(&self) -> Vec<u32> {
         let needed = |effect: &Effect| match effect {
-            Effect::Declare(needs) => Some(needs.slots.values().sum()),
+            Effect::Declare(needs) => Some(needs.slots.iter().map(|(_, number)| number).sum()),
             _ => None,
         };
         self.effects.iter().filter_map(needed).collect()

@@ -100,7 +100,7 @@ impl JobMasterActor {
                 let _ = reply.send(Ok(self.core.details()));
             }
             Message::ResultWritten(reply) => {
-                if self.seen.outcome.borrow().is_some() {
+                if self.seen.borrow().outcome.is_some() {
                     return Next::Close(reply);
                 }
                 let _ = reply.send(Err(GatewayError::Conflict(

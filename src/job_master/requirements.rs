@@ -1,5 +1,6 @@
 //! What the ResourceManager is told: who speaks for the job, and which slots it needs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -16,7 +17,7 @@ impl Calls {
     pub(super) fn declare(
         &self,
         io: &mut JoinSet<Done>,
-        wanted: Option<Needs>,
+        wanted: Option<Arc<Needs>>,
         is_registered: bool,
     ) {
         let resources = self.resources.clone();

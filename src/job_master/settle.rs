@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -17,7 +18,6 @@ use super::execution::{Cancellation, Place};
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 use super::slot_pool::SlotKey;
-use crate::gateway::Unfulfillable;
 
 /// The record keeps so many failures.
 const KEPT_FAILURES: usize = 16;
@@ -98,7 +98,8 @@ impl JobMasterCore {
         let Some(first) = failures.first().cloned() else {
             return;
         };
-        let random = self.random.random::<f64>();
+        let seed = self.options.seed.wrapping_add(self.turn);
+        let random = StdRng::seed_from_u64(seed).random::<f64>();
         let record = Arc::make_mut(&mut self.record);
         let counters = record.restarts.get_or_insert_default();
         let verdict = self.backoff.judge(counters, now_ms, random);
@@ -225,15 +226,6 @@ impl JobMasterCore {
         }
     }
 
-    /// Why a region that waits will never get its slots, if that is known.
-    fn never_served(&self, region: usize) -> Option<&Unfulfillable> {
-        let verdict = self.unfulfillable.as_ref()?;
-        let mut slots = self.execution.regions[region].slots.iter();
-        let is_meant = slots.any(|key| *self.execution.profile_of(*key) == verdict.profile);
-        let waits = self.is_consumable(region) && self.assignment(region).is_none();
-        (is_meant && waits).then_some(verdict)
-    }
-
     /// A cancel is decided unless the job has durably finished. While a write is on its way, that is open.
     fn decide_cancel(&mut self) {
         if !self.cancel_is_requested {
@@ -355,14 +347,6 @@ impl JobMasterCore {
                 self.place(region, &assigned, now_ms);
             }
         }
-    }
-
-    /// Slots for all tasks of a region, if there are enough.
-    fn assignment(&self, region: usize) -> Option<BTreeMap<SlotKey, AllocationId>> {
-        let wanted = &self.execution.regions[region].slots;
-        let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
-        let profiles = &self.execution.profiles;
-        self.pool.assign(wanted, profiles, &taken, &blocked)
     }
 
     fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {

@@ -10,6 +10,8 @@
 //! back what its TaskManager has freed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
@@ -31,7 +33,7 @@ pub struct PoolSlot {
     /// Its number there.
     pub index: u32,
     /// What it has.
-    pub profile: ResourceProfile,
+    pub profile: Arc<ResourceProfile>,
     /// The turn in which it was accepted.
     pub accepted_in: u64,
     /// Since when nothing needs it; `None`: something does, or that was not looked at yet.
@@ -56,10 +58,10 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
     slots: BTreeMap<AllocationId, PoolSlot>,
-    // The same by TaskManager and number there. No map of a TaskManager is empty.
-    by_place: BTreeMap<ResourceId, BTreeMap<u32, AllocationId>>,
-    // How many there are of each profile; none is zero.
-    by_profile: BTreeMap<ResourceProfile, u32>,
+    // The same by TaskManager and number there, in order. A list: most jobs have few, and there may be very many jobs.
+    by_place: Vec<(ResourceId, u32, AllocationId)>,
+    // How many there are of each profile; none is zero. Shared with the slots.
+    by_profile: Vec<(Arc<ResourceProfile>, u32)>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
     // Whether any is noted to idle.
     is_any_idle: bool,
@@ -91,19 +93,19 @@ impl SlotPool {
         if self.let_go.iter().any(is_it) {
             return OfferAnswer::Rejected;
         }
-        let there = self.by_place.get(task_manager);
-        let before = there.and_then(|there| there.get(&index)).copied();
+        let place = self.place_of(task_manager, index);
+        let before = place.ok().map(|at| self.by_place[at].2);
         if let Some(before) = before {
             self.remove(&before);
         }
-        let there = self.by_place.entry(task_manager.clone()).or_default();
-        there.insert(index, allocation);
-        *self.by_profile.entry(profile.clone()).or_default() += 1;
+        let at = place.unwrap_or_else(|at| at);
+        let place = (task_manager.clone(), index, allocation);
+        self.by_place.insert(at, place);
         let task_manager = task_manager.clone();
         let slot = PoolSlot {
             task_manager,
             index,
-            profile,
+            profile: self.count(profile),
             accepted_in: turn,
             idle_since_ms: None,
         };
@@ -115,11 +117,8 @@ impl SlotPool {
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
         self.count_no_more(&slot.profile);
-        if let Some(there) = self.by_place.get_mut(&slot.task_manager) {
-            there.remove(&slot.index);
-            if there.is_empty() {
-                self.by_place.remove(&slot.task_manager);
-            }
+        if let Ok(at) = self.place_of(&slot.task_manager, slot.index) {
+            self.by_place.remove(at);
         }
         self.let_go
             .push_back((slot.task_manager.clone(), *allocation));
@@ -137,25 +136,48 @@ impl SlotPool {
     /// Lets all slots of a TaskManager go, with its registration.
     pub fn remove_all_of(&mut self, task_manager: &ResourceId) {
         self.forgive(task_manager);
-        for allocation in self
-            .by_place
-            .remove(task_manager)
-            .unwrap_or_default()
-            .values()
-        {
-            if let Some(slot) = self.slots.remove(allocation) {
+        let there = self.range_of(task_manager);
+        let gone: Vec<_> = self.by_place.drain(there).collect();
+        for (_, _, allocation) in gone {
+            if let Some(slot) = self.slots.remove(&allocation) {
                 self.count_no_more(&slot.profile);
             }
         }
     }
 
+    /// One more of this profile.
+    fn count(&mut self, profile: ResourceProfile) -> Arc<ResourceProfile> {
+        let known = self.by_profile.iter_mut().find(|(it, _)| **it == profile);
+        if let Some((profile, number)) = known {
+            *number += 1;
+            return profile.clone();
+        }
+        let profile = Arc::new(profile);
+        self.by_profile.push((profile.clone(), 1));
+        profile
+    }
+
     fn count_no_more(&mut self, profile: &ResourceProfile) {
-        if let Some(number) = self.by_profile.get_mut(profile) {
-            *number -= 1;
-            if *number == 0 {
-                self.by_profile.remove(profile);
+        let at = self.by_profile.iter().position(|(it, _)| **it == *profile);
+        if let Some(at) = at {
+            self.by_profile[at].1 -= 1;
+            if self.by_profile[at].1 == 0 {
+                self.by_profile.remove(at);
             }
         }
+    }
+
+    /// Where a place is in the list, or where it would be.
+    fn place_of(&self, task_manager: &ResourceId, index: u32) -> Result<usize, usize> {
+        self.by_place
+            .binary_search_by(|(at, number, _)| (at, *number).cmp(&(task_manager, index)))
+    }
+
+    /// Where the places of a TaskManager are in the list.
+    fn range_of(&self, task_manager: &ResourceId) -> Range<usize> {
+        let first = self.by_place.partition_point(|(at, ..)| at < task_manager);
+        let next = self.by_place.partition_point(|(at, ..)| at <= task_manager);
+        first..next
     }
 
     /// The slot with this allocation.
@@ -175,12 +197,18 @@ impl SlotPool {
 
     /// All slots of a TaskManager.
     pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
-        let there = self.by_place.get(task_manager);
-        there
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .copied()
-            .collect()
+        let there = &self.by_place[self.range_of(task_manager)];
+        there.iter().map(|(.., allocation)| *allocation).collect()
+    }
+
+    /// Forgets where these keys were: what is placed now is remembered when it is to be placed again.
+    pub fn forget_former(&mut self, keys: &[SlotKey]) {
+        self.former
+            .retain(|key, _| keys.binary_search(key).is_err());
+        if self.former.is_empty() {
+            // An emptied map keeps its memory.
+            self.former = BTreeMap::new();
+        }
     }
 
     /// Remembers where a key was, so that it goes back there.
@@ -266,10 +294,11 @@ impl SlotPool {
         };
         let mut free: BTreeMap<&ResourceId, VecDeque<AllocationId>> = BTreeMap::new();
         let mut order: BTreeSet<(usize, &ResourceId)> = BTreeSet::new();
-        for (task_manager, there) in &self.by_place {
-            let load = there.values().filter(|id| used.contains(id)).count();
-            let left = there.values().copied();
-            let left: VecDeque<_> = left
+        for there in self.by_place.chunk_by(|one, other| one.0 == other.0) {
+            let task_manager = &there[0].0;
+            let ids = there.iter().map(|(.., allocation)| *allocation);
+            let load = ids.clone().filter(|id| used.contains(id)).count();
+            let left: VecDeque<_> = ids
                 .filter(|id| !used.contains(id) && !blocked.contains(id) && serves(id))
                 .collect();
             if !left.is_empty() {
@@ -301,7 +330,7 @@ impl SlotPool {
     pub fn surplus(
         &self,
         mut of: Vec<AllocationId>,
-        needed: &BTreeMap<ResourceProfile, u32>,
+        needed: &[(ResourceProfile, u32)],
     ) -> Vec<AllocationId> {
         let mut more = self.more_than(needed);
         of.retain(|allocation| {
@@ -317,15 +346,12 @@ impl SlotPool {
     }
 
     /// Whether there are more slots than what is needed.
-    pub fn has_surplus(&self, needed: &BTreeMap<ResourceProfile, u32>) -> bool {
+    pub fn has_surplus(&self, needed: &[(ResourceProfile, u32)]) -> bool {
         self.more_than(needed).values().any(|more| *more > 0)
     }
 
     /// How many slots there are beyond what is needed, of each kind.
-    fn more_than(
-        &self,
-        needed: &BTreeMap<ResourceProfile, u32>,
-    ) -> BTreeMap<&ResourceProfile, u32> {
+    fn more_than(&self, needed: &[(ResourceProfile, u32)]) -> BTreeMap<&ResourceProfile, u32> {
         let mut more: BTreeMap<&ResourceProfile, u32> = BTreeMap::new();
         for (profile, number) in &self.by_profile {
             *more.entry(kind_of(profile, needed)).or_default() += number;
@@ -381,9 +407,9 @@ impl SlotPool {
 /// As what a slot counts: where nothing is stated all are alike.
 fn kind_of<'a>(
     profile: &'a ResourceProfile,
-    needed: &BTreeMap<ResourceProfile, u32>,
+    needed: &[(ResourceProfile, u32)],
 ) -> &'a ResourceProfile {
-    if needed.contains_key(&ResourceProfile::Unknown) {
+    if needed.iter().any(|(profile, _)| profile.is_unknown()) {
         &ResourceProfile::Unknown
     } else {
         profile

@@ -177,11 +177,11 @@ fn what_is_more_than_needed_is_so_by_profile() {
         pool.offer(&tm("a"), slot(number), index, cores(has), 0);
     }
     let all: Vec<AllocationId> = (1..=4).map(slot).collect();
-    let needed = BTreeMap::from([(cores(1), 1), (cores(2), 1)]);
+    let needed = vec![(cores(1), 1), (cores(2), 1)];
     assert_eq!(pool.surplus(all.clone(), &needed), [slot(1), slot(4)]);
     assert!(pool.has_surplus(&needed));
-    let alike = BTreeMap::from([(ANY, 3)]);
+    let alike = vec![(ANY, 3)];
     assert_eq!(pool.surplus(all.clone(), &alike).len(), 1);
-    assert!(!pool.has_surplus(&BTreeMap::from([(ANY, 4)])));
-    assert_eq!(pool.surplus(all, &BTreeMap::new()).len(), 4);
+    assert!(!pool.has_surplus(&[(ANY, 4)]));
+    assert_eq!(pool.surplus(all, &[]).len(), 4);
 }

@@ -32,7 +32,7 @@ impl JobMasterActor {
         is_heartbeat: bool,
     ) -> Option<String> {
         let threshold = self.options.rpc_failure_threshold;
-        let own_epoch = self.context.sender.epoch;
+        let own_epoch = self.calls.sender.epoch;
         let peer = self.peers.get_mut(&connection.task_manager)?;
         if peer.registration != connection.registration {
             return None;
@@ -132,12 +132,15 @@ impl JobMasterActor {
         self.peers
             .retain(|id, peer| known.get(id) == Some(&peer.registration));
         for (id, registration) in known {
-            self.peers.entry(id.clone()).or_insert_with(|| Peer {
-                registration,
-                last_heard: Instant::now(),
-                refused: RefusedCalls::default(),
-                has_heartbeat_under_way: false,
-            });
+            let new = || {
+                Box::new(Peer {
+                    registration,
+                    last_heard: Instant::now(),
+                    refused: RefusedCalls::default(),
+                    has_heartbeat_under_way: false,
+                })
+            };
+            self.peers.entry(id.clone()).or_insert_with(new);
         }
     }
 
@@ -149,7 +152,7 @@ impl JobMasterActor {
         if late < self.options.heartbeat_interval {
             return;
         }
-        let job = &self.context.graph.job_id;
+        let job = &self.calls.graph.job_id;
         tracing::warn!(
             job,
             ?late,

@@ -115,11 +115,12 @@ impl fmt::Debug for Launcher {
 impl JobMasterLauncher for Launcher {
     fn launch(
         &self,
-        graph: pb::JobGraph,
+        mut graph: pb::JobGraph,
         state: pb::JobState,
         recovered: bool,
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
+        shrink(&mut graph);
         let context = JobMasterContext {
             graph: Arc::new(graph),
             state,
@@ -146,6 +147,18 @@ impl JobMasterLauncher for Launcher {
         }
         self.started(&job_id, placements, &job_master);
         Arc::new(Started(job_master))
+    }
+}
+
+/// Gives back what decoding set aside for more vertices, operators and columns than there are: there may be very many graphs.
+fn shrink(graph: &mut pb::JobGraph) {
+    graph.vertices.shrink_to_fit();
+    graph.edges.shrink_to_fit();
+    for vertex in &mut graph.vertices {
+        vertex.operators.shrink_to_fit();
+        for operator in &mut vertex.operators {
+            operator.output.shrink_to_fit();
+        }
     }
 }
 

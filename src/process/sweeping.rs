@@ -13,6 +13,8 @@ use crate::dispatcher::{JobStore, JobStoreError};
 /// How often objects that nothing points to are looked for: often where they are kept for a short time only.
 const SHORTEST_SWEEP: Duration = Duration::from_millis(500);
 const LONGEST_SWEEP: Duration = Duration::from_secs(3600);
+/// How long after the beginning of a term the first time is, at most.
+const FIRST_SWEEP: Duration = Duration::from_secs(60);
 
 /// Removes what former leaders left between the parts of a record and the record, and now and then objects that nothing points
 /// to.
@@ -34,11 +36,14 @@ pub(super) async fn sweep(store: Arc<JobStore>, session: LeaderSession, grace: D
         }
     }
     let interval = (grace / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP);
+    // Also terms that are short do it.
+    let mut pause = interval.min(FIRST_SWEEP);
     loop {
         tokio::select! {
-            () = tokio::time::sleep(interval) => {}
+            () = tokio::time::sleep(pause) => {}
             () = session.over() => return,
         }
+        pause = interval;
         match store.sweep(grace).await {
             Err(JobStoreError::Refused(error) | JobStoreError::OutOfSpace(error)) => {
                 warn!(%error, "objects that nothing points to can't be removed at present");

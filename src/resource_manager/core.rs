@@ -334,14 +334,6 @@ impl Core {
         self.changed(now);
     }
 
-    /// A TaskExecutor is there no more.
-    pub(super) fn depart(&mut self, now: Instant, id: &ResourceId) {
-        if let Some(worker) = self.workers.remove(id) {
-            self.fulfilling.departs(now, id, &worker.spec);
-        }
-        self.slots.remove_worker(id);
-    }
-
     fn request_slot(&mut self, request: SlotRequest) {
         let Some(worker) = self.workers.get(&request.worker) else {
             return;

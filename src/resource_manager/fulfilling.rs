@@ -78,6 +78,14 @@ impl Fulfilling {
 }
 
 impl Core {
+    /// A TaskExecutor is there no more.
+    pub(super) fn depart(&mut self, now: Instant, id: &ResourceId) {
+        if let Some(worker) = self.workers.remove(id) {
+            self.fulfilling.departs(now, id, &worker.spec);
+        }
+        self.slots.remove_worker(id);
+    }
+
     /// What the job was told that nobody could ever give.
     pub fn unfulfillable(&self, job: JobId) -> Option<&Unfulfillable> {
         self.fulfilling.told.get(&job)

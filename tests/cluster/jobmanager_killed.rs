@@ -6,22 +6,26 @@ use anyhow::{Context as _, ensure};
 use tanist_chaos::{Cluster, Leader, StoreKind, Submission, wordcount};
 use tanist_ha::keys::Kind;
 
-use crate::support::{WordsAndTicks, cluster_on, example, need_failpoints};
+use crate::support::{WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
 /// How long a failpoint may take to be reached.
 const REACH_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
     each {
+        a_submission_that_was_not_persisted_is_made_again,
         a_submission_that_was_persisted_and_not_acknowledged_runs_once,
         an_acknowledged_job_survives_its_leader,
         a_running_job_survives_its_leader,
         a_word_count_survives_its_leader,
+        a_cancellation_that_was_not_persisted_is_made_again,
         a_cancelled_job_stays_cancelled_and_shows_no_output,
+        a_job_that_is_to_fail_has_failed_under_the_next_leader,
         an_ended_job_is_cleaned_up_after_by_the_next_leader_and_does_not_run_again,
         a_leader_killed_when_it_has_placed_tasks_costs_nothing,
         a_leader_killed_when_all_tasks_have_finished_costs_nothing,
         a_leader_killed_when_it_has_committed_sinks_costs_nothing,
+        a_leader_killed_when_it_has_cleaned_up_costs_nothing,
         a_leader_killed_in_its_recovery_costs_nothing,
     }
 }
@@ -37,10 +41,21 @@ async fn doomed(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Le
     Ok((cluster, leader))
 }
 
+async fn a_submission_that_was_not_persisted_is_made_again(kind: StoreKind) -> anyhow::Result<()> {
+    a_submission_runs_once_whose_leader_is_killed_at("submit.persisting", kind).await
+}
+
 async fn a_submission_that_was_persisted_and_not_acknowledged_runs_once(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (mut cluster, former) = doomed(kind, "submit.persisted").await?;
+    a_submission_runs_once_whose_leader_is_killed_at("submit.persisted", kind).await
+}
+
+async fn a_submission_runs_once_whose_leader_is_killed_at(
+    failpoint: &str,
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let (mut cluster, former) = doomed(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 2)?;
     // Through a standby, so that the client still has somebody to ask. It repeats itself over the takeover.
     let standby = cluster.rest_address(1).to_owned();
@@ -51,7 +66,7 @@ async fn a_submission_that_was_persisted_and_not_acknowledged_runs_once(
     ensure!(said.contains(&workload.job().to_string()), "{said:?}");
     cluster
         .jobmanager(0)
-        .reached("submit.persisted", REACH_BOUND)
+        .reached(failpoint, REACH_BOUND)
         .await?;
     cluster.successor_of(&former).await?;
     // A client that never heard the answer asks once more.
@@ -116,10 +131,23 @@ async fn a_word_count_survives_its_leader(kind: StoreKind) -> anyhow::Result<()>
     cluster.check_nothing_left(&[output]).await
 }
 
+async fn a_cancellation_that_was_not_persisted_is_made_again(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    a_job_is_canceled_whose_leader_is_killed_at("job.cancel-persisting", kind).await
+}
+
 async fn a_cancelled_job_stays_cancelled_and_shows_no_output(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (mut cluster, former) = doomed(kind, "job.cancel-persisted").await?;
+    a_job_is_canceled_whose_leader_is_killed_at("job.cancel-persisted", kind).await
+}
+
+async fn a_job_is_canceled_whose_leader_is_killed_at(
+    failpoint: &str,
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let (mut cluster, former) = doomed(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 3600)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
@@ -131,7 +159,7 @@ async fn a_cancelled_job_stays_cancelled_and_shows_no_output(
         .success()?;
     cluster
         .jobmanager(0)
-        .reached("job.cancel-persisted", REACH_BOUND)
+        .reached(failpoint, REACH_BOUND)
         .await?;
     cluster.successor_of(&former).await?;
     cluster.wait_for_state(job, "CANCELED").await?;
@@ -197,6 +225,31 @@ async fn a_leader_killed_when_it_has_committed_sinks_costs_nothing(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     a_leader_killed_at("job.sinks-committed", kind).await
+}
+
+async fn a_leader_killed_when_it_has_cleaned_up_costs_nothing(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    a_leader_killed_at("job.cleaned-up", kind).await
+}
+
+async fn a_job_that_is_to_fail_has_failed_under_the_next_leader(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let failpoint = "job.failure-persisted";
+    let (mut cluster, former) = doomed(kind, failpoint).await?;
+    let output = cluster.directory().join("output");
+    let submission = Submission::new(job_file("stubborn.yaml"))
+        .path("input", &cluster.directory().join("no-such-file"))
+        .path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster
+        .jobmanager(0)
+        .reached(failpoint, REACH_BOUND)
+        .await?;
+    cluster.successor_of(&former).await?;
+    cluster.wait_for_state(job, "FAILED").await?;
+    cluster.check_nothing_left(&[output]).await
 }
 
 async fn a_leader_killed_at(failpoint: &str, kind: StoreKind) -> anyhow::Result<()> {

@@ -4,27 +4,25 @@
 //! A few dozen of them usually, a thousand with `TANIST_TEST_ALL=1`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
-use sha2::{Digest as _, Sha256};
-use tanist::client::{ClientError, ClusterClient, JobClient};
+use tanist::client::ClusterClient;
 use tanist::config::{Configuration, LoadOptions};
-use tanist::job::{CompileOptions, JobBuilder, JobFile, compile};
 use tanist_chaos::{
-    Cluster, ClusterBuilder, LeaderKiller, Observer, Store, StoreDump, StoreKind, test_all,
-    wait_for, wordcount,
+    Cluster, LeaderKiller, Observer, StoreDump, StoreKind, dump, test_all, wait_for,
 };
+use tanist_ha::keys::{Key, Kind};
 use tanist_proto::id::JobId;
-use tanist_proto::v1 as pb;
 use tanist_proto::v1::JobStatus;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{PROGRAM, job_file};
+use crate::lives::{Life, check_counted};
+use crate::support::{cluster_on, need_failpoints};
 
 /// How many jobs, and how many leaders have to be killed meanwhile.
 const LONG: (usize, usize) = (1_000, 6);
@@ -35,17 +33,17 @@ const PAUSE: Duration = Duration::from_secs(1);
 const CLIENTS: usize = 32;
 /// Slots of each of two TaskManagers.
 const SLOTS: usize = 16;
-/// How long a job may take to get where its client wants it: others may have its slots, and leaders are killed.
-const BOUND: Duration = Duration::from_secs(120);
 /// How long what has ended may take to be cleaned up after.
 const CLEANUP_BOUND: Duration = Duration::from_secs(60);
-/// Records of a job that ends by itself.
-const RECORDS: u64 = 200;
-/// Of a file that a job brings along: with it its graph is kept in a blob.
-const SHIPPED: usize = 16 * 1024;
 
 on_stores! {
-    each { every_job_ends_once_and_leaves_nothing_while_leaders_are_killed }
+    each {
+        every_job_ends_once_and_leaves_nothing_while_leaders_are_killed,
+        a_storm_of_submissions_of_one_job_over_a_change_of_leader_runs_it_once,
+    }
+}
+on_stores! {
+    of_one_store(Etcd) { one_graph_among_many_that_cannot_be_read_sets_one_job_aside }
 }
 
 async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
@@ -53,7 +51,8 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
 ) -> anyhow::Result<()> {
     let (count, least_kills) = if test_all() { LONG } else { SHORT };
     let blobs = tempfile::tempdir()?;
-    let mut cluster = ClusterBuilder::new(PROGRAM, Store::shared(kind).await?)
+    let mut cluster = cluster_on(kind)
+        .await?
         .slots(SLOTS)
         .set(
             "high-availability.storageDir",
@@ -63,9 +62,7 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
         .set("high-availability.inline-threshold", "4 kb")
         .start()
         .await?;
-    let addresses: Vec<String> = (0..cluster.jobmanagers())
-        .map(|index| cluster.rest_address(index).to_owned())
-        .collect();
+    let addresses = addresses_of(&cluster);
     let observer = Observer::start(cluster.rest().clone(), addresses.clone());
     let clients = clients(&cluster, &addresses, count).await?;
 
@@ -93,6 +90,71 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
     let looks = observer.with(tanist_chaos::History::looks);
     println!("{count} jobs, {kills} leaders killed, all jobs looked at {looks} times");
     Ok(())
+}
+
+async fn a_storm_of_submissions_of_one_job_over_a_change_of_leader_runs_it_once(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = cluster_on(kind).await?;
+    let mut cluster = builder
+        .failpoints(0, "submit.persisted=kill")
+        .start()
+        .await?;
+    let life = Life::new(0, &jobs_directory(&cluster))?;
+    let output = life.directory.join("output");
+    let graph = life.counting(&output)?;
+    let addresses = addresses_of(&cluster);
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        clients.push(client(&cluster, &addresses, number).await?);
+    }
+    let submissions = clients
+        .iter()
+        .map(|client| client.jobs().submit_as(&graph, "first"));
+    let submitted = try_join_all(submissions).await?;
+    ensure!(
+        submitted.iter().all(|submitted| submitted.job == life.job),
+        "{submitted:?}"
+    );
+    life.ends(clients[0].jobs(), JobStatus::Finished).await?;
+    check_counted(&output)?;
+    let dump = clean_dump(&cluster).await?;
+    ensure!(dump.results.len() == 1, "{:?}", dump.results);
+    cluster.check_nothing_left(&[output]).await
+}
+
+async fn one_graph_among_many_that_cannot_be_read_sets_one_job_aside(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let (count, _) = if test_all() { LONG } else { SHORT };
+    let mut cluster = cluster_on(kind).await?.taskmanagers(0).start().await?;
+    let client = client(&cluster, &addresses_of(&cluster), 0).await?;
+    let directory = jobs_directory(&cluster);
+    let lives = (0..count).map(|number| Life::new(number, &directory));
+    let lives: Vec<Life> = lives.collect::<Result<_, _>>()?;
+    for some in lives.chunks(CLIENTS) {
+        let submissions = some.iter().map(async |life| {
+            let graph = life.counting(&life.directory.join("output"))?;
+            anyhow::Ok(client.jobs().submit_as(&graph, "first").await?)
+        });
+        try_join_all(submissions).await?;
+    }
+    let damaged = lives[count / 2].job;
+    let key = Key::new(Kind::Graphs, damaged.to_string().parse()?);
+    dump::damage(&*cluster.records().await?, &key, b"no record at all").await?;
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    let aside = client.jobs().quarantined().await?;
+    let aside: Vec<JobId> = aside.iter().map(|job| job.jid).collect();
+    ensure!(aside == [damaged], "{aside:?} are set aside");
+    let listed = client.jobs().list().await?;
+    let waiting = listed.iter().filter(|job| job.quarantine.is_none());
+    ensure!(waiting.count() == count - 1, "of {} jobs", listed.len());
+    for some in lives.chunks(CLIENTS) {
+        try_join_all(some.iter().map(|life| client.jobs().cancel(life.job))).await?;
+    }
+    cluster.check_nothing_left(&[]).await
 }
 
 /// Kills one leader after the other, the first at once, until all jobs have ended.
@@ -205,18 +267,10 @@ async fn clients(
     addresses: &[String],
     count: usize,
 ) -> anyhow::Result<Vec<impl Future<Output = anyhow::Result<Ended>> + use<>>> {
-    let words = cluster.settings().into_iter().filter(|word| word != "-D");
-    let configuration = Configuration::load(LoadOptions {
-        overrides: words.collect(),
-        ..LoadOptions::default()
-    })?;
     let next = Arc::new(AtomicUsize::new(0));
     let mut clients = Vec::new();
     for number in 0..CLIENTS.min(count) {
-        let mut addresses = addresses.to_vec();
-        let first = number % addresses.len();
-        addresses.rotate_left(first);
-        let client = ClusterClient::connect_to(&configuration, &addresses).await?;
+        let client = client(cluster, addresses, number).await?;
         let (next, directory) = (next.clone(), jobs_directory(cluster));
         clients.push(async move {
             let mut ended = Vec::new();
@@ -234,251 +288,25 @@ async fn clients(
     Ok(clients)
 }
 
-/// What becomes of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// It ends by itself.
-    Finishes,
-    /// The same, and it brings a file along.
-    Ships,
-    /// It is cancelled when all its tasks run.
-    CanceledRunning,
-    /// It is cancelled while it is being submitted.
-    CanceledAtOnce,
-    /// It can't read its input.
-    Fails,
-    /// It is submitted twice at the same time, and another job under the same id with it.
-    Twice,
-    /// It runs programs that don't heed requests to end, and is cancelled.
-    Programs,
+fn addresses_of(cluster: &Cluster) -> Vec<String> {
+    let all = 0..cluster.jobmanagers();
+    all.map(|index| cluster.rest_address(index).to_owned())
+        .collect()
 }
 
-/// One job from its client's point of view.
-#[derive(Debug)]
-struct Life {
-    kind: Kind,
-    job: JobId,
-    /// For all that it reads and writes.
-    directory: PathBuf,
-}
-
-impl Life {
-    fn new(number: usize, directory: &Path) -> anyhow::Result<Life> {
-        let kind = match number % 10 {
-            0..=2 => Kind::Finishes,
-            3 | 4 => Kind::CanceledRunning,
-            5 | 6 => Kind::CanceledAtOnce,
-            7 => Kind::Fails,
-            8 => Kind::Twice,
-            _ if number % 50 == 9 => Kind::Programs,
-            _ => Kind::Ships,
-        };
-        let directory = directory.join(format!("{number:04}"));
-        std::fs::create_dir_all(&directory)?;
-        let job = JobId::random();
-        Ok(Life {
-            kind,
-            job,
-            directory,
-        })
-    }
-
-    /// Lives it, and checks what was written; how it ended.
-    async fn live(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
-        let output = self.directory.join("output");
-        match self.kind {
-            Kind::Finishes | Kind::Ships => {
-                let mut graph = self.counting(&output)?;
-                if self.kind == Kind::Ships {
-                    graph.artifacts.push(shipped(self.job));
-                }
-                jobs.submit_as(&graph, "first").await?;
-                self.ends(jobs, JobStatus::Finished).await?;
-                check_counted(&output)?;
-                Ok(JobStatus::Finished)
-            }
-            Kind::CanceledRunning => {
-                jobs.submit_as(&self.endless(&output)?, "first").await?;
-                self.until_running(jobs).await?;
-                jobs.cancel(self.job).await?;
-                self.ends(jobs, JobStatus::Canceled).await?;
-                check_nothing_visible(&output)?;
-                Ok(JobStatus::Canceled)
-            }
-            Kind::CanceledAtOnce => {
-                let graph = self.counting(&output)?;
-                let submitting = jobs.submit_as(&graph, "first");
-                let (submitted, canceled) = tokio::join!(submitting, self.cancel_if_known(jobs));
-                submitted?;
-                if canceled? {
-                    self.ends(jobs, JobStatus::Canceled).await?;
-                    check_nothing_visible(&output)?;
-                    Ok(JobStatus::Canceled)
-                } else {
-                    self.ends(jobs, JobStatus::Finished).await?;
-                    check_counted(&output)?;
-                    Ok(JobStatus::Finished)
-                }
-            }
-            Kind::Fails => {
-                let missing = self.directory.join("no-such-file");
-                let job = JobBuilder::new("fails").restart_strategy(never());
-                let steps = job.file_source("lines", [missing.to_string_lossy()]);
-                let graph = steps.discard("out").build().compile(&self.options())?;
-                jobs.submit_as(&graph, "first").await?;
-                self.ends(jobs, JobStatus::Failed).await?;
-                Ok(JobStatus::Failed)
-            }
-            Kind::Twice => self.live_twice(jobs).await,
-            Kind::Programs => self.live_with_programs(jobs).await,
-        }
-    }
-
-    /// Two submissions of one job and one of another, all of one id: the two or the other are acknowledged.
-    async fn live_twice(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
-        let outputs = ["output", "other-output"].map(|name| self.directory.join(name));
-        let (graph, other) = (self.counting(&outputs[0])?, self.counting(&outputs[1])?);
-        let (first, second, third) = tokio::join!(
-            jobs.submit_as(&graph, "first"),
-            jobs.submit_as(&graph, "first"),
-            jobs.submit_as(&other, "other"),
-        );
-        let taken = [first, second, third].map(|answer| match answer {
-            Ok(submitted) if submitted.job == self.job => Ok(true),
-            Err(ClientError::Refused { status: 409, .. }) => Ok(false),
-            answer => bail!("answered {answer:?}"),
-        });
-        let [first, second, third] = taken;
-        let (first, second, third) = (first?, second?, third?);
-        ensure!(
-            first == second && first != third,
-            "of {first}, {second} and {third} one graph is to be taken"
-        );
-        self.ends(jobs, JobStatus::Finished).await?;
-        let [of_it, of_the_other] = match first {
-            true => outputs,
-            false => {
-                let [output, other] = outputs;
-                [other, output]
-            }
-        };
-        check_counted(&of_it)?;
-        check_nothing_visible(&of_the_other)?;
-        Ok(JobStatus::Finished)
-    }
-
-    async fn live_with_programs(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
-        let text = std::fs::read_to_string(job_file("family.yaml"))?;
-        let pids = self.directory.join("pids");
-        let parameter = ("pids".to_owned(), pids.to_string_lossy().into_owned());
-        let options = CompileOptions {
-            parameters: [parameter].into(),
-            ..self.options()
-        };
-        let mut graph = compile(&JobFile::new("family.yaml", text), &options)?;
-        graph.artifacts.push(shipped(self.job));
-        jobs.submit_as(&graph, "first").await?;
-        wait_for("the programs to run", BOUND, async || {
-            let text = std::fs::read_to_string(&pids).unwrap_or_default();
-            ensure!(text.lines().count() >= 3, "{text:?}");
-            anyhow::Ok(())
-        })
-        .await?;
-        jobs.cancel(self.job).await?;
-        self.ends(jobs, JobStatus::Canceled).await?;
-        Ok(JobStatus::Canceled)
-    }
-
-    fn options(&self) -> CompileOptions {
-        CompileOptions {
-            job_id: self.job,
-            ..CompileOptions::default()
-        }
-    }
-
-    /// Counts so many records by key, in two tasks.
-    fn counting(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
-        let steps = JobBuilder::new("counts").datagen("numbers", None, Some(RECORDS), 1, 10);
-        let steps = steps.key_by("by-key", ["key"]).count("counts");
-        let job = steps.file_sink("out", output.to_string_lossy()).build();
-        Ok(job.compile(&self.options())?)
-    }
-
-    /// The same of records that never end.
-    fn endless(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
-        let steps = JobBuilder::new("endless").datagen("numbers", Some(20), None, 1, 10);
-        let steps = steps.key_by("by-key", ["key"]).count("counts");
-        let job = steps.file_sink("out", output.to_string_lossy()).build();
-        Ok(job.compile(&self.options())?)
-    }
-
-    async fn until_running(&self, jobs: &JobClient) -> anyhow::Result<()> {
-        wait_for("all its tasks to run", BOUND, async || {
-            let info = jobs.info(self.job).await?;
-            let runs = info.state == JobStatus::Running && info.not_running.is_empty();
-            ensure!(runs, "{info:?}");
-            anyhow::Ok(())
-        })
-        .await
-    }
-
-    /// Cancels it as soon as somebody knows it; false if it is too late for that.
-    async fn cancel_if_known(&self, jobs: &JobClient) -> anyhow::Result<bool> {
-        wait_for("it to be known", BOUND, async || {
-            match jobs.cancel(self.job).await {
-                Ok(()) => Ok(Ok(true)),
-                Err(ClientError::Refused { status: 409, .. }) => Ok(Ok(false)),
-                Err(error) if error.is_not_found() => Err(error),
-                Err(error) => Ok(Err(error)),
-            }
-        })
-        .await?
-        .context("cancelling it")
-    }
-
-    async fn ends(&self, jobs: &JobClient, wanted: JobStatus) -> anyhow::Result<()> {
-        let ending = tokio::time::timeout(BOUND, jobs.wait_for_end(self.job, |_| {}));
-        let info = ending.await.context("it does not end")??;
-        ensure!(
-            info.state == wanted && info.quarantine.is_none(),
-            "it is {:?}, not {wanted:?}: {info:?}",
-            info.state
-        );
-        Ok(())
-    }
-}
-
-fn never() -> pb::RestartStrategy {
-    pb::RestartStrategy {
-        strategy: Some(pb::restart_strategy::Strategy::None(pb::NoRestart {})),
-    }
-}
-
-/// A file that compresses to nothing smaller.
-fn shipped(job: JobId) -> pb::Artifact {
-    let mut content = Vec::with_capacity(SHIPPED);
-    let mut block = Sha256::digest(job.to_string());
-    while content.len() < SHIPPED {
-        content.extend_from_slice(&block);
-        block = Sha256::digest(block);
-    }
-    pb::Artifact {
-        name: "noise".to_owned(),
-        sha256: Sha256::digest(&content).to_vec().into(),
-        executable: false,
-        content: content.into(),
-        ..pb::Artifact::default()
-    }
-}
-
-fn check_counted(output: &Path) -> anyhow::Result<()> {
-    let counted: u64 = wordcount::read_output(output)?.values().sum();
-    ensure!(counted == RECORDS, "{counted} records were counted");
-    Ok(())
-}
-
-fn check_nothing_visible(output: &Path) -> anyhow::Result<()> {
-    let visible = wordcount::visible_files(output)?;
-    ensure!(visible.is_empty(), "visible: {visible:?}");
-    Ok(())
+/// A client with connections of its own; which JobManager it asks first depends on its number.
+async fn client(
+    cluster: &Cluster,
+    addresses: &[String],
+    number: usize,
+) -> anyhow::Result<ClusterClient> {
+    let words = cluster.settings().into_iter().filter(|word| word != "-D");
+    let configuration = Configuration::load(LoadOptions {
+        overrides: words.collect(),
+        ..LoadOptions::default()
+    })?;
+    let mut addresses = addresses.to_vec();
+    let first = number % addresses.len();
+    addresses.rotate_left(first);
+    Ok(ClusterClient::connect_to(&configuration, &addresses).await?)
 }

@@ -1,14 +1,18 @@
-//! A TaskManager is killed by SIGKILL under a running job.
+//! A TaskManager is killed by SIGKILL under a running job, by itself, with the leader, and while its job is cancelled.
 
 use anyhow::ensure;
-use tanist_chaos::{JobView, StoreKind};
+use tanist_chaos::{JobView, StoreKind, Submission};
 
-use crate::support::{WordsAndTicks, cluster_on};
+use crate::support::{WordsAndTicks, cluster_on, job_file};
 
 on_stores! {
-    embedded(Embedded) { a_killed_taskmanager_costs_a_restart_and_changes_no_result }
-    etcd(Etcd) { a_killed_taskmanager_costs_a_restart_and_changes_no_result }
-    zookeeper(ZooKeeper) { a_killed_taskmanager_costs_a_restart_and_changes_no_result }
+    each {
+        a_killed_taskmanager_costs_a_restart_and_changes_no_result,
+        a_leader_and_a_taskmanager_that_are_killed_together_cost_a_restart,
+    }
+}
+on_stores! {
+    of_one_store(Embedded) { a_job_is_canceled_though_its_taskmanager_is_killed_meanwhile }
 }
 
 async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(
@@ -39,4 +43,43 @@ async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(
         "the loss is not among the job's exceptions: {exceptions}"
     );
     workload.check_finished(&mut cluster).await
+}
+
+async fn a_leader_and_a_taskmanager_that_are_killed_together_cost_a_restart(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
+    let mut cluster = builder.start().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 4)?;
+    cluster.submit(&workload.submission).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    let former = cluster.kill_leader().await?;
+    cluster.taskmanager(0).kill();
+    cluster.taskmanager(0).start()?;
+    cluster.successor_of(&former).await?;
+    cluster.jobmanager(former.index).start()?;
+    workload.wait_until_ticking(&mut cluster).await?;
+    workload.check_nothing_visible()?;
+    workload.check_finished(&mut cluster).await
+}
+
+/// Its programs do not heed the request to end, so that they take a while to.
+async fn a_job_is_canceled_though_its_taskmanager_is_killed_meanwhile(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(1);
+    let mut cluster = builder.start().await?;
+    let pids = cluster.directory().join("pids");
+    let submission = Submission::new(job_file("family.yaml")).path("pids", &pids);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_until_running(job).await?;
+    let leader = cluster.leader().await?.rest;
+    let arguments = ["cancel", &job.to_string(), "--address", &leader];
+    cluster.cli().run(&arguments).await?.success()?;
+    cluster.taskmanager(0).kill();
+    let former = cluster.kill_leader().await?;
+    cluster.successor_of(&former).await?;
+    cluster.wait_for_state(job, "CANCELED").await?;
+    cluster.check_no_programs().await?;
+    cluster.check_nothing_left(&[]).await
 }

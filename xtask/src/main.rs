@@ -34,7 +34,7 @@ enum Task {
     Lint,
     /// Formats, applies what clippy suggests, and writes generated documentation.
     Fix,
-    /// Measures the released program: start-up, memory, failover, submission, recovery, throughput.
+    /// Measures the released program: start-up, memory, failover, submission, scheduling, recovery, throughput.
     Bench {
         /// `--only NAME..`, `--store STORE..`, `--json FILE`, `--quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -53,9 +53,14 @@ pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BT
 /// Whether a record says that all regions that read a vertex over blocking edges have finished, and there are some.
 pub(super) fn has_been_read(graph: &pb::JobGraph, state: &pb::JobState, vertex_id: &str) -> bool {
     let built = ExecutionGraph::build(graph).expect("valid");
-    let source = built.find(vertex_id, 0).expect("a vertex of the graph");
-    let source = &built.tasks[source];
-    let readers = &built.regions[source.region].readers;
+    let is_read =
+        |edge: &&pb::JobEdge| edge.source == vertex_id && edge.exchange() == pb::Exchange::Blocking;
+    let targets = graph.edges.iter().filter(is_read);
+    let region = |edge: &pb::JobEdge| {
+        let reader = built.find(&edge.target, 0).expect("a vertex of the graph");
+        built.tasks[reader].region
+    };
+    let readers: Vec<usize> = targets.map(region).collect();
     let is_done = |region: &usize| {
         let generation = state.regions[*region].generation;
         built.regions[*region].tasks.iter().all(|task| {

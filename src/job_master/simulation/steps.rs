@@ -17,7 +17,9 @@ impl World {
         let mut lacking = self.declared.clone();
         for task_manager in &self.task_managers {
             for slot in task_manager.slots.iter().flatten() {
-                if let Some(number) = lacking.get_mut(&task_manager.profiles[slot]) {
+                let profile = &task_manager.profiles[slot];
+                let known = lacking.iter_mut().find(|(it, _)| it == profile);
+                if let Some((_, number)) = known {
                     *number = number.saturating_sub(1);
                 }
             }

@@ -72,7 +72,7 @@ pub(super) struct World {
     pub(super) next_allocation: u128,
     pub(super) deployed: BTreeSet<(TaskKey, u64)>,
     /// How many slots of each profile.
-    pub(super) declared: BTreeMap<ResourceProfile, u32>,
+    pub(super) declared: Vec<(ResourceProfile, u32)>,
     pub(super) sinks_committed: bool,
     pub(super) cancel_is_acknowledged: bool,
     pub(super) result: Option<pb::JobResult>,
@@ -128,7 +128,7 @@ impl World {
             events: Vec::new(),
             next_allocation: 1,
             deployed: BTreeSet::new(),
-            declared: BTreeMap::new(),
+            declared: Vec::new(),
             sinks_committed: false,
             cancel_is_acknowledged: false,
             result: None,
@@ -221,7 +221,7 @@ impl World {
                 assert!(self.write.is_none(), "one write is in flight");
                 self.write = Some((number, (*state).clone()));
             }
-            Effect::Declare(needs) => self.declared = needs.slots,
+            Effect::Declare(needs) => self.declared = needs.slots.clone(),
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);

@@ -1,0 +1,271 @@
+//! Jobs of every kind as their clients live through them: submitted, followed, cancelled, and what they wrote is checked.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use sha2::{Digest as _, Sha256};
+use tanist::client::{ClientError, JobClient};
+use tanist::job::{CompileOptions, JobBuilder, JobFile, compile};
+use tanist_chaos::{wait_for, wordcount};
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::JobStatus;
+
+use crate::support::job_file;
+
+/// How long a job may take to get where its client wants it: others may have its slots, and leaders are killed.
+const BOUND: Duration = Duration::from_secs(120);
+/// Records of a job that ends by itself.
+const RECORDS: u64 = 200;
+/// Of a file that a job brings along: with it its graph is kept in a blob.
+const SHIPPED: usize = 16 * 1024;
+
+/// What becomes of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It ends by itself.
+    Finishes,
+    /// The same, and it brings a file along.
+    Ships,
+    /// It is cancelled when all its tasks run.
+    CanceledRunning,
+    /// It is cancelled while it is being submitted.
+    CanceledAtOnce,
+    /// It can't read its input.
+    Fails,
+    /// It is submitted twice at the same time, and another job under the same id with it.
+    Twice,
+    /// It runs programs that don't heed requests to end, and is cancelled.
+    Programs,
+}
+
+/// One job from its client's point of view.
+#[derive(Debug)]
+pub struct Life {
+    pub kind: Kind,
+    pub job: JobId,
+    /// For all that it reads and writes.
+    pub directory: PathBuf,
+}
+
+impl Life {
+    pub fn new(number: usize, directory: &Path) -> anyhow::Result<Life> {
+        let kind = match number % 10 {
+            0..=2 => Kind::Finishes,
+            3 | 4 => Kind::CanceledRunning,
+            5 | 6 => Kind::CanceledAtOnce,
+            7 => Kind::Fails,
+            8 => Kind::Twice,
+            _ if number % 50 == 9 => Kind::Programs,
+            _ => Kind::Ships,
+        };
+        let directory = directory.join(format!("{number:04}"));
+        std::fs::create_dir_all(&directory)?;
+        let job = JobId::random();
+        Ok(Life {
+            kind,
+            job,
+            directory,
+        })
+    }
+
+    /// Lives it, and checks what was written; how it ended.
+    pub async fn live(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
+        let output = self.directory.join("output");
+        match self.kind {
+            Kind::Finishes | Kind::Ships => {
+                let mut graph = self.counting(&output)?;
+                if self.kind == Kind::Ships {
+                    graph.artifacts.push(shipped(self.job));
+                }
+                jobs.submit_as(&graph, "first").await?;
+                self.ends(jobs, JobStatus::Finished).await?;
+                check_counted(&output)?;
+                Ok(JobStatus::Finished)
+            }
+            Kind::CanceledRunning => {
+                jobs.submit_as(&self.endless(&output)?, "first").await?;
+                self.until_running(jobs).await?;
+                jobs.cancel(self.job).await?;
+                self.ends(jobs, JobStatus::Canceled).await?;
+                check_nothing_visible(&output)?;
+                Ok(JobStatus::Canceled)
+            }
+            Kind::CanceledAtOnce => {
+                let graph = self.counting(&output)?;
+                let submitting = jobs.submit_as(&graph, "first");
+                let (submitted, canceled) = tokio::join!(submitting, self.cancel_if_known(jobs));
+                submitted?;
+                if canceled? {
+                    self.ends(jobs, JobStatus::Canceled).await?;
+                    check_nothing_visible(&output)?;
+                    Ok(JobStatus::Canceled)
+                } else {
+                    self.ends(jobs, JobStatus::Finished).await?;
+                    check_counted(&output)?;
+                    Ok(JobStatus::Finished)
+                }
+            }
+            Kind::Fails => {
+                let missing = self.directory.join("no-such-file");
+                let job = JobBuilder::new("fails").restart_strategy(never());
+                let steps = job.file_source("lines", [missing.to_string_lossy()]);
+                let graph = steps.discard("out").build().compile(&self.options())?;
+                jobs.submit_as(&graph, "first").await?;
+                self.ends(jobs, JobStatus::Failed).await?;
+                Ok(JobStatus::Failed)
+            }
+            Kind::Twice => self.live_twice(jobs).await,
+            Kind::Programs => self.live_with_programs(jobs).await,
+        }
+    }
+
+    /// Two submissions of one job and one of another, all of one id: the two or the other are acknowledged.
+    async fn live_twice(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
+        let outputs = ["output", "other-output"].map(|name| self.directory.join(name));
+        let (graph, other) = (self.counting(&outputs[0])?, self.counting(&outputs[1])?);
+        let (first, second, third) = tokio::join!(
+            jobs.submit_as(&graph, "first"),
+            jobs.submit_as(&graph, "first"),
+            jobs.submit_as(&other, "other"),
+        );
+        let taken = [first, second, third].map(|answer| match answer {
+            Ok(submitted) if submitted.job == self.job => Ok(true),
+            Err(ClientError::Refused { status: 409, .. }) => Ok(false),
+            answer => bail!("answered {answer:?}"),
+        });
+        let [first, second, third] = taken;
+        let (first, second, third) = (first?, second?, third?);
+        ensure!(
+            first == second && first != third,
+            "of {first}, {second} and {third} one graph is to be taken"
+        );
+        self.ends(jobs, JobStatus::Finished).await?;
+        let [of_it, of_the_other] = match first {
+            true => outputs,
+            false => {
+                let [output, other] = outputs;
+                [other, output]
+            }
+        };
+        check_counted(&of_it)?;
+        check_nothing_visible(&of_the_other)?;
+        Ok(JobStatus::Finished)
+    }
+
+    async fn live_with_programs(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
+        let text = std::fs::read_to_string(job_file("family.yaml"))?;
+        let pids = self.directory.join("pids");
+        let parameter = ("pids".to_owned(), pids.to_string_lossy().into_owned());
+        let options = CompileOptions {
+            parameters: [parameter].into(),
+            ..self.options()
+        };
+        let mut graph = compile(&JobFile::new("family.yaml", text), &options)?;
+        graph.artifacts.push(shipped(self.job));
+        jobs.submit_as(&graph, "first").await?;
+        wait_for("the programs to run", BOUND, async || {
+            let text = std::fs::read_to_string(&pids).unwrap_or_default();
+            ensure!(text.lines().count() >= 3, "{text:?}");
+            anyhow::Ok(())
+        })
+        .await?;
+        jobs.cancel(self.job).await?;
+        self.ends(jobs, JobStatus::Canceled).await?;
+        Ok(JobStatus::Canceled)
+    }
+
+    fn options(&self) -> CompileOptions {
+        CompileOptions {
+            job_id: self.job,
+            ..CompileOptions::default()
+        }
+    }
+
+    /// Counts so many records by key, in two tasks.
+    pub fn counting(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
+        let steps = JobBuilder::new("counts").datagen("numbers", None, Some(RECORDS), 1, 10);
+        let steps = steps.key_by("by-key", ["key"]).count("counts");
+        let job = steps.file_sink("out", output.to_string_lossy()).build();
+        Ok(job.compile(&self.options())?)
+    }
+
+    /// The same of records that never end.
+    fn endless(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
+        let steps = JobBuilder::new("endless").datagen("numbers", Some(20), None, 1, 10);
+        let steps = steps.key_by("by-key", ["key"]).count("counts");
+        let job = steps.file_sink("out", output.to_string_lossy()).build();
+        Ok(job.compile(&self.options())?)
+    }
+
+    async fn until_running(&self, jobs: &JobClient) -> anyhow::Result<()> {
+        wait_for("all its tasks to run", BOUND, async || {
+            let info = jobs.info(self.job).await?;
+            let runs = info.state == JobStatus::Running && info.not_running.is_empty();
+            ensure!(runs, "{info:?}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Cancels it as soon as somebody knows it; false if it is too late for that.
+    async fn cancel_if_known(&self, jobs: &JobClient) -> anyhow::Result<bool> {
+        wait_for("it to be known", BOUND, async || {
+            match jobs.cancel(self.job).await {
+                Ok(()) => Ok(Ok(true)),
+                Err(ClientError::Refused { status: 409, .. }) => Ok(Ok(false)),
+                Err(error) if error.is_not_found() => Err(error),
+                Err(error) => Ok(Err(error)),
+            }
+        })
+        .await?
+        .context("cancelling it")
+    }
+
+    pub async fn ends(&self, jobs: &JobClient, wanted: JobStatus) -> anyhow::Result<()> {
+        let ending = tokio::time::timeout(BOUND, jobs.wait_for_end(self.job, |_| {}));
+        let info = ending.await.context("it does not end")??;
+        ensure!(
+            info.state == wanted && info.quarantine.is_none(),
+            "it is {:?}, not {wanted:?}: {info:?}",
+            info.state
+        );
+        Ok(())
+    }
+}
+
+fn never() -> pb::RestartStrategy {
+    pb::RestartStrategy {
+        strategy: Some(pb::restart_strategy::Strategy::None(pb::NoRestart {})),
+    }
+}
+
+/// A file that compresses to nothing smaller.
+fn shipped(job: JobId) -> pb::Artifact {
+    let mut content = Vec::with_capacity(SHIPPED);
+    let mut block = Sha256::digest(job.to_string());
+    while content.len() < SHIPPED {
+        content.extend_from_slice(&block);
+        block = Sha256::digest(block);
+    }
+    pb::Artifact {
+        name: "noise".to_owned(),
+        sha256: Sha256::digest(&content).to_vec().into(),
+        executable: false,
+        content: content.into(),
+        ..pb::Artifact::default()
+    }
+}
+
+pub fn check_counted(output: &Path) -> anyhow::Result<()> {
+    let counted: u64 = wordcount::read_output(output)?.values().sum();
+    ensure!(counted == RECORDS, "{counted} records were counted");
+    Ok(())
+}
+
+fn check_nothing_visible(output: &Path) -> anyhow::Result<()> {
+    let visible = wordcount::visible_files(output)?;
+    ensure!(visible.is_empty(), "visible: {visible:?}");
+    Ok(())
+}
