@@ -504,14 +504,14 @@ impl JobMasterCore {
 
     /// All registered TaskManagers and the slots that are held there.
     pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
-        let describe = |(id, known): (&ResourceId, &Box<TaskManager>)| {
+        let all = self.task_managers.iter().map(|(id, known)| {
             let connection = Connection {
                 task_manager: id.clone(),
                 registration: known.registration,
             };
             (connection, known.location.clone(), self.pool.slots_of(id))
-        };
-        self.task_managers.iter().map(describe).collect()
+        });
+        all.collect()
     }
 
     /// Changes whenever [`JobMasterCore::registrations`] does.
@@ -521,8 +521,8 @@ impl JobMasterCore {
 
     /// All registered TaskManagers.
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
-        let registration = |(id, known): (_, &Box<TaskManager>)| (id, known.registration);
-        self.task_managers.iter().map(registration)
+        let all = self.task_managers.iter();
+        all.map(|(id, known)| (id, known.registration))
     }
 
     /// Where a TaskManager is reached, if it is registered.
