@@ -130,6 +130,9 @@ pub struct Region {
     pub phase: RegionPhase,
 }
 
+/// The indices of vertices by their ids, in the order of those.
+type ById = Vec<(JobVertexId, usize)>;
+
 /// The JobGraph as it is executed.
 #[derive(Debug, Clone)]
 pub struct ExecutionGraph {
@@ -141,8 +144,7 @@ pub struct ExecutionGraph {
     pub tasks: Vec<Task>,
     /// In the order of their first vertices.
     pub regions: Vec<Region>,
-    /// In the order of the ids.
-    by_id: Vec<(JobVertexId, usize)>,
+    by_id: ById,
     /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
     slot_offsets: Vec<usize>,
     /// How many executions are in each state, by its number: what there is none of need not be looked for.
@@ -376,9 +378,7 @@ fn slot_offsets(vertices: &[Vertex]) -> Vec<usize> {
     offsets
 }
 
-fn build_vertices(
-    graph: &pb::JobGraph,
-) -> Result<(Vec<Vertex>, Vec<(JobVertexId, usize)>), BuildError> {
+fn build_vertices(graph: &pb::JobGraph) -> Result<(Vec<Vertex>, ById), BuildError> {
     if graph.vertices.is_empty() {
         return Err(BuildError::Empty);
     }
