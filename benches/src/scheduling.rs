@@ -22,13 +22,13 @@ use crate::samples::Unit;
 use crate::simulated::{FILES_A_TASK_EXECUTOR, simulate, until_registered};
 use crate::watch::{all_subtasks_run, until};
 
-pub(super) const METHOD: &str = "One JobManager; TaskExecutors are simulated as in *Takeover*. *Independent*: one vertex of 10,000 subtasks, each in a slot of its own. *Shuffled*: ten vertices of 1,000 \
-subtasks, each of which reads from all 1,000 of the vertex before, in 1,000 slots. From posting the graph until it is acknowledged, until the TaskExecutors have started every \
+pub(super) const METHOD: &str = "One JobManager; TaskExecutors are simulated as in *Takeover*. *Independent*: one vertex of 10,000 subtasks, each in a slot of its own. *Shuffled*: a hundred vertices of 100 \
+subtasks, each of which reads from all 100 of the vertex before, in 100 slots. From posting the graph until it is acknowledged, until the TaskExecutors have started every \
 task, and until the leader says that all are RUNNING; then the job is cancelled, until it is CANCELED. *Decisions*: the processor time of the JobMaster's core alone for the same \
 job, in this process: all its TaskManagers register and offer each slot by itself, placements are durable, and each task is reported RUNNING by itself.";
 
 const REPETITIONS: (usize, usize) = (3, 1);
-const SUBTASKS: (u32, u32) = (10_000, 200);
+const SUBTASKS: (u32, u32) = (10_000, 1_000);
 /// How many TaskExecutors share the slots.
 const TASK_EXECUTORS: ([usize; 2], [usize; 1]) = ([100, 1_000], [10]);
 /// How often is looked whether all run: an answer lists every subtask.
@@ -45,7 +45,7 @@ enum Shape {
 impl Shape {
     const ALL: [Shape; 2] = [Shape::Independent, Shape::Shuffled];
     /// Vertices of the second.
-    const STAGES: u32 = 10;
+    const STAGES: u32 = 100;
 
     fn name(self) -> &'static str {
         match self {

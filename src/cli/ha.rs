@@ -181,14 +181,14 @@ fn member_table(members: &[MemberInfo]) -> String {
             optional(cache.and_then(|cache| cache.behind)),
             optional(cache.map(|cache| bytes(cache.bytes))),
             optional(member.clock_offset.map(|offset| format!("{offset:+} ms"))),
-            optional(member.lacking_permissions.as_ref().map(permissions_text)),
+            optional(member.lacking_permissions.as_deref().map(permissions_text)),
         ]);
     }
     table.to_string()
 }
 
 /// Whether a process may do in the store what a leader has to. What it may not is among the warnings.
-fn permissions_text(lacking: &Vec<String>) -> String {
+fn permissions_text(lacking: &[String]) -> String {
     match lacking.len() {
         0 => "all".to_owned(),
         count => format!("{count} lacking"),

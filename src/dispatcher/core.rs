@@ -52,6 +52,8 @@ pub enum Admission {
     Accept,
     /// It waits for the answer that an earlier try of the same submission gets.
     Join,
+    /// It is admitted or refused when another one under the same id is in the store or not: that may never get there.
+    Undecided,
     /// It gets the answer of an earlier try: acknowledged.
     Repeated,
     /// The same, when what the job left is removed.
@@ -63,6 +65,7 @@ pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayR
     let same = |key: &SubmissionKey| *key == submission.key;
     match known {
         Known::Persisting(key) if same(key) => Ok(Admission::Join),
+        Known::Persisting(_) => Ok(Admission::Undecided),
         Known::Accepted(key) if same(key) => Ok(Admission::Repeated),
         // Whoever asks for the same graph under the same id asks for its result.
         Known::Ended { key, dirty } if key.digest == submission.key.digest => Ok(if dirty {
@@ -70,7 +73,7 @@ pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayR
         } else {
             Admission::Repeated
         }),
-        Known::Persisting(key) | Known::Accepted(key) | Known::Ended { key, .. } => {
+        Known::Accepted(key) | Known::Ended { key, .. } => {
             let what = if key.digest == submission.key.digest {
                 "another submission of the same graph"
             } else {
@@ -136,6 +139,13 @@ mod tests {
             admit(&first, Known::Accepted(&first.key), 50),
             Ok(Admission::Repeated)
         );
+    }
+
+    #[test]
+    fn nothing_is_refused_for_a_submission_that_is_not_in_the_store_yet() {
+        let (first, other) = (submission("t", 1), submission("u", 2));
+        let undecided = admit(&other, Known::Persisting(&first.key), 50);
+        assert_eq!(undecided, Ok(Admission::Undecided));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::core::SubmissionKey;
+use super::core::{Submission, SubmissionKey};
 use super::handle::Reply;
 use super::quarantine::Quarantined;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
@@ -17,6 +17,8 @@ pub(super) enum Entry {
         key: SubmissionKey,
         name: String,
         waiting: Vec<Reply<pb::SubmitJobResponse>>,
+        /// Others under the same id, which are decided about when this one is.
+        others: Vec<(Submission, Reply<pb::SubmitJobResponse>)>,
     },
     Running {
         key: SubmissionKey,

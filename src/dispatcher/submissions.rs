@@ -59,6 +59,11 @@ impl DispatcherActor {
                     waiting.push(reply);
                 }
             }
+            Ok(Admission::Undecided) => {
+                if let Some(Entry::Persisting { others, .. }) = self.jobs.get_mut(&job) {
+                    others.push((submission, reply));
+                }
+            }
             // Nothing new is decided: to be sent again, here or to a successor.
             Ok(Admission::Accept) if self.is_suspended() => {
                 let _ = reply.send(Err(suspended()));
@@ -71,6 +76,7 @@ impl DispatcherActor {
                         key,
                         name: submission.graph.name.clone(),
                         waiting: vec![reply],
+                        others: Vec::new(),
                     },
                 );
                 self.persist(submission);
@@ -102,7 +108,10 @@ impl DispatcherActor {
         result: Result<(), JobStoreError>,
     ) {
         let job = submission.job;
-        let Some(Entry::Persisting { waiting, .. }) = self.jobs.remove(&job) else {
+        let Some(Entry::Persisting {
+            waiting, others, ..
+        }) = self.jobs.remove(&job)
+        else {
             return;
         };
         match result {
@@ -119,6 +128,9 @@ impl DispatcherActor {
                     let _ = reply.send(Err(refusal.clone()));
                 }
             }
+        }
+        for (submission, reply) in others {
+            self.submit(submission, reply);
         }
     }
 }

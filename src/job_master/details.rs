@@ -7,10 +7,15 @@ use super::execution_graph::RegionPhase;
 use crate::job::OperatorSpec;
 
 impl JobMasterCore {
-    /// The job's status, as Apache Flink names it.
+    /// The job's status, as Apache Flink names it. No terminal one: that the job has ended is told by whoever has written its result;
+    /// until then the next leader would find it as it was before.
     pub fn status(&self) -> pb::JobStatus {
         if let Some(result) = &self.result {
-            return result.status();
+            return match result.status() {
+                pb::JobStatus::Canceled => pb::JobStatus::Cancelling,
+                pb::JobStatus::Failed => pb::JobStatus::Failing,
+                _ => pb::JobStatus::Running,
+            };
         }
         if !self.is_durable {
             return if self.is_recovered {
@@ -88,7 +93,7 @@ impl JobMasterCore {
             name: self.record.name.clone(),
             status: self.status().into(),
             started_at_ms: self.record.submitted_at_ms,
-            ended_at_ms: self.result.as_ref().map_or(0, |result| result.ended_at_ms),
+            ended_at_ms: 0,
             max_parallelism: self
                 .graph
                 .vertices

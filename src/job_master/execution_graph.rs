@@ -132,6 +132,9 @@ pub struct Region {
     pub phase: RegionPhase,
 }
 
+/// The indices of vertices by their ids, in the order of those.
+type ById = Vec<(JobVertexId, usize)>;
+
 /// The JobGraph as it is executed.
 #[derive(Debug, Clone)]
 pub struct ExecutionGraph {
@@ -145,8 +148,7 @@ pub struct ExecutionGraph {
     pub regions: Vec<Region>,
     /// What the slots of each slot sharing group have, by its index.
     pub profiles: Vec<ResourceProfile>,
-    /// In the order of the ids.
-    by_id: Vec<(JobVertexId, usize)>,
+    by_id: ById,
     /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
     slot_offsets: Vec<usize>,
     /// How many executions are in each state, by its number: what there is none of need not be looked for.
@@ -389,9 +391,7 @@ fn slot_offsets(vertices: &[Vertex]) -> Vec<usize> {
     offsets
 }
 
-fn build_vertices(
-    graph: &pb::JobGraph,
-) -> Result<(Vec<Vertex>, Vec<(JobVertexId, usize)>), BuildError> {
+fn build_vertices(graph: &pb::JobGraph) -> Result<(Vec<Vertex>, ById), BuildError> {
     if graph.vertices.is_empty() {
         return Err(BuildError::Empty);
     }

@@ -1,11 +1,13 @@
 //! The directory that a process has for itself below `process.working-dir`: made at start, removed at an orderly end;
 //! what a dead process left is removed by the next one that starts.
 //!
-//! A process holds an OS lock on a file in its directory for life, so a lock that can be taken proves its owner dead.
+//! A process holds an OS lock on a file in its directory for life, so a lock that can be taken proves its owner dead. A directory
+//! gets its name when it is locked: before, another process that starts at the same moment would take it for a leftover.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tracing::{info, warn};
@@ -13,8 +15,12 @@ use tracing::{info, warn};
 use crate::config::ProcessOptions;
 
 const LOCK: &str = "in-use";
-/// Only directories that begin so are ever removed.
+/// Only directories that begin so are ever removed,
 const PREFIX: &str = "tanist-";
+/// and those that begin so, if they were made a while ago: by a process that died before it had its lock, or just after.
+const UNLOCKED_PREFIX: &str = "new-tanist-";
+/// How long a process may take to lock the directory that it has made.
+const LOCKING_BOUND: Duration = Duration::from_secs(60);
 
 /// A directory that can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -51,14 +57,16 @@ impl WorkingDir {
         };
         fs::create_dir_all(parent).map_err(failed)?;
         remove_leftovers(parent);
-        let name = format!("{PREFIX}{kind}-{:016x}", rand::random::<u64>());
-        let path = parent.join(name);
-        fs::create_dir(&path).map_err(failed)?;
-        let locked = lock(&path).map_err(failed)?.ok_or_else(|| {
+        let name = format!("{kind}-{:016x}", rand::random::<u64>());
+        let unlocked = parent.join(format!("{UNLOCKED_PREFIX}{name}"));
+        fs::create_dir(&unlocked).map_err(failed)?;
+        let locked = lock(&unlocked, true).map_err(failed)?.ok_or_else(|| {
             failed(io::Error::other(
                 "another process took the directory that was just made",
             ))
         })?;
+        let path = parent.join(format!("{PREFIX}{name}"));
+        fs::rename(&unlocked, &path).map_err(failed)?;
         Ok(WorkingDir {
             path,
             _locked: locked,
@@ -79,10 +87,11 @@ impl Drop for WorkingDir {
     }
 }
 
-/// The lock of a process's directory, if it can be taken.
-fn lock(directory: &Path) -> io::Result<Option<File>> {
+/// The lock of a process's directory, if it can be taken. `is_own`: it was just made, and the lock's file is made, too; in one that
+/// is somebody else's nothing is made, as that may be about to remove it.
+fn lock(directory: &Path, is_own: bool) -> io::Result<Option<File>> {
     let file = File::options()
-        .create(true)
+        .create(is_own)
         .truncate(false)
         .write(true)
         .open(directory.join(LOCK))?;
@@ -99,12 +108,17 @@ fn remove_leftovers(parent: &Path) {
     };
     for entry in entries.flatten() {
         let path = entry.path();
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        // A directory without a lock file is being made at this moment.
-        if !ours || !path.join(LOCK).exists() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_old = || {
+            let age = entry.metadata().and_then(|metadata| metadata.modified());
+            age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LOCKING_BOUND))
+        };
+        let ours = name.starts_with(PREFIX) || name.starts_with(UNLOCKED_PREFIX) && is_old();
+        if !ours {
             continue;
         }
-        if let Ok(Some(_dead)) = lock(&path) {
+        if let Ok(Some(_dead)) = lock(&path, false) {
             match fs::remove_dir_all(&path) {
                 Ok(()) => info!(path = %path.display(), "removed what a dead process left"),
                 Err(error) => {
@@ -151,6 +165,33 @@ mod tests {
         let path = first.path().to_owned();
         drop(first);
         assert!(!path.exists());
+        Ok(())
+    }
+
+    #[test]
+    fn processes_that_start_together_do_not_take_each_others_directories() -> anyhow::Result<()> {
+        let root = tempfile::tempdir()?;
+        let options = options(root.path());
+        std::thread::scope(|scope| {
+            let start = || {
+                for _ in 0..200 {
+                    let directory = WorkingDir::create(&options, "taskmanager")?;
+                    let file = directory.path().join("file");
+                    fs::write(file, "").map_err(|source| DirectoryError {
+                        key: "process.working-dir",
+                        path: directory.path().to_owned(),
+                        source,
+                    })?;
+                }
+                Ok::<_, DirectoryError>(())
+            };
+            let starting: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+            for started in starting {
+                started.join().expect("it does not panic")?;
+            }
+            anyhow::Ok(())
+        })?;
+        assert_eq!(fs::read_dir(&options.working_dir)?.count(), 0);
         Ok(())
     }
 
