@@ -328,6 +328,17 @@ impl Cluster {
         .await
     }
 
+    /// Waits until the recovery of the term that lasts is over: its end is not taken for a death in recovery any more.
+    pub async fn until_recovered(&mut self) -> anyhow::Result<()> {
+        wait_for("the end of the recovery", LEADER_BOUND, async || {
+            let leader = self.leader().await?;
+            let record = self.term_record(leader.epoch).await?;
+            ensure!(record["phase"] == "leading", "{record}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
     /// What the store holds.
     pub async fn store_dump(&self) -> anyhow::Result<StoreDump> {
         StoreDump::read(&*self.records().await?).await

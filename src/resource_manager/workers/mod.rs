@@ -1,7 +1,7 @@
 //! Workers: the TaskManagers that the ResourceManager has started itself, through a driver, and lets go again.
 //!
-//! [`core`] decides, [`planning`] counts, [`brake`] slows down; [`acting`] writes decisions under the term's fence and then has
-//! the [`driver`] act on them. TaskManagers that somebody started by hand are none of this: they are neither stopped nor
+//! `core` decides, `planning` counts, `brake` slows down; `acting` writes decisions under the term's fence and then has
+//! the `driver` act on them. TaskManagers that somebody started by hand are none of this: they are neither stopped nor
 //! waited for, though their slots count. `docs/adr/0016` says what is persisted when.
 //!
 //! ```text
