@@ -17,11 +17,6 @@ use super::scripted::{Fixture, Mood, lock, options, wait_until};
 use super::testing::submitted;
 use crate::gateway::persistence::MemoryJobStateStore;
 
-/// How the job has ended, if it has: its result is still to be written.
-fn ended_as(job: &Recovered) -> Option<JobStatus> {
-    job.core.result.as_ref().map(|result| result.status())
-}
-
 #[test]
 fn a_region_that_runs_whole_goes_on_and_nothing_is_sent_to_it() {
     let graph = one_region();
@@ -135,7 +130,7 @@ fn a_cancel_goes_on_with_what_is_there() {
     job.reports("tm0", both(0, 1, S::Canceled));
     assert_eq!(job.core.status(), JobStatus::Cancelling);
     job.register("tm1", "1", both(1, 1, S::Canceled));
-    assert_eq!(ended_as(&job), Some(JobStatus::Canceled));
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
 }
 
 #[test]
@@ -148,7 +143,7 @@ fn a_job_that_is_cancelled_while_it_reconciles_adopts_nothing() {
     job.reports("tm0", both(0, 1, S::Canceled));
     job.pass(RECONCILE_MS);
     assert_eq!(
-        ended_as(&job),
+        job.ended_as(),
         Some(JobStatus::Canceled),
         "who stays away is not waited for longer"
     );

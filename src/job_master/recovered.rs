@@ -118,6 +118,11 @@ impl Recovered {
         Recovered::in_term(graph, state, 2)
     }
 
+    /// How the job has ended, if it has: its result is still to be written.
+    pub(super) fn ended_as(&self) -> Option<JobStatus> {
+        self.core.result.as_ref().map(|result| result.status())
+    }
+
     pub(super) fn in_term(graph: &pb::JobGraph, state: pb::JobState, epoch: u64) -> Recovered {
         let options = CoreOptions {
             slot_request_timeout_ms: 10_000,

@@ -59,7 +59,7 @@ fn a_stop_is_durable_before_anybody_hears_of_it_and_the_job_finishes() {
     job.reports("tm1", both(1, 3, S::Finished));
     assert_eq!(told(&job).len(), 2, "each is told once");
     job.hear(Event::SinksCommitted);
-    assert_eq!(job.core.status(), JobStatus::Finished);
+    assert_eq!(job.ended_as(), Some(JobStatus::Finished));
     job.hear(Event::StopRequested);
     assert_eq!(stop_answers(&job)[1], CancelAnswer::Decided);
 }
@@ -77,7 +77,7 @@ fn the_next_leader_goes_on_with_it_and_tells_whoever_registers() {
     job.reports("tm0", both(0, 3, S::Finished));
     assert!(job.deployed().is_empty() && job.cancelled().is_empty());
     job.hear(Event::SinksCommitted);
-    assert_eq!(job.core.status(), JobStatus::Finished);
+    assert_eq!(job.ended_as(), Some(JobStatus::Finished));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_cancellation_wins_before_it_and_after_it() {
     for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
         job.reports(name, both(subtask, 3, S::Canceled));
     }
-    assert_eq!(job.core.status(), JobStatus::Canceled);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn what_sources_had_read_is_not_lost_in_silence() {
     );
     assert_eq!(job.generations(), [3]);
     job.reports("tm0", both(0, 3, S::Canceled));
-    assert_eq!(job.core.status(), JobStatus::Failed);
+    assert_eq!(job.ended_as(), Some(JobStatus::Failed));
 }
 
 #[test]
