@@ -213,15 +213,16 @@ impl JobMasterCore {
             })
     }
 
-    /// Whether all that a region reads over blocking edges has durably finished and is there.
+    /// Whether all that a region reads over blocking edges has durably finished and is there. What a region made that is about to run
+    /// again is not: by the time its reader is deployed it has another generation.
     pub(super) fn is_consumable(&self, region: usize) -> bool {
         self.execution.inputs_of(region).all(|task| {
+            let at = &self.execution.tasks[task];
+            let wanted = self.record.regions[at.region].generation;
+            let is_present = at.execution.generation.get() == wanted;
             let is_durable = self.durable_ends.get(&task) == Some(&ExecutionState::Finished);
-            let is_there = matches!(
-                self.execution.tasks[task].execution.output,
-                Output::Kept { .. }
-            );
-            is_durable && is_there
+            let is_there = matches!(at.execution.output, Output::Kept { .. });
+            is_present && is_durable && is_there
         })
     }
 
