@@ -163,7 +163,16 @@ mod tests {
             .arg(format!("{CLUSTER_ARGUMENT}{cluster}"))
             .stdin(std::process::Stdio::piped())
             .spawn()?;
-        let found = WorkerProcess::find(&worker)?.expect("it runs");
+        // A process that was just started has no command line for a moment.
+        let found = tokio::time::timeout(Duration::from_secs(10), async {
+            loop {
+                if let Some(found) = WorkerProcess::find(&worker)? {
+                    return anyhow::Ok(found);
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        })
+        .await??;
         assert_eq!(found.pid, Pid::from_child(&child));
         assert_eq!(workers_of(&cluster)?, [worker.as_str()]);
         found.signal(Signal::KILL)?;
