@@ -179,10 +179,16 @@ mod tests {
     #[test]
     fn a_process_is_found_by_a_directory_in_its_environment() -> anyhow::Result<()> {
         let directory = tempfile::tempdir()?;
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo runs; read line"])
             .env("OUTPUT", directory.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()?;
+        // A process that was just started has no environment for a moment.
+        let mut said = [0; 5];
+        let output = child.stdout.as_mut().context("it is piped")?;
+        std::io::Read::read_exact(output, &mut said)?;
         let found = processes_of(directory.path())?;
         child.kill()?;
         child.wait()?;
