@@ -48,6 +48,13 @@ impl Cluster {
         .await
     }
 
+    /// The objects with this in their names in the blob store, which the embedded store has beside its data.
+    pub fn objects(&self, called: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
+        let files = files_below(&self.store_directory)?;
+        let is_called = |path: &PathBuf| path.to_string_lossy().contains(called);
+        Ok(files.into_iter().filter(is_called).collect())
+    }
+
     /// Waits until no process is there that a job of this cluster started: one that was given the cluster's directory in its
     /// environment.
     pub async fn check_no_programs(&mut self) -> anyhow::Result<()> {

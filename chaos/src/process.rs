@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::guard::Guard;
@@ -131,8 +131,17 @@ impl Process {
         self.signal(Signal::TERM)
     }
 
-    /// SIGTERM, and waits for the orderly end.
+    /// SIGTERM, and waits for the orderly end. A process that was just started is left the time to be able to.
     pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+        let what = format!("{} to listen for signals", self.name);
+        wait_for(&what, END_BOUND, async || match self.pid() {
+            Some(pid) if self.runs() => {
+                ensure!(catches_sigterm(pid)?, "it does not yet");
+                Ok(())
+            }
+            Some(_) | None => Ok(()),
+        })
+        .await?;
         self.ask_to_end()?;
         self.ended(END_BOUND).await
     }
@@ -243,6 +252,14 @@ impl Process {
     fn guard(&self) -> std::sync::MutexGuard<'_, Guard> {
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a process has a handler of its own for SIGTERM.
+fn catches_sigterm(pid: u32) -> anyhow::Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.context("no SigCgt")?.trim(), 16)?;
+    Ok(caught & 1 << (Signal::TERM.as_raw() - 1) != 0)
 }
 
 impl Drop for Process {

@@ -57,8 +57,11 @@ async fn a_value_that_is_younger_than_the_position_is_read_again() {
     term.put("a", "2").await;
     // After the ring was read, and before the value is.
     let delete = vec![Write::Delete { key: state("a") }, put(state("b"), "2")];
-    store.act([Act::Nothing, Act::Commit(term.clone(), delete)]);
+    let delete = Act::Commit(term.clone(), delete);
+    // It follows no further than it is to.
+    store.act([Act::Nothing, delete, Act::Hang]);
     follow_to(&mut cache, 6).await;
+    store.act_no_more();
     let proven = taken_over(&cluster, &mut cache).await;
     assert_eq!(proven.proof, Proof::CaughtUp);
     assert_eq!(proven.records.get(&state("a")), None);

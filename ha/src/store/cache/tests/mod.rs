@@ -117,6 +117,8 @@ enum Act {
     Nothing,
     Commit(Term, Vec<Write>),
     Fail,
+    /// The read is never answered.
+    Hang,
 }
 
 /// A store whose reads are counted, and met by acts.
@@ -140,6 +142,11 @@ impl Met {
         lock(&self.acts).extend(acts);
     }
 
+    /// Those that have not come about don't.
+    fn act_no_more(&self) {
+        lock(&self.acts).clear();
+    }
+
     fn faults(&self) -> Faults {
         self.inner.faults()
     }
@@ -154,6 +161,7 @@ impl Met {
         let act = lock(&self.acts).pop_front();
         match act.unwrap_or(Act::Nothing) {
             Act::Nothing => Ok(()),
+            Act::Hang => std::future::pending().await,
             Act::Commit(term, writes) => {
                 term.commit(writes).await;
                 Ok(())
