@@ -24,6 +24,6 @@ pub mod task;
 mod testing;
 pub mod time;
 
-pub use exchange::{EpochGate, Exchange, Refused};
+pub use exchange::{EpochGate, Exchange, ExchangeOptions, Refused};
 pub use host::{Lingering, TaskHost, UploadSource};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

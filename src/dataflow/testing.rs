@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::operator::output_schema;
 use super::record::schema_of;
-use super::{EpochGate, Exchange, Refused, RunningTask, TaskRuntime, TaskSpec};
+use super::{EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskRuntime, TaskSpec};
 use crate::job::OperatorSpec;
 
 /// The cluster of all tests.
@@ -60,14 +60,8 @@ pub(super) struct TaskManager {
 impl TaskManager {
     pub(super) async fn start(name: &str) -> TaskManager {
         let gate = Arc::new(YoungestHeard::default());
-        let exchange = Exchange::bind(
-            "127.0.0.1:0",
-            name,
-            "first",
-            gate.clone() as _,
-            vec![std::env::temp_dir()],
-            Handle::current(),
-        );
+        let options = ExchangeOptions::new(name, "first", gate.clone());
+        let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
         let exchange = exchange.await.expect("a free port");
         let location = TaskManagerLocation {
             resource_id: name.to_owned(),

@@ -21,7 +21,7 @@ use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
 use crate::config::{ClusterOptions, Configuration, MemoryContradiction};
-use crate::dataflow::{Exchange, TaskHost, TaskRuntime};
+use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
 use crate::rpc::{RpcServer, Services, TonicConnector};
@@ -96,16 +96,13 @@ impl TaskManager {
             ..describe(location, &options)?
         };
         info!(worker = %description.worker, "resources");
-        let exchange = Exchange::serve_within(
-            description.worker.total().network_memory,
-            data,
-            &description.location.resource_id,
-            &description.location.incarnation,
-            gate,
-            options.process.tmp_dirs.clone(),
-            tasks.handle(),
-        )
-        .map_err(StartError::Host)?;
+        let location = &description.location;
+        let exchange = ExchangeOptions {
+            directories: options.process.tmp_dirs.clone(),
+            network_memory: description.worker.total().network_memory,
+            ..ExchangeOptions::new(&location.resource_id, &location.incarnation, gate)
+        };
+        let exchange = Exchange::serve(data, exchange, tasks.handle()).map_err(StartError::Host)?;
         Ok(TaskManager {
             rpc: RpcServer::new(rpc, settings::rpc(&options)),
             description,

@@ -60,23 +60,16 @@ mod tests {
 
     use super::super::testing::World;
     use super::*;
-    use crate::dataflow::Exchange;
+    use crate::dataflow::{Exchange, ExchangeOptions};
     use crate::gateway::fencing::HighestEpoch;
 
     #[tokio::test]
     async fn a_deployed_task_runs_in_the_dataflow_and_its_end_is_reported() {
         let runtime = tokio::runtime::Handle::current();
         let gate = Arc::new(HighestEpoch::default());
-        let exchange = Exchange::bind(
-            "127.0.0.1:0",
-            "tm",
-            "1",
-            gate,
-            vec![std::env::temp_dir()],
-            runtime.clone(),
-        )
-        .await
-        .expect("a free port");
+        let options = ExchangeOptions::new("tm", "1", gate);
+        let exchange = Exchange::bind("127.0.0.1:0", options, runtime.clone());
+        let exchange = exchange.await.expect("a free port");
         let tasks = Arc::new(TaskRuntime::new(runtime, exchange));
         let world = World::start_with(false, Some(tasks));
         let (_, leader) = world.with_leader("jm1:1", 1).await;

@@ -1,12 +1,10 @@
 //! The description of an ended job that is too large for the store: a leader that is killed between writing it and the result loses
 //! nothing and leaves nothing, every JobManager serves it, and it goes with the result.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
+use tanist_chaos::{StoreKind, Submission, wait_for};
 
 use crate::support::{cluster_on, job_file, need_failpoints};
 
@@ -16,23 +14,6 @@ on_stores! {
     embedded(Embedded) {
         a_leader_killed_between_description_and_result_loses_nothing_and_leaves_nothing,
     }
-}
-
-/// The objects in the blob store, which the embedded store has beside its data.
-fn objects(cluster: &Cluster, of: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let mut found = BTreeSet::new();
-    let mut directories = vec![cluster.store_directory().to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.to_string_lossy().contains(of) {
-                found.insert(path);
-            }
-        }
-    }
-    Ok(found)
 }
 
 async fn a_leader_killed_between_description_and_result_loses_nothing_and_leaves_nothing(
@@ -74,11 +55,11 @@ async fn a_leader_killed_between_description_and_result_loses_nothing_and_leaves
     }
     let id = job.to_string();
     ensure!(
-        !objects(&cluster, &id)?.is_empty(),
+        !cluster.objects(&id)?.is_empty(),
         "its description is no blob"
     );
     wait_for("everything to be forgotten", BOUND, async || {
-        let left = objects(&cluster, &id)?;
+        let left = cluster.objects(&id)?;
         ensure!(left.is_empty(), "{left:?}");
         let dump = cluster.store_dump().await?;
         ensure!(dump.items.is_empty(), "{dump:?}");

@@ -1,14 +1,13 @@
 //! A file that is too large for a job's graph is uploaded before it: it outlives the leader that accepted the job, goes with the
 //! job, and is removed where the submission came to nothing.
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
+use tanist_chaos::{StoreKind, Submission, wait_for};
 
 use crate::support::{cluster_on, job_file, need_failpoints};
 
@@ -20,23 +19,6 @@ on_stores! {
     embedded(Embedded) {
         a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_of_it,
     }
-}
-
-/// The objects in the blob store, which the embedded store has beside its data.
-fn objects(cluster: &Cluster) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let mut found = BTreeSet::new();
-    let mut directories = vec![cluster.store_directory().to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.to_string_lossy().contains("-upload-") {
-                found.insert(path);
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// A job file beside the file that it brings along.
@@ -87,7 +69,7 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     let refused = cluster.submit_through(&standby, &other).await?;
     ensure!(refused.success().is_err(), "another job took its id");
     wait_for("the uploads to be removed", BOUND, async || {
-        let left = objects(&cluster)?;
+        let left = cluster.objects("-upload-")?;
         ensure!(left.is_empty(), "{left:?}");
         anyhow::Ok(())
     })

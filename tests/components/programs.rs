@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tanist::dataflow::{Exchange, RunningTask, TaskHost, TaskRuntime, TaskSpec, TaskStatus};
+use tanist::dataflow::{
+    Exchange, ExchangeOptions, RunningTask, TaskHost, TaskRuntime, TaskSpec, TaskStatus,
+};
 use tanist::gateway::fencing::HighestEpoch;
 use tanist::job::{
     ArtifactSpec, ColumnType, CompileOptions, ExecColumn, ExecFormat, ExecLimits, ExecSpec,
@@ -51,14 +53,8 @@ impl World {
         let graph = graph.expect("the job is valid");
         assert_eq!(graph.vertices.len(), 1, "all steps are chained");
         let gate = Arc::new(HighestEpoch::default());
-        let exchange = Exchange::bind(
-            "127.0.0.1:0",
-            "tm",
-            "1",
-            gate,
-            vec![std::env::temp_dir()],
-            Handle::current(),
-        );
+        let options = ExchangeOptions::new("tm", "1", gate);
+        let exchange = Exchange::bind("127.0.0.1:0", options, Handle::current());
         let exchange = exchange.await.expect("a free port");
         let host = TaskHost::new(self.working.path().to_owned());
         let host = host.supervised_by(self.binary.clone().into());

@@ -73,6 +73,14 @@ impl Channel {
         channel
     }
 
+    /// The same with its consumer.
+    pub(super) fn read_by(reader: &Arc<Notify>, budget: &NetworkBudget) -> Arc<Channel> {
+        let channel = Channel::within(budget);
+        channel.lock().reader = Some(Arc::clone(reader));
+        reader.notify_one();
+        Arc::new(channel)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -89,65 +89,62 @@ pub(super) struct ChannelRequest {
     pub(super) is_kept: bool,
 }
 
-impl Exchange {
-    /// Serves result partitions on an address, as the TaskManager with this resource id and incarnation. What is kept goes
-    /// into files in `directories`, at least one, in turn. Must be called within the runtime whose handle is given.
-    pub async fn bind(
-        address: impl ToSocketAddrs,
+/// Whose result partitions are served, and how.
+#[derive(Debug)]
+pub struct ExchangeOptions {
+    /// The TaskManager's.
+    pub resource_id: String,
+    /// The TaskManager's.
+    pub incarnation: String,
+    /// Says which terms are over.
+    pub gate: Arc<dyn EpochGate>,
+    /// Where outputs are kept that are complete before they are read, in turn. At least one.
+    pub directories: Vec<PathBuf>,
+    /// Bytes that all records on their way may take together, besides one batch a channel.
+    pub network_memory: u64,
+}
+
+impl ExchangeOptions {
+    /// With the system's temporary directory, and no bound to the memory.
+    pub fn new(
         resource_id: impl Into<String>,
         incarnation: impl Into<String>,
         gate: Arc<dyn EpochGate>,
-        directories: Vec<PathBuf>,
+    ) -> ExchangeOptions {
+        ExchangeOptions {
+            resource_id: resource_id.into(),
+            incarnation: incarnation.into(),
+            gate,
+            directories: vec![std::env::temp_dir()],
+            network_memory: u64::MAX,
+        }
+    }
+}
+
+impl Exchange {
+    /// Serves result partitions on an address. Must be called within the runtime whose handle is given.
+    pub async fn bind(
+        address: impl ToSocketAddrs,
+        options: ExchangeOptions,
         runtime: Handle,
     ) -> io::Result<Exchange> {
         let listener = TcpListener::bind(address).await?;
-        Exchange::serve(
-            listener,
-            resource_id,
-            incarnation,
-            gate,
-            directories,
-            runtime,
-        )
+        Exchange::serve(listener, options, runtime)
     }
 
     /// The same on a listener that is already bound.
     pub fn serve(
         listener: TcpListener,
-        resource_id: impl Into<String>,
-        incarnation: impl Into<String>,
-        gate: Arc<dyn EpochGate>,
-        directories: Vec<PathBuf>,
-        runtime: Handle,
-    ) -> io::Result<Exchange> {
-        let unbounded = u64::MAX;
-        Exchange::serve_within(
-            unbounded,
-            listener,
-            resource_id,
-            incarnation,
-            gate,
-            directories,
-            runtime,
-        )
-    }
-
-    /// The same, where the records on their way may take only so many bytes together, besides one batch a channel.
-    pub fn serve_within(
-        network_memory: u64,
-        listener: TcpListener,
-        resource_id: impl Into<String>,
-        incarnation: impl Into<String>,
-        gate: Arc<dyn EpochGate>,
-        directories: Vec<PathBuf>,
+        options: ExchangeOptions,
         runtime: Handle,
     ) -> io::Result<Exchange> {
         let address = listener.local_addr()?;
+        let budget = NetworkBudget::new(options.network_memory);
         let server = Arc::new(Server {
-            resource_id: resource_id.into(),
-            incarnation: incarnation.into(),
-            gate,
-            partitions: Arc::new(Partitions::within(NetworkBudget::new(network_memory))),
+            resource_id: options.resource_id,
+            incarnation: options.incarnation,
+            gate: options.gate,
+            partitions: Arc::new(Partitions::within(budget)),
         });
         let accepting = runtime
             .spawn(server::serve(Arc::clone(&server), listener))
@@ -155,7 +152,7 @@ impl Exchange {
         Ok(Exchange {
             inner: Arc::new(Inner {
                 server,
-                directories,
+                directories: options.directories,
                 kept_files: AtomicUsize::default(),
                 address,
                 runtime,
@@ -258,9 +255,7 @@ impl Exchange {
                         wanted
                             .partitions
                             .find_kept(wanted.partition, generation, wanted.target);
-                    let filled = Arc::new(Channel::within(self.partitions().budget()));
-                    let attached = filled.attach(&readable);
-                    debug_assert!(attached, "the channel is ours alone");
+                    let filled = Channel::read_by(&readable, self.partitions().budget());
                     channel.get_or_init(|| Arc::clone(&filled));
                     match found {
                         Ok(kept) => {
@@ -275,9 +270,7 @@ impl Exchange {
                     openers.spawn_on(opening, &self.inner.runtime);
                 }
                 None => {
-                    let filled = Arc::new(Channel::within(self.partitions().budget()));
-                    let attached = filled.attach(&readable);
-                    debug_assert!(attached, "the channel is ours alone");
+                    let filled = Channel::read_by(&readable, self.partitions().budget());
                     channel.get_or_init(|| Arc::clone(&filled));
                     let request = self.client(request, term);
                     openers.spawn_on(client::consume(request, filled), &self.inner.runtime);

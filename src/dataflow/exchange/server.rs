@@ -147,14 +147,9 @@ impl Server {
         if hello.is_kept {
             let (generation, target) = (attempt.generation, hello.target_subtask);
             let kept = self.partitions.find_kept(partition, generation, target);
-            let (kept, channel) = (
-                kept.map_err(Answer::refused)?,
-                Arc::new(Channel::within(self.partitions.budget())),
-            );
-            let attached = channel.attach(&readable);
-            debug_assert!(attached, "the channel is ours alone");
+            let kept = kept.map_err(Answer::refused)?;
             return Ok(Found {
-                channel,
+                channel: Channel::read_by(&readable, self.partitions.budget()),
                 readable,
                 kept: Some(kept),
             });

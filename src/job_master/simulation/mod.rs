@@ -77,12 +77,7 @@ fn run_cases<T: std::fmt::Debug>(
     let all = RefCell::new(Reached::default());
     let outcome = TestRunner::new(config).run(&inputs, |input| {
         let reached = case(input);
-        let mut all = all.borrow_mut();
-        all.stale_refused += reached.stale_refused;
-        all.healthy += reached.healthy;
-        all.adopted += reached.adopted;
-        all.restarted += reached.restarted;
-        all.older_heard += reached.older_heard;
+        all.borrow_mut().add(&reached);
         Ok(())
     });
     if let Err(failure) = outcome {
@@ -102,11 +97,7 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let inputs = (strategies(), shapes, canceled_in, steps(98));
     let reached = run_cases(400, inputs, |(strategy, shape, canceled_in, steps)| {
         let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
-        for (kind, pick) in steps {
-            world.step(kind, usize::from(pick));
-        }
-        world.come_to_run();
-        world.come_to_an_end(canceled_in);
+        world.live(steps, canceled_in);
         world.reached
     });
     assert!(reached.stale_refused > 0, "{reached:?}");
@@ -131,11 +122,7 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
     let inputs = (strategies(), graphs::any_graph(), canceled_in, steps(98));
     let reached = run_cases(100, inputs, |(strategy, graph, canceled_in, steps)| {
         let mut world = World::of_graph(graph, strategy);
-        for (kind, pick) in steps {
-            world.step(kind, usize::from(pick));
-        }
-        world.come_to_run();
-        world.come_to_an_end(canceled_in);
+        world.live(steps, canceled_in);
         world.reached
     });
     assert!(reached.stale_refused > 0, "{reached:?}");

@@ -276,6 +276,15 @@ impl World {
         })
     }
 
+    /// Through these steps, and then without faults until the job has ended.
+    pub(super) fn live(&mut self, steps: Vec<(u8, u16)>, canceled_in: Option<usize>) {
+        for (kind, pick) in steps {
+            self.step(kind, usize::from(pick));
+        }
+        self.come_to_run();
+        self.come_to_an_end(canceled_in);
+    }
+
     /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
     pub(super) fn come_to_an_end(&mut self, canceled_in: Option<usize>) {
         for round in 0..400 {

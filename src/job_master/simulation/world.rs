@@ -32,6 +32,16 @@ pub(super) struct Reached {
     pub(super) older_heard: u32,
 }
 
+impl Reached {
+    pub(super) fn add(&mut self, other: &Reached) {
+        self.stale_refused += other.stale_refused;
+        self.healthy += other.healthy;
+        self.adopted += other.adopted;
+        self.restarted += other.restarted;
+        self.older_heard += other.older_heard;
+    }
+}
+
 /// A TaskManager of the record is waited for so long.
 pub(super) const RECONCILE_TIMEOUT_MS: u64 = 5_000;
 
