@@ -115,7 +115,7 @@ async fn taskmanager_until(
         Err(error) => return last_words(ExitCode::Directory, &error),
     };
     let manager = match TaskManager::bind(&configuration).await {
-        Ok(manager) => manager.working_in(directory.path()),
+        Ok(manager) => manager.working_in(directory.path()).alone(),
         Err(error @ StartError::Bind(_)) => return last_words(ExitCode::Port, &error),
         Err(error @ StartError::Host(_)) => return last_words(ExitCode::Fatal, &error),
         Err(error @ StartError::Memory(_)) => return last_words(ExitCode::Configuration, &error),
