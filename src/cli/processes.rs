@@ -107,7 +107,7 @@ async fn taskmanager_until(
         Err(failure) => return failure.log(),
     };
     let manager = match TaskManager::bind(&configuration).await {
-        Ok(manager) => manager.working_in(directory.path()),
+        Ok(manager) => manager.working_in(directory.path()).alone(),
         Err(error @ StartError::Bind(_)) => return Failure::new(ExitCode::Port, &error).log(),
         Err(error @ StartError::Host(_)) => return Failure::new(ExitCode::Fatal, &error).log(),
         Err(error @ StartError::Memory(_)) => {

@@ -121,6 +121,8 @@ pub struct EtcdOptions {
     pub lease_ttl: Duration,
     /// Bound of one request; below the lease's time to live.
     pub request_timeout: Duration,
+    /// The servers' quota; `None`: what they say, or their default.
+    pub quota: Option<MemorySize>,
 }
 
 /// How ZooKeeper is reached.
@@ -223,6 +225,10 @@ pub struct TaskManagerOptions {
     pub worker_of: Option<Name>,
     /// How long tasks go on while neither a leader nor the store can be reached.
     pub failover_timeout: Duration,
+    /// After how long without an answer of the store the tasks of isolated jobs are stopped.
+    pub isolation_timeout: Duration,
+    /// How long they may take to end.
+    pub isolation_cancellation_timeout: Duration,
 }
 
 impl TaskManagerOptions {

@@ -148,6 +148,8 @@ options! {
             "After how much silence etcd drops a process's lease. Whole seconds; etcd grants 2 s at the least by default.";
         ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
             "How long one request to etcd may take before it is sent again.";
+        ETCD_QUOTA: MemorySize = "high-availability.etcd.quota-backend-bytes", Derived("what etcd says, from 3.6 on; else its default, `2 gb`"),
+            "What etcd was started with as `--quota-backend-bytes`, so that a store that fills up is warned of in time. Set it where etcd does not say it and has another one.";
         EMBEDDED_DIR: PathBuf = "high-availability.embedded.dir", Derived("`$XDG_STATE_HOME/tanist` or `~/.local/state/tanist`; `/var/lib/tanist` without a home"),
             "The directory of the embedded store, on a local file system, the same for all processes of the cluster.";
     }
@@ -212,6 +214,10 @@ options! {
             "Set by the driver that starts this TaskManager, never by hand: the incarnation of the cluster that it is for. When that has no record of it any more, it ends.";
         TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
             "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
+        TM_ISOLATION: Duration = "taskmanager.isolation-timeout", Derived("three fifths of `heartbeat.timeout`"),
+            "After how long without an answer of the store a TaskManager stops the tasks of jobs with `isolation: stop-first`. The leader tells TaskManagers.";
+        TM_ISOLATION_CANCELLATION: Duration = "taskmanager.isolation-cancellation-timeout", Derived("a fifth of `heartbeat.timeout`"),
+            "How long those tasks may take to end; then the process ends.";
     }
     "Memory of TaskManagers" {
         MEMORY_PROCESS: MemorySize = "taskmanager.memory.process.size", Derived("what the system lets the process have, unless other sizes say it"),

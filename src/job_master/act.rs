@@ -281,7 +281,7 @@ impl JobMasterCore {
         let options = &self.options;
         let is_reconciling = self.is_reconciling();
         let mut deadlines = Vec::new();
-        for region in &self.execution.regions {
+        for (number, region) in self.execution.regions.iter().enumerate() {
             match region.phase {
                 RegionPhase::Waiting { since_ms } if !is_reconciling => {
                     deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
@@ -289,7 +289,10 @@ impl JobMasterCore {
                         deadlines.push(since_ms.saturating_add(NEVER_SERVED_MS));
                     }
                 }
-                RegionPhase::Stopping { restart_at_ms } => deadlines.extend(restart_at_ms),
+                RegionPhase::Stopping { restart_at_ms } => {
+                    deadlines.extend(restart_at_ms);
+                    deadlines.extend(restart_at_ms.and_then(|_| self.held_until_ms(number)));
+                }
                 RegionPhase::AwaitingInput
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::Reconciling

@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::actor::job_id;
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
-use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use super::isolation::is_stop_first;
+use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, millis};
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::refusals::{self, Question, Refusals};
@@ -68,6 +69,8 @@ pub(super) struct Calls {
     held: Option<HeldBlob>,
     pub(super) rpc_address: String,
     pub(super) ask_timeout: Duration,
+    /// Of an isolated job.
+    stop_first: Option<pb::StopFirst>,
     pub(super) retry_delay: Duration,
     connector: Arc<dyn Connector>,
     refusals: Arc<dyn Refusals>,
@@ -89,7 +92,12 @@ impl Calls {
         } else {
             None
         };
+        let stop_first = is_stop_first(&graph).then(|| pb::StopFirst {
+            timeout_ms: millis(options.stop_first.timeout),
+            cancellation_ms: millis(options.stop_first.cancellation),
+        });
         Ok(Calls {
+            stop_first,
             sender: context.sender.clone(),
             job: pb::JobScope {
                 job_id: context.graph.job_id.clone(),
@@ -218,6 +226,7 @@ impl Calls {
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
             stopping: core.tells_to_stop(),
+            stop_first: self.stop_first,
         };
         let own_epoch = self.sender.epoch;
         io.spawn(async move {

@@ -284,6 +284,10 @@ impl JobMasterCore {
                 self.check(&connection)?;
                 self.lose_task_manager(&connection.task_manager, &cause, now_ms);
             }
+            Event::TaskManagerLeft { connection, cause } => {
+                self.check(&connection)?;
+                self.let_task_manager_go(&connection.task_manager, &cause, now_ms);
+            }
             Event::TaskManagerGone {
                 task_manager,
                 incarnation,
@@ -477,6 +481,7 @@ impl JobMasterCore {
             execution.note_entered(ExecutionState::Created, self.settled_at_ms);
             self.execution.replace(task, execution);
         }
+        self.forget_given_up(region);
     }
 
     /// Whether the job is to end without finishing, durable or not.

@@ -102,6 +102,13 @@ pub enum Event {
         /// Why.
         cause: String,
     },
+    /// A TaskManager says goodbye, and nothing of the job runs there any more.
+    TaskManagerLeft {
+        /// Which.
+        connection: Connection,
+        /// Why.
+        cause: String,
+    },
     /// This incarnation of a TaskManager is gone for certain.
     TaskManagerGone {
         /// Which.

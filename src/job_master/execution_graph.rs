@@ -130,6 +130,10 @@ pub struct Region {
     pub readers: Vec<usize>,
     /// What it is at.
     pub phase: RegionPhase,
+    /// Since when it is durable that its generation was given up.
+    pub given_up_at_ms: Option<u64>,
+    /// Whether something of it was taken for gone, and may still run.
+    pub is_end_unknown: bool,
 }
 
 /// The indices of vertices by their ids, in the order of those.
@@ -179,7 +183,9 @@ impl ExecutionGraph {
                 tasks: Vec::new(),
                 slots: Vec::new(),
                 readers: Vec::new(),
-                phase
+                phase,
+                given_up_at_ms: None,
+                is_end_unknown: false,
             };
             members.len()
         ];

@@ -94,10 +94,13 @@ impl JobMasterCore {
     }
 
     fn restarting(&self) -> Option<pb::Hindrance> {
-        let regions = self.execution.regions.iter();
+        let regions = self.execution.regions.iter().enumerate();
+        let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = regions
-            .filter_map(|region| match region.phase {
-                RegionPhase::Stopping { restart_at_ms } => restart_at_ms,
+            .filter_map(|(number, region)| match region.phase {
+                RegionPhase::Stopping { restart_at_ms } => {
+                    restart_at_ms.map(|at_ms| at_ms.max(held(number)))
+                }
                 RegionPhase::AwaitingInput
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::Reconciling
@@ -111,10 +114,17 @@ impl JobMasterCore {
             "" => failure.cause.clone(),
             task => format!("{task}: {}", failure.cause),
         });
+        let is_held =
+            (0..self.execution.regions.len()).any(|region| self.held_until_ms(region).is_some());
         let text = format!(
-            "{} of {} regions are restarted, after: {cause}",
+            "{} of {} regions are restarted, after: {cause}{}",
             due.len(),
-            self.execution.regions.len()
+            self.execution.regions.len(),
+            if is_held {
+                "; what may still run of the last attempt has stopped then (isolation: stop-first)"
+            } else {
+                ""
+            }
         );
         Some(pb::Hindrance {
             since_ms: failure.map_or(0, |failure| failure.at_ms),

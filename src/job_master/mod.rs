@@ -44,6 +44,9 @@ pub mod execution_graph;
 mod failed_job;
 mod handle;
 mod hindrances;
+mod isolation;
+#[cfg(test)]
+mod isolation_tests;
 mod options;
 mod outputs;
 mod profiles;
@@ -76,5 +79,7 @@ mod watch;
 
 pub use actor::JobMaster;
 pub use handle::JobMasterHandle;
-pub use options::{CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter};
+pub use options::{
+    CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter, StopFirst,
+};
 pub use restart::RestartStrategy;

@@ -15,6 +15,24 @@ use crate::gateway::persistence::JobStateStore;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
 
+/// What TaskManagers are told of isolated jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopFirst {
+    /// `taskmanager.isolation-timeout`.
+    pub timeout: Duration,
+    /// `taskmanager.isolation-cancellation-timeout`.
+    pub cancellation: Duration,
+}
+
+impl Default for StopFirst {
+    fn default() -> StopFirst {
+        StopFirst {
+            timeout: Duration::from_secs(30),
+            cancellation: Duration::from_secs(10),
+        }
+    }
+}
+
 /// Bounds of a JobMaster. The defaults are Apache Flink's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobMasterOptions {
@@ -35,6 +53,9 @@ pub struct JobMasterOptions {
     pub slot_idle_timeout: Duration,
     /// How long a task may take to stop before its TaskManager is given up.
     pub task_cancellation_timeout: Duration,
+    /// After how long without an answer of the store a TaskManager stops the tasks of an isolated job, and how long they may
+    /// take for that: together well below `heartbeat_timeout`.
+    pub stop_first: StopFirst,
     /// Where the graph names no strategy.
     pub restart_strategy: RestartStrategy,
     /// How many messages may wait.
@@ -52,6 +73,7 @@ impl Default for JobMasterOptions {
             slot_request_timeout: Duration::from_secs(300),
             slot_idle_timeout: Duration::from_secs(50),
             task_cancellation_timeout: Duration::from_secs(180),
+            stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
             mailbox_capacity: 256,
         }

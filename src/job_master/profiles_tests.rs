@@ -171,6 +171,7 @@ fn co_located_subtasks_share_their_slot_also_after_an_adoption_and_a_restart() {
     let delay = std::time::Duration::from_millis(10);
     graph.options = Some(pb::JobOptions {
         restart_strategy: Some(restart::fixed_delay(9, delay)),
+        ..pb::JobOptions::default()
     });
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     for (number, name) in ["tm0", "tm1"].into_iter().enumerate() {

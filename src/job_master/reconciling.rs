@@ -150,6 +150,7 @@ impl JobMasterCore {
             let place = execution.place.as_ref();
             let is_awaited = execution.state == ExecutionState::Reconciling;
             if is_awaited && place.is_some_and(|at| is_meant(&at.task_manager, &at.location)) {
+                self.doubt_end(task);
                 self.note_gone(task, cause, now_ms);
             }
         }

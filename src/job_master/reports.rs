@@ -175,6 +175,7 @@ impl JobMasterCore {
             let place = execution.place.as_ref();
             let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
             if execution.is_deployed() && !is_here {
+                self.doubt_end(task);
                 self.note_gone(task, "its TaskManager was started anew", now_ms);
             }
         }
@@ -252,14 +253,32 @@ impl JobMasterCore {
             }
             let cause = format!("slot {allocation} was lost: {cause}");
             match execution.is_deployed() {
-                true => self.note_gone(task, &cause, now_ms),
+                true => {
+                    self.doubt_end(task);
+                    self.note_gone(task, &cause, now_ms);
+                }
                 false => self.note_never_started(task, &cause, now_ms),
             }
         }
     }
 
-    /// Forgets a TaskManager: its slots are lost, what ran there has failed.
+    /// Forgets a TaskManager: its slots are lost, what ran there has failed, and may still run.
     pub(super) fn lose_task_manager(
+        &mut self,
+        task_manager: &ResourceId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        if self.task_managers.contains_key(task_manager) {
+            for task in self.execution.live_on(task_manager) {
+                self.doubt_end(task);
+            }
+        }
+        self.let_task_manager_go(task_manager, cause, now_ms);
+    }
+
+    /// The same where nothing of the job runs any more.
+    pub(super) fn let_task_manager_go(
         &mut self,
         task_manager: &ResourceId,
         cause: &str,

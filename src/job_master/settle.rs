@@ -185,6 +185,7 @@ impl JobMasterCore {
             }
             self.lose_task_manager(&task_manager, &cause, now_ms);
             for task in self.execution.live_on(&task_manager) {
+                self.doubt_end(task);
                 self.note_gone(task, &cause, now_ms);
             }
         }
@@ -291,7 +292,10 @@ impl JobMasterCore {
             };
             let is_durable =
                 self.written.regions[region].generation == self.record.regions[region].generation;
-            if now_ms < at_ms || !is_durable || !self.execution.region_is_ended(region) {
+            if !is_durable || self.is_held(region, now_ms) {
+                continue;
+            }
+            if now_ms < at_ms || !self.execution.region_is_ended(region) {
                 continue;
             }
             for task in self.execution.regions[region].tasks.clone() {

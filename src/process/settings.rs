@@ -12,7 +12,7 @@ use crate::config::{
 };
 use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
-use crate::job_master::{JobMasterOptions, RestartStrategy};
+use crate::job_master::{JobMasterOptions, RestartStrategy, StopFirst};
 use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalProcessOptions};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
@@ -142,6 +142,10 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             .jobs
             .task_cancellation_timeout
             .unwrap_or(defaults.task_cancellation_timeout),
+        stop_first: StopFirst {
+            timeout: options.taskmanager.isolation_timeout,
+            cancellation: options.taskmanager.isolation_cancellation_timeout,
+        },
         restart_strategy: restart_strategy(&options.restart_strategy),
         ..defaults
     }

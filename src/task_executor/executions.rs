@@ -286,10 +286,15 @@ impl Executions {
     ) -> Vec<ExecutionKey> {
         let mut told = Vec::new();
         for (key, execution) in &mut self.executions {
-            let is_told = execution.cancel_deadline.is_some();
-            if applies(key, execution.allocation) && !execution.status.is_terminal() && !is_told {
-                execution.cancel_deadline = Some(deadline);
-                told.push(*key);
+            if !applies(key, execution.allocation) || execution.status.is_terminal() {
+                continue;
+            }
+            match &mut execution.cancel_deadline {
+                Some(earlier) => *earlier = deadline.min(*earlier),
+                none @ None => {
+                    *none = Some(deadline);
+                    told.push(*key);
+                }
             }
         }
         told

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::executions::{ExecutionKey, Executions};
 use super::graphs::KnownGraph;
+use super::isolation::Isolation;
 
 /// Something that is sent one at a time and repeated until it arrives.
 #[derive(Debug)]
@@ -55,6 +56,8 @@ pub struct Job {
     pub executions: Executions,
     /// The pipelined region of each vertex, as the graph that was deployed orders them.
     pub regions: BTreeMap<JobVertexId, usize>,
+    /// Whether, and how far, its attempts are kept apart.
+    pub(super) isolation: Option<Isolation>,
     /// Its graph, if deployments only name it and it was fetched.
     pub(super) graph: Option<KnownGraph>,
     /// Allocations to be offered.
@@ -77,6 +80,7 @@ impl Job {
             connection: Connection::idle(),
             executions: Executions::default(),
             regions: BTreeMap::new(),
+            isolation: None,
             graph: None,
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),

@@ -263,7 +263,10 @@ impl Builder<'_> {
 
     fn taskmanager(&mut self) -> TaskManagerOptions {
         let (host, bind_host) = self.address(&TM_HOST, &TM_BIND_HOST, None);
+        let (isolation_timeout, isolation_cancellation_timeout) = self.isolation();
         TaskManagerOptions {
+            isolation_timeout,
+            isolation_cancellation_timeout,
             resource_id: self.values.find(&TM_RESOURCE_ID),
             bind_host,
             host,

@@ -4,6 +4,7 @@ mod adoption;
 mod careful;
 mod crashes;
 mod draining;
+mod isolation;
 mod job_records;
 mod large_graphs;
 mod leaderless;
