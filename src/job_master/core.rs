@@ -76,6 +76,8 @@ pub(super) struct Failure {
     pub(super) resource_id: String,
     // Whether the restart strategy counts it.
     pub(super) is_counted: bool,
+    // Whether no restart mends it.
+    pub(super) is_unrecoverable: bool,
 }
 
 /// How far the sinks' commit is.
@@ -501,6 +503,12 @@ impl JobMasterCore {
     /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
     pub fn turn(&self) -> u64 {
         self.turn
+    }
+
+    /// Whether it is decided, durable or not, that the job ends without finishing.
+    #[cfg(test)]
+    pub(super) fn is_to_end(&self) -> bool {
+        self.is_stopping() || self.result.is_some()
     }
 
     /// Whether anything that this JobMaster wrote is durable: the record names it.

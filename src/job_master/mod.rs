@@ -42,6 +42,9 @@ pub mod event;
 pub mod execution;
 pub mod execution_graph;
 mod failed_job;
+mod failover;
+#[cfg(test)]
+mod failover_tests;
 mod handle;
 mod hindrances;
 mod options;

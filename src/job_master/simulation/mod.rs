@@ -18,6 +18,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tanist_proto::v1 as pb;
 
+use self::steps::Fails;
 use self::world::{Reached, World};
 use crate::job_master::restart::RestartStrategy;
 
@@ -105,6 +106,7 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     assert!(reached.adopted > 0, "{reached:?}");
     assert!(reached.restarted > 0, "{reached:?}");
     assert!(reached.older_heard > 0, "{reached:?}");
+    assert!(reached.failed_for_good > 0, "{reached:?}");
 }
 
 #[test]
@@ -149,6 +151,35 @@ fn however_often_leaders_change_no_task_that_runs_is_touched() {
     assert!(reached.stale_refused > 0, "{reached:?}");
     assert!(reached.adopted > 0, "{reached:?}");
     assert_eq!(reached.restarted, 0, "{reached:?}");
+}
+
+#[test]
+fn however_often_leaders_change_what_no_restart_mends_fails_the_job_in_its_first_attempt() {
+    let inputs = (shapes(), any::<u16>(), steps(91), steps(91));
+    let reached = run_cases(200, inputs, |(shape, pick, before, after)| {
+        let strategy = RestartStrategy::default();
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
+        world.come_to_run();
+        for (kind, pick) in before {
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        let pick = usize::from(pick);
+        let count = world.task_managers.len();
+        let mut order = (0..count).map(|offset| (pick + offset) % count);
+        let index = order.find(|index| !world.task_managers[*index].running.is_empty());
+        world.progress(index.expect("it runs"), pick, Fails::ForGood);
+        for (kind, pick) in after {
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        world.come_to_an_end(None);
+        let generations = world.stored.regions.iter().map(|region| region.generation);
+        assert_eq!(generations.max(), Some(1));
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Failed);
+        assert!(result.cause.contains("would not help"), "{}", result.cause);
+        world.reached
+    });
+    assert!(reached.adopted > 0, "{reached:?}");
 }
 
 #[test]

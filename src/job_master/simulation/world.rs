@@ -6,12 +6,13 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
 
 use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
 };
-use super::model::states_of;
+use super::model::{States, states_of};
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
@@ -30,6 +31,8 @@ pub(super) struct Reached {
     pub(super) restarted: u32,
     /// News of attempts before the present one.
     pub(super) older_heard: u32,
+    /// Failures that no restart mends, heard by a job that was to run on.
+    pub(super) failed_for_good: u32,
 }
 
 impl Reached {
@@ -39,6 +42,7 @@ impl Reached {
         self.adopted += other.adopted;
         self.restarted += other.restarted;
         self.older_heard += other.older_heard;
+        self.failed_for_good += other.failed_for_good;
     }
 }
 
@@ -187,12 +191,15 @@ impl World {
             return;
         };
         let before = states_of(core);
+        let dooms = dooms(&event, &before);
         if let Ok(effects) = core.handle(self.now_ms, event) {
             let has_adopted = core.adoption().is_some();
             assert!(
                 has_adopted || self.declared.is_empty(),
                 "it asks for slots while it reconciles"
             );
+            assert!(!dooms || core.is_to_end(), "it is to go on");
+            self.reached.failed_for_good += u32::from(dooms);
             // What is due is done, or waits for something else than time: else the actor would turn without end.
             let next = core.next_deadline_ms();
             assert!(
@@ -356,6 +363,24 @@ impl World {
         self.stored = state;
         self.events.push((self.epoch, Event::Persisted(number)));
     }
+}
+
+/// Whether an event tells that a present execution has failed for a reason that no restart mends.
+fn dooms(event: &Event, before: &States) -> bool {
+    let (Event::Registered { executions, .. }
+    | Event::ExecutionsReported { executions, .. }
+    | Event::HeartbeatAnswered { executions, .. }) = event
+    else {
+        return false;
+    };
+    executions.iter().any(|report| {
+        let (state, attempt) = before[&(report.vertex_id.clone(), report.subtask)];
+        let is_there = matches!(
+            state,
+            S::Deploying | S::Initializing | S::Running | S::Canceling | S::Reconciling
+        );
+        report.unrecoverable && is_there && attempt == report.generation
+    })
 }
 
 /// The slot that a task goes to has what its group needs.

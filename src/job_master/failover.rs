@@ -1,0 +1,137 @@
+//! The part of the core that decides what follows a failure: a restart, of which regions and when, or the end of the job.
+//!
+//! A failure is a region's: nobody takes what one of its tasks has sent once another one starts anew. What no restart mends fails the
+//! job, whatever its restart strategy says (`docs/adr/0021`). All decisions go into `record`, with the failure.
+
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use tanist_proto::v1 as pb;
+
+use super::core::{Failure, JobMasterCore};
+use super::execution_graph::RegionPhase;
+use super::restart::Verdict;
+
+/// The record keeps so many failures.
+const KEPT_FAILURES: usize = 16;
+
+impl JobMasterCore {
+    /// All that failed at one event is one failure for the restart strategy.
+    pub(super) fn judge_failures(&mut self, now_ms: u64) {
+        let mut failures: Vec<Failure> = Vec::new();
+        let mut all = std::mem::take(&mut self.failures);
+        // Of a region that failed in several ways the worst counts.
+        all.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
+        for failure in all {
+            let phase = self.execution.regions[failure.region].phase;
+            let is_stopping = matches!(phase, RegionPhase::Stopping { .. });
+            let is_known = is_stopping && !failure.is_unrecoverable
+                || failures.iter().any(|other| other.region == failure.region);
+            if !is_known {
+                failures.push(failure);
+            }
+        }
+        if self.is_stopping() {
+            return;
+        }
+        let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
+            failures.into_iter().partition(|failure| failure.is_counted);
+        for failure in uncounted {
+            let region = failure.region;
+            tracing::info!(
+                job = self.record.job_id,
+                task = failure.task,
+                cause = failure.cause,
+                "region starts anew"
+            );
+            self.note_failure(failure, now_ms);
+            self.restart_region(region, now_ms);
+        }
+        let Some(first) = failures.first().cloned() else {
+            return;
+        };
+        let verdict = if first.is_unrecoverable {
+            Verdict::GiveUp {
+                reason: "that would not help".to_owned(),
+            }
+        } else {
+            let seed = self.options.seed.wrapping_add(self.turn);
+            let random = StdRng::seed_from_u64(seed).random::<f64>();
+            let counters = Arc::make_mut(&mut self.record)
+                .restarts
+                .get_or_insert_default();
+            self.backoff.judge(counters, now_ms, random)
+        };
+        self.revision += 1;
+        for failure in &failures {
+            tracing::warn!(
+                job = self.record.job_id,
+                task = failure.task,
+                task_manager = failure.resource_id,
+                cause = failure.cause,
+                "region failed"
+            );
+            self.note_failure(failure.clone(), now_ms);
+        }
+        match verdict {
+            Verdict::Restart { at_ms } => {
+                for failure in failures {
+                    self.restart_region(failure.region, at_ms);
+                }
+            }
+            Verdict::GiveUp { reason } => {
+                let of_task = if first.task.is_empty() {
+                    String::new()
+                } else {
+                    format!("{}: ", first.task)
+                };
+                Arc::make_mut(&mut self.record).fatal_cause =
+                    format!("{of_task}{} (not restarted: {reason})", first.cause);
+            }
+        }
+    }
+
+    /// Adds a failure to the record, in which the last ones are kept.
+    pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
+        let record = Arc::make_mut(&mut self.record);
+        record.failures.push(pb::FailureRecord {
+            at_ms: now_ms,
+            cause: failure.cause,
+            task: failure.task,
+            host: failure.host,
+            resource_id: failure.resource_id,
+        });
+        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
+        record.failures.drain(..surplus);
+    }
+
+    /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
+    /// every one that reads from it.
+    pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
+        if self.would_lose_input(region) {
+            self.give_up_stopped();
+            return;
+        }
+        let at = &mut self.execution.regions[region];
+        if at.phase == RegionPhase::Reconciling {
+            let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
+            self.reconciliation.adoption.tasks_restarted += tasks;
+        }
+        at.phase = RegionPhase::Stopping {
+            restart_at_ms: Some(at_ms),
+        };
+        self.supersede(region);
+        // Nobody mixes the records of two runs, also not with what it made of the first.
+        for reader in self.execution.regions[region].readers.clone() {
+            match self.execution.regions[reader].phase {
+                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => {
+                    self.restart_region(reader, at_ms);
+                }
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::Stopping { .. } => {}
+            }
+        }
+    }
+}
