@@ -13,8 +13,8 @@ use super::address::{Host, HostPort, PortRange, StorageLocation};
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
-    Attempts, ExecutionTarget, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret,
-    WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LogFormat, LogLevel,
+    MemorySize, Secret, WorkerDriver,
 };
 
 /// Everything.
@@ -40,6 +40,8 @@ pub struct ClusterOptions {
     pub jobs: JobOptions,
     /// The restart strategy of jobs that name none.
     pub restart_strategy: RestartStrategyOptions,
+    /// Which tasks of a job start anew after a failure.
+    pub failover_strategy: FailoverStrategyType,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.

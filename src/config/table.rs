@@ -14,8 +14,8 @@ use tanist_proto::resources::CpuCores;
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
 use super::external::ExternalResource;
 use super::value::{
-    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
-    MemorySize, OptionValue, RestartStrategyType, Secret, WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
+    LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, Secret, WorkerDriver,
 };
 
 /// One option, as it is documented.
@@ -302,6 +302,8 @@ options! {
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),
             "What happens to a job's tasks after a failure, unless the job says otherwise.";
+        FAILOVER_STRATEGY: FailoverStrategyType = "jobmanager.execution.failover-strategy", Value("region"),
+            "Which tasks start anew when one fails: those of its pipelined region and those that read from it, or all of the job that have not finished for good.";
         FIXED_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", Value("1"),
             "How often `fixed-delay` restarts before the job fails.";
         FIXED_DELAY: Duration = "restart-strategy.fixed-delay.delay", Value("1 s"),

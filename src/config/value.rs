@@ -390,6 +390,16 @@ choice! {
 }
 
 choice! {
+    /// Which tasks of a job start anew after a failure.
+    FailoverStrategyType, "`region` or `full`" {
+        /// Those of the region of the task that failed.
+        Region = "region",
+        /// All that have not finished for good.
+        Full = "full",
+    }
+}
+
+choice! {
     /// Which log events are shown: this level and all above it.
     LogLevel, "`error`, `warn`, `info`, `debug` or `trace`" {
         /// What broke.

@@ -20,6 +20,7 @@ use tanist_proto::v1::ExecutionState;
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::{Cancellation, Execution};
 use super::execution_graph::{BuildError, ExecutionGraph};
+use super::failover::FailoverStrategy;
 use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
@@ -38,6 +39,8 @@ pub struct CoreOptions {
     pub reconcile_timeout_ms: u64,
     /// Where the graph names no strategy.
     pub restart_strategy: RestartStrategy,
+    /// Which regions start anew after a failure.
+    pub failover_strategy: FailoverStrategy,
     /// Seed of the jitter.
     pub seed: u64,
 }

@@ -8,10 +8,21 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
+
+/// Which regions start anew after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FailoverStrategy {
+    /// That of the task that failed, and those that read from it.
+    #[default]
+    Region,
+    /// All that are placed and have not durably finished.
+    Full,
+}
 
 /// The record keeps so many failures.
 const KEPT_FAILURES: usize = 16;
@@ -107,12 +118,38 @@ impl JobMasterCore {
     }
 
     /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
-    /// every one that reads from it.
+    /// every one that reads from it, or by the strategy all that have not finished for good.
     pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
-        if self.would_lose_input(region) {
-            self.give_up_stopped();
-            return;
+        let mut next = vec![region];
+        if self.options.failover_strategy == FailoverStrategy::Full {
+            next.extend(self.unfinished().filter(|other| *other != region));
         }
+        let mut is_first = true;
+        // The first one is the last that others are added to.
+        next.reverse();
+        while let Some(region) = next.pop() {
+            let at = &self.execution.regions[region];
+            let runs = match at.phase {
+                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => true,
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::Stopping { .. } => false,
+            };
+            if !runs && !is_first {
+                continue;
+            }
+            is_first = false;
+            if self.would_lose_input(region) {
+                self.give_up_stopped();
+                return;
+            }
+            // Nobody mixes the records of two runs, also not with what it made of the first.
+            next.extend(&self.execution.regions[region].readers);
+            self.give_up_generation(region, at_ms);
+        }
+    }
+
+    fn give_up_generation(&mut self, region: usize, at_ms: u64) {
         let at = &mut self.execution.regions[region];
         if at.phase == RegionPhase::Reconciling {
             let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
@@ -122,16 +159,15 @@ impl JobMasterCore {
             restart_at_ms: Some(at_ms),
         };
         self.supersede(region);
-        // Nobody mixes the records of two runs, also not with what it made of the first.
-        for reader in self.execution.regions[region].readers.clone() {
-            match self.execution.regions[reader].phase {
-                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => {
-                    self.restart_region(reader, at_ms);
-                }
-                RegionPhase::AwaitingInput
-                | RegionPhase::Waiting { .. }
-                | RegionPhase::Stopping { .. } => {}
-            }
-        }
+    }
+
+    /// The regions that have not durably finished.
+    fn unfinished(&self) -> impl Iterator<Item = usize> {
+        let finished =
+            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
+        let regions = self.execution.regions.iter().enumerate();
+        regions
+            .filter(move |(_, at)| !at.tasks.iter().all(finished))
+            .map(|(region, _)| region)
     }
 }

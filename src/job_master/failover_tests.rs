@@ -5,7 +5,8 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::core::CoreOptions;
 use super::event::{Effect, Event};
-use super::recovered::{Recovered, both, one_region, options, placed, report, two_regions};
+use super::failover::FailoverStrategy;
+use super::recovered::{Recovered, both, end, one_region, options, placed, report, two_regions};
 use super::restart::RestartStrategy;
 
 /// Restarts for ever, the first time after a second.
@@ -98,4 +99,56 @@ fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
     job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
     assert_eq!(job.generations(), [4, 3]);
     assert_eq!(job.stored.fatal_cause, "");
+}
+
+fn all_together() -> CoreOptions {
+    CoreOptions {
+        failover_strategy: FailoverStrategy::Full,
+        ..for_ever()
+    }
+}
+
+#[test]
+fn under_the_full_strategy_a_failure_restarts_all_regions_in_one_write() {
+    let mut job = running(&two_regions(), all_together());
+    let writes = job.writes;
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(job.generations(), [4, 4]);
+    assert_eq!(job.writes, writes + 1);
+    let restarts = job.stored.restarts.as_ref();
+    assert_eq!(restarts.map(|it| it.restarts), Some(1));
+    job.reports("tm0", vec![report(2, 0, 3, S::Canceled)]);
+    job.reports("tm1", both(1, 3, S::Canceled));
+    job.pass(2_000);
+    assert_eq!(job.deployed().len(), 4);
+    assert!(
+        job.deployed()
+            .iter()
+            .all(|(_, generation)| *generation == 4)
+    );
+}
+
+#[test]
+fn what_has_finished_for_good_stays_so_under_the_full_strategy() {
+    let mut job = running(&two_regions(), all_together());
+    job.reports("tm0", vec![report(2, 0, 3, S::Finished)]);
+    job.reports("tm1", vec![report(2, 1, 3, S::Finished)]);
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(job.generations(), [4, 3]);
+}
+
+#[test]
+fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy() {
+    let graph = two_regions();
+    let mut state = placed(&graph, 3);
+    // Of the second one half has finished.
+    state.terminal = vec![end(2, 0, 3, S::Finished)];
+    let mut job = Recovered::with_options(&graph, state, 2, all_together());
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.generations(), [4, 4]);
+    assert_eq!(
+        job.stored.restarts, None,
+        "the restart strategy does not count it"
+    );
 }

@@ -42,7 +42,7 @@ pub mod event;
 pub mod execution;
 pub mod execution_graph;
 mod failed_job;
-mod failover;
+pub mod failover;
 #[cfg(test)]
 mod failover_tests;
 mod handle;
@@ -78,6 +78,7 @@ mod testing;
 mod watch;
 
 pub use actor::JobMaster;
+pub use failover::FailoverStrategy;
 pub use handle::JobMasterHandle;
 pub use options::{CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter};
 pub use restart::RestartStrategy;

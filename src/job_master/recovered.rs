@@ -8,6 +8,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::core::{CoreOptions, JobMasterCore};
 use super::event::{Connection, Effect, Event, Refusal, Registration};
+use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
 
@@ -111,6 +112,7 @@ pub(super) fn options() -> CoreOptions {
         task_cancellation_timeout_ms: 180_000,
         reconcile_timeout_ms: RECONCILE_MS,
         restart_strategy: RestartStrategy::None,
+        failover_strategy: FailoverStrategy::Region,
         seed: 1,
     }
 }

@@ -8,11 +8,12 @@ use tanist_proto::resources::{Resources, WorkerResourceSpec};
 use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
 use crate::config::{
-    Attempts, ClusterOptions, Configuration, FailureThreshold, RestartStrategyOptions, WorkerDriver,
+    Attempts, ClusterOptions, Configuration, FailoverStrategyType, FailureThreshold,
+    RestartStrategyOptions, WorkerDriver,
 };
 use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
-use crate::job_master::{JobMasterOptions, RestartStrategy};
+use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy};
 use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalProcessOptions};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
@@ -143,6 +144,10 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             .task_cancellation_timeout
             .unwrap_or(defaults.task_cancellation_timeout),
         restart_strategy: restart_strategy(&options.restart_strategy),
+        failover_strategy: match options.failover_strategy {
+            FailoverStrategyType::Region => FailoverStrategy::Region,
+            FailoverStrategyType::Full => FailoverStrategy::Full,
+        },
         ..defaults
     }
 }

@@ -91,6 +91,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
         resources: builder.resources(),
         jobs: builder.jobs(),
         restart_strategy: builder.restart_strategy(),
+        failover_strategy: values.get(&FAILOVER_STRATEGY),
         cleanup: builder.cleanup(),
         client: builder.client(),
         process: builder.process(),

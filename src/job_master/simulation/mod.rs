@@ -20,6 +20,7 @@ use tanist_proto::v1 as pb;
 
 use self::steps::Fails;
 use self::world::{Reached, World};
+use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
 
 fn strategies() -> impl Strategy<Value = RestartStrategy> {
@@ -31,6 +32,10 @@ fn strategies() -> impl Strategy<Value = RestartStrategy> {
         }),
         Just(RestartStrategy::default()),
     ]
+}
+
+fn failovers() -> impl Strategy<Value = FailoverStrategy> {
+    prop_oneof![Just(FailoverStrategy::Region), Just(FailoverStrategy::Full)]
 }
 
 /// Vertices (name, parallelism), edges between their indices, and which edges are blocking.
@@ -95,9 +100,11 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
 fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let canceled_in = prop::option::of(0usize..20);
     let shapes = prop_oneof![shapes(), shapes_in_stages()];
-    let inputs = (strategies(), shapes, canceled_in, steps(98));
-    let reached = run_cases(400, inputs, |(strategy, shape, canceled_in, steps)| {
-        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, shapes, canceled_in, steps(98));
+    let reached = run_cases(400, inputs, |(strategies, shape, canceled_in, steps)| {
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategies.0);
+        world.fail_over_by(strategies.1);
         world.live(steps, canceled_in);
         world.reached
     });
@@ -121,9 +128,11 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 #[test]
 fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
     let canceled_in = prop::option::weighted(0.2, 0usize..20);
-    let inputs = (strategies(), graphs::any_graph(), canceled_in, steps(98));
-    let reached = run_cases(100, inputs, |(strategy, graph, canceled_in, steps)| {
-        let mut world = World::of_graph(graph, strategy);
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, graphs::any_graph(), canceled_in, steps(98));
+    let reached = run_cases(100, inputs, |(strategies, graph, canceled_in, steps)| {
+        let mut world = World::of_graph(graph, strategies.0);
+        world.fail_over_by(strategies.1);
         world.live(steps, canceled_in);
         world.reached
     });

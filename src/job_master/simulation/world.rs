@@ -17,6 +17,7 @@ use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
+use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
 use crate::job_master::testing::{graph_of, submitted};
 
@@ -72,6 +73,7 @@ pub(super) struct World {
     /// The numbers of the blocking edges.
     pub(super) blocking: BTreeSet<u32>,
     pub(super) strategy: RestartStrategy,
+    pub(super) failover: FailoverStrategy,
     pub(super) now_ms: u64,
     pub(super) epoch: u64,
     pub(super) core: Option<JobMasterCore>,
@@ -130,6 +132,7 @@ impl World {
             graph,
             blocking,
             strategy,
+            failover: FailoverStrategy::Region,
             now_ms: 1_000,
             epoch: 0,
             core: None,
@@ -152,6 +155,13 @@ impl World {
         };
         world.begin_term();
         world
+    }
+
+    /// From the next term on, which begins.
+    pub(super) fn fail_over_by(&mut self, failover: FailoverStrategy) {
+        if std::mem::replace(&mut self.failover, failover) != failover {
+            self.begin_term();
+        }
     }
 
     /// The former term, if any, is forgotten; a new core recovers from what is stored.
@@ -177,6 +187,7 @@ impl World {
             task_cancellation_timeout_ms: 8_000,
             reconcile_timeout_ms: RECONCILE_TIMEOUT_MS,
             restart_strategy: self.strategy.clone(),
+            failover_strategy: self.failover,
             seed: 7,
         };
         let epoch = Epoch::new(self.epoch);
@@ -353,6 +364,7 @@ impl World {
                 && before != after;
             assert!(!is_placed_again, "a generation is placed once");
         }
+        self.assert_restarts_together(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
         let was_finished = all_finished(&self.graph, &self.stored)
             && self.stored.wanted() == pb::WantedStatus::Running;
