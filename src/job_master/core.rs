@@ -21,6 +21,7 @@ use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::{Cancellation, Execution};
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
+use super::patience::Patience;
 use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
@@ -134,6 +135,7 @@ pub struct JobMasterCore {
     pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
+    pub(super) patience: Patience,
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
@@ -206,6 +208,7 @@ impl JobMasterCore {
             commit_failure: None,
             profiles_needed: Vec::new(),
             registrations_version: 0,
+            patience: Patience::default(),
             declared: None,
             unfulfillable: None,
             result: None,
@@ -228,6 +231,7 @@ impl JobMasterCore {
     /// Takes an event. Refused: nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
+        self.note_patience(now_ms);
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
             self.settle(now_ms);

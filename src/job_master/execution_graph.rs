@@ -128,6 +128,8 @@ pub struct Region {
     pub slots: Vec<SlotKey>,
     /// Indices of the regions that read from it over blocking edges.
     pub readers: Vec<usize>,
+    /// Whether it ends by itself: all that it reads does.
+    pub is_bounded: bool,
     /// What it is at.
     pub phase: RegionPhase,
 }
@@ -179,6 +181,7 @@ impl ExecutionGraph {
                 tasks: Vec::new(),
                 slots: Vec::new(),
                 readers: Vec::new(),
+                is_bounded: true,
                 phase
             };
             members.len()
@@ -192,6 +195,12 @@ impl ExecutionGraph {
             }
             if !regions[source].readers.contains(&target) {
                 regions[source].readers.push(target);
+            }
+        }
+        // A job of one region waits for nobody: nothing has to be read.
+        if regions.len() > 1 {
+            for (vertex, region) in graph.vertices.iter().zip(&region_of) {
+                regions[*region].is_bounded &= !has_unbounded_source(vertex);
             }
         }
         let subtasks = vertices.iter().map(|vertex| as_index(vertex.parallelism));
@@ -281,23 +290,31 @@ impl ExecutionGraph {
 
     /// The same by slot sharing group.
     pub(super) fn slots_needed_of_groups(&self) -> Vec<u32> {
-        let has_finished =
-            |task: usize| self.tasks[task].execution.state == ExecutionState::Finished;
+        let regions = self.regions.iter().enumerate();
+        let could_run = regions.filter(|(index, _)| self.could_run(*index));
+        let tasks = could_run.flat_map(|(_, region)| region.tasks.iter().copied());
+        self.count_slots(tasks.filter(|task| !self.has_finished(*task)))
+    }
+
+    fn has_finished(&self, task: usize) -> bool {
+        self.tasks[task].execution.state == ExecutionState::Finished
+    }
+
+    /// Whether a region runs, or waits for nothing but slots. One whose input is complete starts as soon as the record says so.
+    pub(super) fn could_run(&self, region: usize) -> bool {
+        self.regions[region].phase != RegionPhase::AwaitingInput
+            || self.inputs_of(region).all(|task| self.has_finished(task))
+    }
+
+    /// How many slots these tasks need, by slot sharing group.
+    pub(super) fn count_slots(&self, tasks: impl Iterator<Item = usize>) -> Vec<u32> {
         let all = self.slot_offsets.last().copied().unwrap_or_default();
         let mut is_needed = vec![false; all];
         let mut counts = vec![0; self.profiles.len()];
-        for (index, region) in self.regions.iter().enumerate() {
-            // A region whose input is complete starts as soon as the record says so.
-            if region.phase == RegionPhase::AwaitingInput
-                && !self.inputs_of(index).all(has_finished)
-            {
-                continue;
-            }
-            for task in region.tasks.iter().filter(|task| !has_finished(**task)) {
-                let SlotKey { group, index } = self.slot_key(*task);
-                let seen = &mut is_needed[self.slot_offsets[group] + as_index(index)];
-                counts[group] += u32::from(!std::mem::replace(seen, true));
-            }
+        for task in tasks {
+            let SlotKey { group, index } = self.slot_key(task);
+            let seen = &mut is_needed[self.slot_offsets[group] + as_index(index)];
+            counts[group] += u32::from(!std::mem::replace(seen, true));
         }
         counts
     }
@@ -366,6 +383,14 @@ impl ExecutionGraph {
             .iter()
             .all(|task| self.tasks[*task].execution.is_ended())
     }
+}
+
+/// Whether a source in it, which stands first, does not end by itself. One that can't be read is not counted on to end.
+fn has_unbounded_source(vertex: &pb::JobVertex) -> bool {
+    vertex.operators.first().is_some_and(|operator| {
+        let spec = job::OperatorSpec::from_json(&operator.spec);
+        spec.map_or(true, |spec| spec.is_source() && !spec.is_bounded_source())
+    })
 }
 
 fn number_of(state: ExecutionState) -> usize {

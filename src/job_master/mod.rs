@@ -49,6 +49,9 @@ mod handle;
 mod hindrances;
 mod options;
 mod outputs;
+mod patience;
+#[cfg(test)]
+mod patience_tests;
 mod profiles;
 #[cfg(test)]
 mod profiles_tests;

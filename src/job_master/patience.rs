@@ -1,45 +1,35 @@
 //! The part of the core that knows which slots a region has to have before it can start, and how long it waits for them
-//! (`docs/adr/0021`).
+//! (`docs/adr/0022`).
 //!
 //! A job needs at once what its tasks are in, and what the next region that waits lacks; all else that could run is welcome. A region
 //! needs nothing at once that it will find in slots which the job has: those that nothing is in, and those of regions that end by
-//! themselves. While such regions hold slots that it could use, the time that it may wait does not pass. Slots that are too few
-//! for any region that waits go back when they have idled: else two jobs could hold what each of them lacks.
+//! themselves. While such a region runs, the time that others may wait does not begin. Slots that are too few for any region that
+//! waits go back when they have idled: else two jobs could hold what each of them lacks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
-use super::execution_graph::RegionPhase;
+use super::execution_graph::{Region, RegionPhase};
 use super::slot_pool::SlotKey;
 
-/// Since when nobody holds slots any more that a region could use and that will be free.
+/// Since when what waits for slots waits in earnest.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Patience(BTreeMap<usize, u64>);
-
-impl Patience {
-    /// For a region that waits. Zero: nobody ever did.
-    pub(super) fn from_ms(&self, region: usize) -> u64 {
-        self.0.get(&region).copied().unwrap_or_default()
-    }
+pub(super) struct Patience {
+    /// The last moment at which a region ran that ends by itself.
+    pub(super) from_ms: u64,
+    /// How many slots there were after the last event.
+    slots: usize,
 }
 
 impl JobMasterCore {
     /// Until this moment it was as it is. To be called before anything changes.
     pub(super) fn note_patience(&mut self, now_ms: u64) {
-        let ending = self.held_by_ending_regions();
-        let waiting = (0..self.execution.regions.len()).filter(|region| self.waits(*region));
-        let patient: Vec<usize> = waiting
-            .filter(|region| self.could_use(*region, &ending))
-            .collect();
-        self.patience.0.retain(|region, _| {
-            let phase = self.execution.regions[*region].phase;
-            matches!(phase, RegionPhase::Waiting { .. })
-        });
-        self.patience
-            .0
-            .extend(patient.into_iter().map(|region| (region, now_ms)));
+        self.patience.slots = self.pool.len();
+        if self.is_patient() {
+            self.patience.from_ms = now_ms;
+        }
     }
 
     fn waits(&self, region: usize) -> bool {
@@ -47,42 +37,20 @@ impl JobMasterCore {
         matches!(phase, RegionPhase::Waiting { .. })
     }
 
-    /// The slot sharing groups in whose slots regions are that end by themselves.
-    pub(super) fn held_by_ending_regions(&self) -> BTreeSet<usize> {
-        let mut groups = BTreeSet::new();
-        if self.execution.regions.len() == 1 {
-            return groups;
-        }
-        for region in &self.execution.regions {
+    /// Whether a region runs that ends by itself, and leaves its slots to others, or room for theirs.
+    pub(super) fn is_patient(&self) -> bool {
+        let regions = &self.execution.regions;
+        let is_live = |task: &usize| !self.execution.tasks[*task].execution.is_ended();
+        let ends = |region: &Region| {
             let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
-            if !is_placed || !self.will_end(region.is_bounded) {
-                continue;
-            }
-            let live = region.tasks.iter().filter(|task| {
-                let execution = &self.execution.tasks[**task].execution;
-                !execution.is_ended()
-            });
-            groups.extend(live.map(|task| self.execution.slot_key(*task).group));
-        }
-        groups
+            is_placed && self.will_end(region.is_bounded) && region.tasks.iter().any(is_live)
+        };
+        regions.len() > 1 && regions.iter().any(ends)
     }
 
     /// Sources end once they were told to.
     fn will_end(&self, is_bounded: bool) -> bool {
         is_bounded || self.tells_to_stop()
-    }
-
-    /// Whether a region could use a slot of one of these groups.
-    pub(super) fn could_use(&self, region: usize, groups: &BTreeSet<usize>) -> bool {
-        if groups.is_empty() {
-            return false;
-        }
-        let profiles = &self.execution.profiles;
-        let mut slots = self.execution.regions[region].slots.iter();
-        slots.any(|key| {
-            let wanted = &profiles[key.group];
-            groups.iter().any(|held| profiles[*held].is_matching(wanted))
-        })
     }
 
     /// How many slots of each profile the job has to have before it can begin anything more.
@@ -152,8 +120,13 @@ impl JobMasterCore {
         })
     }
 
+    /// Whether slots came with the last event: those that came before have not idled in vain.
+    pub(super) fn has_more_slots(&self) -> bool {
+        self.pool.len() > self.patience.slots
+    }
+
     /// The slots that are not given back: all that could be used, or only those that tasks are in, where all others together are too
-    /// few for any region that waits. Whoever has but one region keeps them: it waits for what it has lost.
+    /// few for any region that waits, and no more come. Whoever has but one region keeps them: it waits for what it has lost.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
         let regions = self.execution.regions.len();
         // What could be placed has been.

@@ -33,8 +33,13 @@ impl ExecutionGraph {
 
     /// What the slots that are needed have, and how many of each. Asked after each event.
     pub fn profiles_needed(&self) -> Vec<(ResourceProfile, u32)> {
+        self.by_profile(self.slots_needed_of_groups())
+    }
+
+    /// So many slots of each group, by what they have.
+    pub(super) fn by_profile(&self, of_groups: Vec<u32>) -> Vec<(ResourceProfile, u32)> {
         let mut needed: Vec<(ResourceProfile, u32)> = Vec::with_capacity(1);
-        let of_groups = self.profiles.iter().zip(self.slots_needed_of_groups());
+        let of_groups = self.profiles.iter().zip(of_groups);
         for (profile, number) in of_groups.filter(|(_, number)| *number > 0) {
             match needed.iter_mut().find(|(it, _)| it == profile) {
                 Some((_, there)) => *there += number,

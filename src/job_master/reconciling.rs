@@ -103,6 +103,7 @@ impl JobMasterCore {
                 later(since_ms);
             }
         }
+        later(&mut self.patience.from_ms);
         for task in &mut self.execution.tasks {
             later(&mut task.execution.canceling_since_ms);
         }

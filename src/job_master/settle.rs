@@ -108,11 +108,13 @@ impl JobMasterCore {
         }
         let timeout_ms = self.options.slot_request_timeout_ms;
         let mut without_slots = Vec::new();
+        let is_patient = self.is_patient();
         for (region, at) in self.execution.regions.iter().enumerate() {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
             };
-            if overdue(since_ms, timeout_ms) {
+            let from_ms = since_ms.max(self.patience.from_ms);
+            if overdue(from_ms, timeout_ms) && !is_patient {
                 let lacking = self.lacking();
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"

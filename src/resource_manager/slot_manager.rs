@@ -71,6 +71,12 @@ struct Job {
 }
 
 impl Job {
+    /// Whether there is a difference between what it needs and what it could use.
+    fn takes_more(&self) -> bool {
+        let mut resources = self.resources.iter();
+        resources.any(|resource| resource.minimum < resource.maximum)
+    }
+
     fn states_profiles(&self) -> bool {
         // The most demanding stands first.
         let first = self.resources.first();
@@ -328,6 +334,23 @@ impl SlotManager {
         lacking
             .map(|job| (job, self.lacking(job, Bound::Minimum)))
             .collect()
+    }
+
+    /// What each job could use beyond that, in the same order.
+    pub fn useful_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+        let jobs = self.jobs.iter().filter(|(_, job)| job.takes_more());
+        let mut order: Vec<(u64, JobId)> = jobs.map(|(id, job)| (job.order, *id)).collect();
+        order.sort_unstable();
+        let useful = order.into_iter().map(|(_, job)| {
+            let mut useful = self.lacking(job, Bound::Maximum);
+            for first in self.lacking(job, Bound::Minimum) {
+                if let Some(at) = useful.iter().position(|it| *it == first) {
+                    useful.remove(at);
+                }
+            }
+            (job, useful)
+        });
+        useful.filter(|(_, useful)| !useful.is_empty()).collect()
     }
 
     /// How many jobs have stated requirements.

@@ -116,6 +116,22 @@ fn a_minimum_is_given_as_a_whole_or_not_at_all_and_lets_others_pass() {
 }
 
 #[test]
+fn who_could_use_more_takes_nothing_that_others_need() {
+    let mut slots = with_workers(&[2]);
+    slots.declare(needs(job(1), 1, 3));
+    slots.declare(needs(job(2), 1, 3));
+    let given: Vec<JobId> = slots.match_slots().iter().map(|it| it.holder.job).collect();
+    assert_eq!(given, [job(1), job(2)]);
+    let useful: Vec<(JobId, usize)> = slots
+        .useful_by_job()
+        .into_iter()
+        .map(|(job, useful)| (job, useful.len()))
+        .collect();
+    assert_eq!(useful, [(job(1), 2), (job(2), 2)]);
+    assert!(slots.lacking_by_job().is_empty());
+}
+
+#[test]
 fn what_a_task_executor_reports_counts_for_the_job() {
     let mut slots = SlotManager::new(1);
     let holder = SlotHolder {

@@ -142,6 +142,36 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
 }
 
 #[test]
+fn with_slots_for_its_largest_region_alone_every_job_finishes_region_by_region() {
+    run_cases(400, graphs::any_graph(), |graph| {
+        let mut world = World::with_few_slots(graph, RestartStrategy::None);
+        world.come_to_an_end(None);
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+        let generations = world.stored.regions.iter().map(|region| region.generation);
+        assert_eq!(generations.max(), Some(1));
+        world.reached
+    });
+}
+
+#[test]
+fn with_few_slots_no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, graphs::any_graph(), steps(98));
+    let reached = run_cases(200, inputs, |(strategies, graph, steps)| {
+        let mut world = World::with_few_slots(graph, strategies.0);
+        world.fail_over_by(strategies.1);
+        for (kind, pick) in steps {
+            world.step(kind, usize::from(pick));
+        }
+        world.come_to_an_end(None);
+        world.reached
+    });
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.restarted > 0, "{reached:?}");
+}
+
+#[test]
 fn however_often_leaders_change_no_task_that_runs_is_touched() {
     let reached = run_cases(200, (shapes(), steps(91)), |(shape, steps)| {
         let mut world = World::new(&shape.0, &shape.1, &shape.2, RestartStrategy::None);

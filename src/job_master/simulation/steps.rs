@@ -1,6 +1,7 @@
 //! What may happen next: steps that go well, faults, and the end without faults.
 
 use tanist_proto::id::AllocationId;
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
@@ -21,20 +22,18 @@ pub(super) enum Fails {
 }
 
 impl World {
-    /// Allocates a slot if the job needs more than it has.
+    /// Allocates a slot if the job needs more than it has: what it needs at once only where all of that is there, then what it
+    /// could use.
     pub(super) fn allocate(&mut self, pick: usize) {
-        let mut lacking = self.declared.clone();
-        for task_manager in &self.task_managers {
-            for slot in task_manager.slots.iter().flatten() {
-                let profile = &task_manager.profiles[slot];
-                let known = lacking.iter_mut().find(|(it, _)| it == profile);
-                if let Some((_, number)) = known {
-                    *number = number.saturating_sub(1);
-                }
-            }
-        }
-        let mut lacking = lacking.into_iter().filter(|(_, number)| *number > 0);
-        let Some((profile, _)) = lacking.next() else {
+        let slots = self.task_managers.iter().flat_map(|it| &it.slots);
+        let free = slots.filter(|slot| slot.is_none()).count();
+        let needed = self.lacking(&self.at_once);
+        let lacking = match needed.is_empty() {
+            true => self.lacking(&self.declared),
+            false if needed.len() <= free => needed,
+            false => return,
+        };
+        let Some(profile) = lacking.into_iter().next() else {
             return;
         };
         let count = self.task_managers.len();
@@ -51,6 +50,23 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// What is missing to so many slots.
+    fn lacking(&self, wanted: &[(ResourceProfile, u32)]) -> Vec<ResourceProfile> {
+        let mut lacking: Vec<ResourceProfile> = Vec::new();
+        for (profile, number) in wanted {
+            lacking.extend(std::iter::repeat_n(profile.clone(), *number as usize));
+        }
+        for task_manager in &self.task_managers {
+            for slot in task_manager.slots.iter().flatten() {
+                let profile = &task_manager.profiles[slot];
+                if let Some(at) = lacking.iter().position(|it| it == profile) {
+                    lacking.remove(at);
+                }
+            }
+        }
+        lacking
     }
 
     /// An execution moves on.

@@ -17,6 +17,7 @@ use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
+use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
 use crate::job_master::testing::{graph_of, submitted};
@@ -89,6 +90,8 @@ pub(super) struct World {
     pub(super) deployed: BTreeSet<(TaskKey, u64)>,
     /// How many slots of each profile.
     pub(super) declared: Vec<(ResourceProfile, u32)>,
+    /// How many of them at least.
+    pub(super) at_once: Vec<(ResourceProfile, u32)>,
     pub(super) sinks_committed: bool,
     pub(super) cancel_is_acknowledged: bool,
     pub(super) result: Option<pb::JobResult>,
@@ -113,16 +116,28 @@ impl World {
     }
 
     pub(super) fn of_graph(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        World::with_slots(graph, strategy, [3, 3, 3])
+    }
+
+    /// Its TaskManagers have together what the largest region of the graph needs, and no more.
+    pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let built = ExecutionGraph::build(&graph).expect("valid");
+        let largest = built.regions.iter().map(|region| region.slots.len()).max();
+        let largest = largest.expect("a graph has a region");
+        World::with_slots(graph, strategy, [0, 1, 2].map(|it| (largest + it) / 3))
+    }
+
+    fn with_slots(graph: pb::JobGraph, strategy: RestartStrategy, slots: [usize; 3]) -> World {
         let edges = (0..).zip(&graph.edges);
         let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
         let blocking = blocking.map(|(number, _)| number).collect();
         let stored = submitted(&graph);
-        let task_manager = |number: u64| TaskManager {
+        let task_manager = |(number, slots): (usize, usize)| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
             incarnation: 1,
             registration: 0,
             epoch: 0,
-            slots: vec![None; 3],
+            slots: vec![None; slots],
             profiles: BTreeMap::new(),
             running: BTreeMap::new(),
             highest: BTreeMap::new(),
@@ -139,13 +154,14 @@ impl World {
             stored,
             write: None,
             committing: false,
-            task_managers: (0..3).map(task_manager).collect(),
+            task_managers: slots.into_iter().enumerate().map(task_manager).collect(),
             requests: Vec::new(),
             sent: Vec::new(),
             events: Vec::new(),
             next_allocation: 1,
             deployed: BTreeSet::new(),
             declared: Vec::new(),
+            at_once: Vec::new(),
             sinks_committed: false,
             cancel_is_acknowledged: false,
             result: None,
@@ -177,6 +193,7 @@ impl World {
         self.write = None;
         self.committing = false;
         self.declared.clear();
+        self.at_once.clear();
         self.core = None;
         if self.result.is_some() {
             return;
@@ -249,7 +266,10 @@ impl World {
                 assert!(self.write.is_none(), "one write is in flight");
                 self.write = Some((number, (*state).clone()));
             }
-            Effect::Declare(needs) => self.declared = needs.slots.clone(),
+            Effect::Declare(needs) => {
+                self.declared = needs.slots.clone();
+                self.at_once = needs.at_once.clone();
+            }
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
