@@ -38,7 +38,7 @@ pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
 pub use value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
-    LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret, WorkerDriver,
+    LoadBalanceMode, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret, WorkerDriver,
 };
 
 use value::nearest;

@@ -15,7 +15,8 @@ use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLo
 use super::external::ExternalResource;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
-    LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, Secret, WorkerDriver,
+    LoadBalanceMode, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, Secret,
+    WorkerDriver,
 };
 
 /// One option, as it is documented.
@@ -284,6 +285,8 @@ options! {
             "The slots of so many TaskManagers a driver keeps free beyond what jobs need, so that the loss of one is made good at once.";
         RM_START_UP_TIME: Duration = "resourcemanager.standalone.start-up-time", Derived("`slot.request.timeout`"),
             "How long TaskManagers have to register, from the beginning of a leader's term or since they left, before a job that asks for a slot larger than any of them is told so at once.";
+        LOAD_BALANCE_MODE: LoadBalanceMode = "taskmanager.load-balance.mode", Value("none"),
+            "From which TaskManagers a job is given slots: `none`, from as few as possible, so that few failures reach it; `slots`, from those of which the smallest part is in use, so that all are used alike.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
             "After how long a request for slots that can't be served fails.";
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),

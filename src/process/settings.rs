@@ -9,11 +9,12 @@ use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
 use crate::config::{
     Attempts, ClusterOptions, Configuration, FailoverStrategyType, FailureThreshold,
-    RestartStrategyOptions, WorkerDriver,
+    LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
 };
 use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
 use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy};
+use crate::resource_manager::Balance;
 use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalProcessOptions};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
@@ -81,6 +82,10 @@ pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Op
         rpc_timeout: options.rpc.ask_timeout,
         job_timeout: options.resources.job_timeout,
         start_up_time: options.resources.start_up_time,
+        balance: match options.resources.load_balance {
+            LoadBalanceMode::None => Balance::None,
+            LoadBalanceMode::Slots => Balance::Slots,
+        },
         ..resource_manager::Options::default()
     }
 }

@@ -7,6 +7,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
+use super::choosing::Balance;
 use super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, SlotsReport,
     SlotsVersion, Turn,
@@ -101,6 +102,20 @@ fn slots_are_taken_where_most_are_free_and_then_from_the_same_task_executor() {
     );
     slots.declare(needs(job(2), 1, 1));
     assert_eq!(chosen(&slots.match_slots()), [("tm-2".to_owned(), 0)]);
+}
+
+#[test]
+fn balanced_by_slots_all_task_executors_are_used_alike() {
+    let mut slots = with_workers(&[2, 4, 2]).balanced_by(Balance::Slots);
+    slots.declare(needs(job(1), 4, 4));
+    let mut taken = chosen(&slots.match_slots());
+    taken.sort();
+    let expected = [("tm-0", 0), ("tm-1", 0), ("tm-1", 1), ("tm-2", 0)];
+    let expected = expected.map(|(worker, slot)| (worker.to_owned(), slot));
+    assert_eq!(taken, expected);
+    // Whoever uses it.
+    slots.declare(needs(job(2), 1, 1));
+    assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 2)]);
 }
 
 #[test]
