@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tanist_ha::election::Epoch;
-use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
-use super::execution::{Cancellation, Execution};
+use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
 use super::patience::Patience;
@@ -457,35 +457,6 @@ impl JobMasterCore {
             }
         }
         (accepted, rejected)
-    }
-
-    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
-    pub(super) fn supersede(&mut self, region: usize) {
-        let record = Arc::make_mut(&mut self.record);
-        let state = &mut record.regions[region];
-        *state = pb::RegionState {
-            generation: state.generation + 1,
-            epoch: self.epoch.get(),
-            placements: Vec::new(),
-            placed_at_ms: 0,
-        };
-        let execution = &self.execution;
-        record.terminal.retain(|end| {
-            execution
-                .find(&end.vertex_id, end.subtask)
-                .is_some_and(|task| execution.tasks[task].region != region)
-        });
-        self.revision += 1;
-    }
-
-    /// New executions of the generation that the record has.
-    pub(super) fn renew_executions(&mut self, region: usize) {
-        let generation = Generation::new(self.record.regions[region].generation);
-        for task in self.execution.regions[region].tasks.clone() {
-            let mut execution = Execution::created(generation);
-            execution.note_entered(ExecutionState::Created, self.settled_at_ms);
-            self.execution.replace(task, execution);
-        }
     }
 
     /// Whether the job is to end without finishing, durable or not.

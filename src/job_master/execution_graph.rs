@@ -152,7 +152,7 @@ pub struct ExecutionGraph {
     pub profiles: Vec<ResourceProfile>,
     by_id: ById,
     /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
-    slot_offsets: Vec<usize>,
+    pub(super) slot_offsets: Vec<usize>,
     /// How many executions are in each state, by its number: what there is none of need not be looked for.
     counts: [usize; STATES],
 }
@@ -280,43 +280,6 @@ impl ExecutionGraph {
             let source = &self.vertices[edge.source];
             source.first..source.first + as_index(source.parallelism)
         })
-    }
-
-    /// How many slots are needed for what runs or could, and has not finished.
-    pub fn slots_needed(&self) -> usize {
-        let of_groups = self.slots_needed_of_groups().into_iter();
-        of_groups.map(as_index).sum()
-    }
-
-    /// The same by slot sharing group.
-    pub(super) fn slots_needed_of_groups(&self) -> Vec<u32> {
-        let regions = self.regions.iter().enumerate();
-        let could_run = regions.filter(|(index, _)| self.could_run(*index));
-        let tasks = could_run.flat_map(|(_, region)| region.tasks.iter().copied());
-        self.count_slots(tasks.filter(|task| !self.has_finished(*task)))
-    }
-
-    fn has_finished(&self, task: usize) -> bool {
-        self.tasks[task].execution.state == ExecutionState::Finished
-    }
-
-    /// Whether a region runs, or waits for nothing but slots. One whose input is complete starts as soon as the record says so.
-    pub(super) fn could_run(&self, region: usize) -> bool {
-        self.regions[region].phase != RegionPhase::AwaitingInput
-            || self.inputs_of(region).all(|task| self.has_finished(task))
-    }
-
-    /// How many slots these tasks need, by slot sharing group.
-    pub(super) fn count_slots(&self, tasks: impl Iterator<Item = usize>) -> Vec<u32> {
-        let all = self.slot_offsets.last().copied().unwrap_or_default();
-        let mut is_needed = vec![false; all];
-        let mut counts = vec![0; self.profiles.len()];
-        for task in tasks {
-            let SlotKey { group, index } = self.slot_key(task);
-            let seen = &mut is_needed[self.slot_offsets[group] + as_index(index)];
-            counts[group] += u32::from(!std::mem::replace(seen, true));
-        }
-        counts
     }
 
     /// Indices of the tasks whose present execution is on a TaskManager and has not ended.

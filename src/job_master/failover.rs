@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
+use super::execution::Execution;
 use super::execution_graph::RegionPhase;
 use super::restart::Verdict;
 
@@ -159,6 +161,35 @@ impl JobMasterCore {
             restart_at_ms: Some(at_ms),
         };
         self.supersede(region);
+    }
+
+    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
+    pub(super) fn supersede(&mut self, region: usize) {
+        let record = Arc::make_mut(&mut self.record);
+        let state = &mut record.regions[region];
+        *state = pb::RegionState {
+            generation: state.generation + 1,
+            epoch: self.epoch.get(),
+            placements: Vec::new(),
+            placed_at_ms: 0,
+        };
+        let execution = &self.execution;
+        record.terminal.retain(|end| {
+            execution
+                .find(&end.vertex_id, end.subtask)
+                .is_some_and(|task| execution.tasks[task].region != region)
+        });
+        self.revision += 1;
+    }
+
+    /// New executions of the generation that the record has.
+    pub(super) fn renew_executions(&mut self, region: usize) {
+        let generation = Generation::new(self.record.regions[region].generation);
+        for task in self.execution.regions[region].tasks.clone() {
+            let mut execution = Execution::created(generation);
+            execution.note_entered(ExecutionState::Created, self.settled_at_ms);
+            self.execution.replace(task, execution);
+        }
     }
 
     /// The regions that have not durably finished.

@@ -47,6 +47,8 @@ pub mod failover;
 mod failover_tests;
 mod handle;
 mod hindrances;
+#[cfg(test)]
+mod hindrances_tests;
 mod options;
 mod outputs;
 mod patience;

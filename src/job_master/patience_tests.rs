@@ -140,7 +140,7 @@ fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
 }
 
 #[test]
-fn a_failed_region_comes_back_into_the_slots_that_others_leave() {
+fn as_many_regions_run_as_there_are_slots_and_the_next_takes_the_first_that_is_left() {
     let graph = apart(&[1, 1, 1]);
     let mut job = with_slots(&graph, &["tm0", "tm1"]);
     assert_eq!(job.deployed().len(), 2);
