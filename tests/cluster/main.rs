@@ -59,6 +59,7 @@ mod network_taskmanagers;
 mod old_term;
 mod programs;
 mod quarantine;
+mod regions;
 mod resources;
 mod seen_by_people;
 mod stages;
