@@ -56,6 +56,7 @@ mod network_handover;
 mod network_peers;
 mod network_store;
 mod network_taskmanagers;
+mod network_watched;
 mod old_term;
 mod programs;
 mod quarantine;
