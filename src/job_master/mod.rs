@@ -47,11 +47,11 @@ pub mod failover;
 mod failover_tests;
 mod handle;
 mod hindrances;
+#[cfg(test)]
+mod hindrances_tests;
 mod isolation;
 #[cfg(test)]
 mod isolation_tests;
-#[cfg(test)]
-mod hindrances_tests;
 mod options;
 mod outputs;
 mod patience;
