@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use etcd_client::Client;
 
-use crate::etcd::client::Connection;
-use crate::etcd::health::keeps_more_than;
 use super::*;
 use crate::election::core::Timing;
 use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership};
+use crate::etcd::client::Connection;
+use crate::etcd::health::keeps_more_than;
 use crate::store::pipeline::{CommitError, CommitPipeline};
 
 /// Enough for an empty etcd and a few values of this size.
