@@ -341,6 +341,7 @@ impl Actor {
                 });
             }
             Effect::AskStore(jobs) => self.ask_store(jobs),
+            Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::Start(task, start) => self.start(task, *start),
             Effect::Cancel(task) => {
                 if let Some(running) = self.running.get(&task) {

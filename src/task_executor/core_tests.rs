@@ -471,6 +471,7 @@ impl World {
                 | Effect::Offer { .. }
                 | Effect::Update { .. }
                 | Effect::ReleaseTask(_)
+                | Effect::Extend(..)
                 | Effect::Fatal(_) => {}
             }
         }
