@@ -13,8 +13,8 @@ use super::address::{Host, HostPort, PortRange, StorageLocation};
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
-    Attempts, ExecutionTarget, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret,
-    WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LogFormat,
+    LogLevel, MemorySize, Secret, WorkerDriver,
 };
 
 /// Everything.
@@ -40,6 +40,8 @@ pub struct ClusterOptions {
     pub jobs: JobOptions,
     /// The restart strategy of jobs that name none.
     pub restart_strategy: RestartStrategyOptions,
+    /// Which tasks of a job start anew after a failure.
+    pub failover_strategy: FailoverStrategyType,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.
@@ -296,6 +298,8 @@ pub struct ResourceOptions {
     pub job_timeout: Duration,
     /// How long TaskManagers have to register before a job is told that none can serve it.
     pub start_up_time: Duration,
+    /// From which TaskManagers a job is given slots.
+    pub load_balance: LoadBalanceMode,
     /// After how long a request for slots fails.
     pub slot_request_timeout: Duration,
     /// After how long an idle slot is given back.

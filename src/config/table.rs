@@ -14,8 +14,9 @@ use tanist_proto::resources::CpuCores;
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
 use super::external::ExternalResource;
 use super::value::{
-    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
-    MemorySize, OptionValue, RestartStrategyType, Secret, WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
+    LoadBalanceMode, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, Secret,
+    WorkerDriver,
 };
 
 /// One option, as it is documented.
@@ -290,6 +291,8 @@ options! {
             "The slots of so many TaskManagers a driver keeps free beyond what jobs need, so that the loss of one is made good at once.";
         RM_START_UP_TIME: Duration = "resourcemanager.standalone.start-up-time", Derived("`slot.request.timeout`"),
             "How long TaskManagers have to register, from the beginning of a leader's term or since they left, before a job that asks for a slot larger than any of them is told so at once.";
+        LOAD_BALANCE_MODE: LoadBalanceMode = "taskmanager.load-balance.mode", Value("none"),
+            "From which TaskManagers a job is given slots: `none`, from as few as possible, so that few failures reach it; `slots`, from those of which the smallest part is in use, so that all are used alike.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
             "After how long a request for slots that can't be served fails.";
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),
@@ -308,6 +311,8 @@ options! {
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),
             "What happens to a job's tasks after a failure, unless the job says otherwise.";
+        FAILOVER_STRATEGY: FailoverStrategyType = "jobmanager.execution.failover-strategy", Value("region"),
+            "Which tasks start anew when one fails: those of its pipelined region and those that read from it, or all of the job that have not finished for good.";
         FIXED_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", Value("1"),
             "How often `fixed-delay` restarts before the job fails.";
         FIXED_DELAY: Duration = "restart-strategy.fixed-delay.delay", Value("1 s"),

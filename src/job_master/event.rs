@@ -215,8 +215,10 @@ pub enum CancelAnswer {
 /// The slots that a job needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// How many of each profile.
+    /// How many of each profile, for all that could run.
     pub slots: Vec<(ResourceProfile, u32)>,
+    /// How many of them at least: with fewer the next region can't start, nor will it without any.
+    pub at_once: Vec<(ResourceProfile, u32)>,
     /// Those of them that are held since before this term, by TaskManager.
     pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
 }

@@ -164,6 +164,7 @@ impl JobMasterCore {
             // What is held is not known yet.
             return None;
         }
+        let is_patient = self.is_patient();
         let regions = self.execution.regions.iter();
         let waiting: Vec<(u64, &[usize])> = regions
             .filter_map(|region| match region.phase {
@@ -188,6 +189,10 @@ impl JobMasterCore {
                     .to_owned()
             }
             Some(verdict) => format!("{}; {verdict}", self.lacking()),
+            None if is_patient => format!(
+                "{}: what waits for them runs when regions of the job that run now have ended",
+                self.lacking()
+            ),
             None => format!("{}{START_BY_HAND}", self.lacking()),
         };
         // Those that already have a slot are not the ones that miss one.
@@ -202,7 +207,10 @@ impl JobMasterCore {
         }
         Some(pb::Hindrance {
             since_ms,
-            until_ms: since_ms.saturating_add(self.options.slot_request_timeout_ms),
+            until_ms: match is_patient {
+                true => 0,
+                false => since_ms.saturating_add(self.options.slot_request_timeout_ms),
+            },
             slots_needed: count(needed),
             slots_missing: count(missing),
             missing: named,

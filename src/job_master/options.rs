@@ -9,6 +9,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
 use super::core::CoreOptions;
+use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::persistence::JobStateStore;
@@ -58,6 +59,8 @@ pub struct JobMasterOptions {
     pub stop_first: StopFirst,
     /// Where the graph names no strategy.
     pub restart_strategy: RestartStrategy,
+    /// Which regions start anew after a failure.
+    pub failover_strategy: FailoverStrategy,
     /// How many messages may wait.
     pub mailbox_capacity: usize,
 }
@@ -75,6 +78,7 @@ impl Default for JobMasterOptions {
             task_cancellation_timeout: Duration::from_secs(180),
             stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
+            failover_strategy: FailoverStrategy::Region,
             mailbox_capacity: 256,
         }
     }
@@ -89,6 +93,7 @@ impl JobMasterOptions {
             task_cancellation_timeout_ms: millis(self.task_cancellation_timeout),
             reconcile_timeout_ms: millis(self.heartbeat_timeout),
             restart_strategy: self.restart_strategy.clone(),
+            failover_strategy: self.failover_strategy,
             seed: rand::random(),
         }
     }

@@ -79,7 +79,11 @@ impl JobMasterCore {
                 } else {
                     &report.cause
                 };
-                self.fail_task(task, cause, now_ms);
+                if report.unrecoverable {
+                    self.fail_for_good(task, cause, now_ms);
+                } else {
+                    self.fail_task(task, cause, now_ms);
+                }
             }
             ExecutionState::Canceled => {
                 let cause = if report.cause.is_empty() {
@@ -346,6 +350,21 @@ impl JobMasterCore {
         }
     }
 
+    /// An execution has failed for a reason that no restart mends. That counts also where its region is about to start anew: others of
+    /// it fail because of this one, and may be heard first.
+    fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
+        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            if !self.is_stopping() {
+                let failure = Failure {
+                    is_unrecoverable: true,
+                    ..self.failure_of(task, cause.to_owned())
+                };
+                self.failures.push(failure);
+            }
+        }
+    }
+
     /// The region of a task has failed because of it.
     pub(super) fn fail_region_of(&mut self, task: usize, cause: String) {
         if self.is_to_stop(task) {
@@ -369,6 +388,7 @@ impl JobMasterCore {
                 .map(|place| place.task_manager.to_string())
                 .unwrap_or_default(),
             is_counted: true,
+            is_unrecoverable: false,
         }
     }
 }

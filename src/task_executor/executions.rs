@@ -306,14 +306,16 @@ fn message(
     execution: &Execution,
     metrics: Option<pb::TaskMetrics>,
 ) -> pb::ExecutionReport {
-    let mut unreadable = None;
+    let (mut unreadable, mut unrecoverable) = (None, false);
     let (cause, committables) = match &execution.status {
         TaskStatus::Finished { committables } => (String::new(), committables.clone()),
         TaskStatus::Failed {
             cause,
             unreadable: input,
+            unrecoverable: is_unrecoverable,
         } => {
             unreadable.clone_from(input);
+            unrecoverable = *is_unrecoverable;
             (cause.clone(), Vec::new())
         }
         TaskStatus::Deploying
@@ -332,5 +334,6 @@ fn message(
         metrics: metrics.or(execution.metrics),
         allocation_id: execution.allocation.to_string(),
         unreadable,
+        unrecoverable,
     }
 }

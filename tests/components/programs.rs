@@ -386,6 +386,29 @@ async fn programs_find_what_their_job_ships() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_missing_is_beyond_a_restart_and_one_that_fails_is_not() {
+    let world = World::new();
+    let plain = world.file("plain");
+    fs::write(&plain, "it can't be executed").expect("written");
+    for (program, expected) in [
+        (ExecSpec::new(["no-such-program"]), true),
+        (ExecSpec::new([plain]), true),
+        (sh("no-such-program"), true),
+        (sh("exit 3"), false),
+        (sh("kill -9 $$"), false),
+        (sh("exit 0"), false),
+    ] {
+        let described = format!("{:?}", program.command);
+        match world.run(numbers(100_000).exec_sink("it", program)).await {
+            TaskStatus::Failed { unrecoverable, .. } => {
+                assert_eq!(unrecoverable, expected, "{described}");
+            }
+            other => panic!("{described} ended as {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_binary_that_can_not_supervise_is_said() {
     let mut world = World::new();
     world.binary = "true".to_owned();

@@ -68,12 +68,12 @@ pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
 fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
     let name = &spec.name;
     let wrong = |what: &str| {
-        OperatorError::Specification(format!(
+        OperatorError::Unavailable(format!(
             "the operator `{name}` of this binary is {what}, and the graph has it otherwise"
         ))
     };
     match (find(name), spec.role) {
-        (None, _) => Err(OperatorError::Specification(format!(
+        (None, _) => Err(OperatorError::Unavailable(format!(
             "this binary has no operator `{name}`: the job needs the binary of its application"
         ))),
         (Some(CustomOperator::Source(_)), CustomRole::Operator | CustomRole::Sink) => {
@@ -132,5 +132,18 @@ mod tests {
         };
         let wrong = unknown_operators(&graph(&source)).expect("it is none");
         assert!(wrong.contains("no source"), "{wrong}");
+    }
+
+    #[test]
+    fn an_operator_says_itself_what_no_restart_mends() {
+        let error = || Box::new(std::io::Error::other("no such table"));
+        assert!(OperatorError::Unrecoverable(error()).is_unrecoverable());
+        assert!(!OperatorError::Custom(error()).is_unrecoverable());
+        let spec = CustomSpec::sink("custom-tests-nobody-has-it");
+        let Err(unknown) = registered(&spec) else {
+            panic!("nobody has it");
+        };
+        // Another TaskManager may run another binary.
+        assert!(!unknown.is_unrecoverable());
     }
 }

@@ -106,7 +106,7 @@ fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError
     let sizes = found.into_iter().map(|path| {
         let metadata = fs::metadata(&path).map_err(|e| OperatorError::io("read", &path, e))?;
         if !metadata.is_file() {
-            return Err(OperatorError::specification(format!(
+            return Err(OperatorError::unavailable(format!(
                 "can't read {path:?}: it is no regular file (the files of a directory are named by a glob)"
             )));
         }
@@ -119,7 +119,7 @@ fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError
 fn glob_files(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
     let found = matching(pattern)?;
     if found.is_empty() {
-        return Err(OperatorError::specification(format!(
+        return Err(OperatorError::unavailable(format!(
             "no file matches {pattern:?}"
         )));
     }
