@@ -6,14 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{JobId, JobVertexId};
 use tanist_proto::v1::{
-    Column, ColumnType, Exchange as GraphExchange, InputChannel, InputGate, JobEdge, JobGraph,
-    JobVertex, Operator as GraphOperator, Partitioning, TaskDeployment, TaskManagerLocation,
+    Column, ColumnType, Committable, Exchange as GraphExchange, InputChannel, InputGate, JobEdge,
+    JobGraph, JobVertex, Operator as GraphOperator, Partitioning, TaskDeployment,
+    TaskManagerLocation,
 };
 use tokio::runtime::Handle;
 
 use super::operator::output_schema;
 use super::record::schema_of;
-use super::{EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskRuntime, TaskSpec};
+use super::{
+    EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
+};
+
 use crate::job::OperatorSpec;
 
 /// The cluster of all tests.
@@ -48,6 +52,18 @@ impl EpochGate for YoungestHeard {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+}
+
+/// What tasks have to commit, when all of them have finished.
+pub(super) async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
+    let mut all = Vec::new();
+    for (place, task) in tasks {
+        match task.ended().await {
+            TaskStatus::Finished { committables } => all.extend(committables),
+            other => panic!("task {place:?} ended as {other:?}"),
+        }
+    }
+    all
 }
 
 /// A TaskManager: what of it runs tasks.

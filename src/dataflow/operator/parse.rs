@@ -1,11 +1,10 @@
 //! Reads JSON objects and CSV records out of a text column, a record each.
 
 use arrow_array::RecordBatch;
-use arrow_array::cast::AsArray;
 use arrow_schema::{Schema, SchemaRef};
 
 use super::reading::{Row, RowReader};
-use super::schema::column_of;
+use super::schema::{column_of, texts_of};
 use super::values::Value;
 use super::{Operator, OperatorError, Output, csv, json};
 use crate::job::ColumnType;
@@ -97,12 +96,7 @@ impl Format for Csv {
 
 impl<F: Format> Operator for Parse<F> {
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
-        for text in batch
-            .column(self.column)
-            .as_string::<i32>()
-            .iter()
-            .flatten()
-        {
+        for text in texts_of(&batch, self.column) {
             let found = self.format.find(text, &self.rows).transpose();
             if let Some(found) = found {
                 self.rows.add(found, text, output)?;

@@ -1,12 +1,11 @@
 //! Makes a record of each match of a regular expression: its named groups are the columns.
 
 use arrow_array::RecordBatch;
-use arrow_array::cast::AsArray;
 use arrow_schema::{Schema, SchemaRef};
 use regex::Regex;
 
 use super::reading::RowReader;
-use super::schema::column_of;
+use super::schema::{column_of, texts_of};
 use super::values::Value;
 use super::{Operator, OperatorError, Output};
 
@@ -39,12 +38,7 @@ impl FlatMapRegex {
 
 impl Operator for FlatMapRegex {
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
-        for text in batch
-            .column(self.column)
-            .as_string::<i32>()
-            .iter()
-            .flatten()
-        {
+        for text in texts_of(&batch, self.column) {
             for found in self.regex.captures_iter(text) {
                 let values = self.groups.iter().map(|group| {
                     let value = found.get(*group)?;

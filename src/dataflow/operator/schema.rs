@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray as _;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::OperatorError;
@@ -77,6 +79,11 @@ pub(super) fn column_of<'s>(
         let columns = record::describe(schema);
         OperatorError::specification(format!("there is no column {column:?} among ({columns})"))
     })
+}
+
+/// The texts of a column of such, without its nulls.
+pub(super) fn texts_of(batch: &RecordBatch, column: usize) -> impl Iterator<Item = &str> {
+    batch.column(column).as_string::<i32>().iter().flatten()
 }
 
 fn schema<const N: usize>(columns: [(&str, DataType); N]) -> SchemaRef {

@@ -11,7 +11,9 @@ use tanist_proto::v1::{JobGraph, Partitioning};
 
 use super::*;
 use crate::dataflow::sink;
-use crate::dataflow::testing::{GraphBuilder, Placement, TaskManager, deploy, spec, wait_until};
+use crate::dataflow::testing::{
+    GraphBuilder, Placement, TaskManager, deploy, finish, spec, wait_until,
+};
 use crate::job::{Emit, OperatorSpec};
 
 fn datagen(rate: Option<u64>, count: Option<u64>) -> OperatorSpec {
@@ -68,17 +70,6 @@ fn counted(texts: &[String]) -> BTreeMap<String, u64> {
         }
     }
     counts
-}
-
-async fn finish(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
-    let mut all = Vec::new();
-    for (place, task) in tasks {
-        match task.ended().await {
-            TaskStatus::Finished { committables } => all.extend(committables),
-            other => panic!("task {place:?} ended as {other:?}"),
-        }
-    }
-    all
 }
 
 /// Runs the word count and reads its output.

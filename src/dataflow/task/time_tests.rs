@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tanist_proto::v1::{JobGraph, Partitioning};
 
-use super::*;
 use crate::dataflow::sink;
-use crate::dataflow::testing::{GraphBuilder, Placement, TaskManager, deploy, spec, wait_until};
+use crate::dataflow::testing::{
+    GraphBuilder, Placement, TaskManager, deploy, finish, spec, wait_until,
+};
 use crate::job::spec::DeclaredColumn;
 use crate::job::spec::{
     Aggregate, Aggregation, FollowFiles, ParseCsv, Reading, Trigger, Watermarks, Window,
@@ -48,15 +49,22 @@ fn counts_in_windows(time: &str) -> OperatorSpec {
     })
 }
 
-async fn finished(tasks: &BTreeMap<(usize, u32), RunningTask>) -> Vec<Committable> {
-    let mut all = Vec::new();
-    for (place, task) in tasks {
-        match task.ended().await {
-            TaskStatus::Finished { committables } => all.extend(committables),
-            other => panic!("task {place:?} ended as {other:?}"),
-        }
-    }
-    all
+/// So many subtasks make so many records, and two count them by key in windows.
+fn counting_in_windows(makers: u32, records: u64, output: &std::path::Path) -> GraphBuilder {
+    let sink = OperatorSpec::FileSink {
+        path: output.to_string_lossy().into_owned(),
+    };
+    GraphBuilder::new()
+        .vertex(
+            makers,
+            &[datagen(None, Some(records)), watermarks("seq", None)],
+            None,
+        )
+        .vertex(
+            2,
+            &[counts_in_windows("seq"), sink],
+            Some((0, Partitioning::Hash, &["key"])),
+        )
 }
 
 fn lines_of(directory: &std::path::Path) -> Vec<String> {
@@ -85,23 +93,9 @@ async fn windows_over_several_producers_miss_nothing_and_drop_nothing() {
         let managers = TaskManager::start_many::<2>().await;
         let directory = tempfile::tempdir().expect("directory");
         let output = directory.path().join("out");
-        let sink = OperatorSpec::FileSink {
-            path: output.to_string_lossy().into_owned(),
-        };
-        let graph = GraphBuilder::new()
-            .vertex(
-                3,
-                &[datagen(None, Some(30_000)), watermarks("seq", None)],
-                None,
-            )
-            .vertex(
-                2,
-                &[counts_in_windows("seq"), sink],
-                Some((0, Partitioning::Hash, &["key"])),
-            )
-            .build();
+        let graph = counting_in_windows(3, 30_000, &output).build();
         let tasks = deploy(&graph, &managers, placement);
-        let committables = finished(&tasks).await;
+        let committables = finish(&tasks).await;
         sink::commit(&committables).expect("committed");
         sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
         let late: u64 = tasks
@@ -120,22 +114,7 @@ async fn windows_behind_a_blocking_exchange_are_emitted_at_its_end() {
     let managers = TaskManager::start_many::<2>().await;
     let directory = tempfile::tempdir().expect("directory");
     let output = directory.path().join("out");
-    let sink = OperatorSpec::FileSink {
-        path: output.to_string_lossy().into_owned(),
-    };
-    let graph = GraphBuilder::new()
-        .vertex(
-            2,
-            &[datagen(None, Some(3_000)), watermarks("seq", None)],
-            None,
-        )
-        .vertex(
-            2,
-            &[counts_in_windows("seq"), sink],
-            Some((0, Partitioning::Hash, &["key"])),
-        )
-        .blocking()
-        .build();
+    let graph = counting_in_windows(2, 3_000, &output).blocking().build();
     let start = |vertex: usize| -> BTreeMap<_, _> {
         let places = [(vertex, 0), (vertex, 1)];
         let start = |(vertex, subtask)| {
@@ -145,9 +124,9 @@ async fn windows_behind_a_blocking_exchange_are_emitted_at_its_end() {
         };
         places.map(start).into()
     };
-    finished(&start(0)).await;
+    finish(&start(0)).await;
     let reading = start(1);
-    let committables = finished(&reading).await;
+    let committables = finish(&reading).await;
     sink::commit(&committables).expect("committed");
     sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
     let late = reading.values().map(|task| task.metrics());
@@ -273,7 +252,7 @@ async fn the_example_of_an_access_log_adds_up() {
     let graph = Arc::new(graph.unwrap_or_else(|error| panic!("{error}")));
     let managers = TaskManager::start_many::<2>().await;
     let tasks = deploy(&graph, &managers, APART);
-    let committables = finished(&tasks).await;
+    let committables = finish(&tasks).await;
     sink::commit(&committables).expect("committed");
     sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");
     let skipped: u64 = tasks
