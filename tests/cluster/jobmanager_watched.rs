@@ -23,7 +23,10 @@ on_stores! {
     }
 }
 on_stores! {
-    embedded_gives_up(Embedded) { a_leader_whose_recovery_stands_still_gives_up }
+    embedded_gives_up(Embedded) {
+        a_leader_that_can_invite_nobody_resigns,
+        a_leader_whose_recovery_stands_still_gives_up,
+    }
     etcd_gives_up(Etcd) {
         a_leader_that_can_invite_nobody_resigns,
         a_leader_whose_recovery_stands_still_gives_up,

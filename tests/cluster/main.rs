@@ -72,6 +72,7 @@ mod store_outage;
 mod store_restarted;
 mod support;
 mod taskmanager_killed;
+mod taskmanager_leaves;
 mod tasks_run_on;
 mod too_new;
 mod uploads;

@@ -210,6 +210,8 @@ pub struct ElectionView {
     pub leader: Option<LeaderKey>,
     /// The key `leader-info`, as stored, whichever epoch it names.
     pub info: Option<LeaderInformation>,
+    /// The term's holder has given it up, by the store's own word. False where only its token tells that, by having moved.
+    pub given_up: bool,
 }
 
 impl ElectionView {

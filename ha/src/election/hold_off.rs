@@ -2,7 +2,7 @@
 //!
 //! A leader whose store does not answer is suspended and says so in its beats. When the store is back and says first that
 //! the lease ran out, a standby that hears those beats leaves the term a while to attach again: the store was in trouble,
-//! not the leader. The wait ends at once when the beats end, when the term was resigned (its token moved), and at a bound.
+//! not the leader. The wait ends at once when the beats end, when the term was resigned (its token moved, or the store says so), and at a bound.
 //!
 //! A process that starts while leadership is free has heard nothing of the term. Where that one was confirmed, so that it is known
 //! whom to listen to, it waits for the detector's word, for a short while.
@@ -53,10 +53,12 @@ impl HoldOff {
 
     /// Whether the free leadership of `view` was given up by its holder.
     pub(super) fn was_resigned(&self, view: &ElectionView) -> bool {
-        let (Some((record, token)), Some((epoch, attached))) = (&view.epoch, self.attached) else {
+        let Some((record, token)) = &view.epoch else {
             return false;
         };
-        view.leader.is_none() && record.epoch == epoch && *token != attached
+        let of_this = self.attached.filter(|(epoch, _)| *epoch == record.epoch);
+        let has_moved = of_this.is_some_and(|(_, attached)| attached != *token);
+        view.leader.is_none() && (view.given_up || has_moved)
     }
 
     /// Until when the free leadership of `view` is left alone, as known now: for at most `bound` while the term is heard, and
@@ -110,6 +112,7 @@ mod tests {
                 nonce: Nonce::new("n"),
             }),
             info: None,
+            given_up: false,
         }
     }
 
@@ -185,5 +188,20 @@ mod tests {
         hold_off.vouch(Epoch::new(7), Some(at(800)));
         assert!(hold_off.was_resigned(&view(2, false)));
         assert_eq!(hold_off.until(at(10), &view(2, false), BOUND, None), None);
+    }
+
+    #[test]
+    fn a_term_that_was_given_up_by_the_stores_own_word_is_followed_at_once() {
+        let mut hold_off = HoldOff::default();
+        // By a process that had never seen its leader, too.
+        let free = ElectionView {
+            given_up: true,
+            ..view(1, false)
+        };
+        hold_off.see(at(10), &free);
+        hold_off.vouch(Epoch::new(7), Some(at(800)));
+        assert!(hold_off.was_resigned(&free));
+        assert!(!hold_off.was_resigned(&view(1, false)));
+        assert_eq!(hold_off.until(at(10), &free, BOUND, None), None);
     }
 }

@@ -313,6 +313,7 @@ fn a_watch_that_tells_late_that_the_store_was_empty_refutes_no_term() {
         epoch: Some((next, token)),
         leader: Some(leader),
         info: None,
+        given_up: false,
     };
     core.handle(now, Event::View(view.clone()));
     let effects = core.handle(now, Event::View(ElectionView::default()));
@@ -346,6 +347,7 @@ fn led_by_another() -> ElectionView {
             nonce: Nonce::new("other"),
         }),
         info: None,
+        given_up: false,
     }
 }
 
@@ -409,6 +411,7 @@ fn a_request_to_depose_whose_answer_was_lost_is_not_sent_again_once_the_leader_i
         epoch: Some((next.clone(), EpochToken(2))),
         leader: Some(leader),
         info: None,
+        given_up: false,
     };
     core.handle(later, Event::View(applied));
     assert_eq!(core.term().map(|term| term.epoch), Some(next.epoch));
@@ -427,6 +430,7 @@ fn a_term_that_the_store_refuses_to_attach_is_over() {
         epoch: Some((next, EpochToken(1))),
         leader: None,
         info: None,
+        given_up: false,
     };
     core.handle(now, Event::View(without.clone()));
     let effects = core.handle(now, Event::ReadReply(Ok(without.clone())));
@@ -473,12 +477,14 @@ fn a_read_that_was_overtaken_by_a_younger_term_grants_nothing() {
             nonce: Nonce::new("other"),
         }),
         info: None,
+        given_up: false,
     };
     core.handle(now, Event::View(younger));
     let overtaken = ElectionView {
         epoch: Some((next, EpochToken(1))),
         leader: Some(leader),
         info: None,
+        given_up: false,
     };
     let effects = core.handle(now, Event::ReadReply(Ok(overtaken)));
     let granted = |effect: &Effect| matches!(effect, Effect::Publish(Standing::Leading(_)));

@@ -140,11 +140,14 @@ impl<'a> Tables<'a> {
                 epoch: None,
                 leader: None,
                 info,
+                given_up: false,
             });
         };
         let token = token_of(record.epoch);
         Ok(ElectionView {
             epoch: Some((record, token)),
+            // Whoever is named and dead has given nothing up.
+            given_up: leader.is_none(),
             leader,
             info,
         })

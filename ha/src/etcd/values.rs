@@ -133,6 +133,7 @@ pub(super) fn election_view(answer: &TxnResponse) -> Result<ElectionView> {
         epoch: epoch_record(epoch)?,
         leader: decode_first(path::LEADER, leader)?,
         info: decode_first(path::LEADER_INFO, info)?,
+        given_up: false,
     })
 }
 

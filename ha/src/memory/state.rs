@@ -45,6 +45,7 @@ impl State {
             epoch: self.epoch.clone(),
             leader: self.leader.clone(),
             info: self.info.clone(),
+            given_up: false,
         }
     }
 

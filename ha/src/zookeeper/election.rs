@@ -452,6 +452,7 @@ fn view(nodes: &[Option<Node>]) -> Result<ElectionView> {
         )));
     };
     Ok(ElectionView {
+        given_up: false,
         epoch: epoch.as_ref().map(decode_epoch).transpose()?,
         leader: leader
             .as_ref()

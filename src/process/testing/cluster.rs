@@ -153,6 +153,7 @@ impl TestCluster {
 
     fn start_job_manager_with(&mut self, name: &str, options: Arc<ClusterOptions>) {
         let life = self.next_life(name);
+        self.world.begins(&life);
         let process = ProcessId::new(name);
         let address = format!("{name}:1");
         let blob_address = format!("{name}:2");

@@ -29,6 +29,10 @@ pub enum Step<'a> {
     Committed(&'a [Record]),
     /// It calls somebody.
     Calling(&'a Call<'a>),
+    /// A message for it is about to arrive.
+    Called(&'a Call<'a>),
+    /// It has handled one, and its answer is about to go.
+    Answering(&'a Call<'a>),
     /// It begins to make visible what sinks wrote.
     CommittingSinks,
     /// It has done so.
@@ -46,6 +50,19 @@ impl Step<'_> {
         matches!(self, Step::Committed(records) if records.iter().any(is))
     }
 
+    /// Whether somebody's message to one of its methods is on its way: not handled yet, or already.
+    pub fn receives(&self, method: &str, is_handled: bool) -> bool {
+        match self {
+            Step::Called(call) => !is_handled && call.method == method,
+            Step::Answering(call) => is_handled && call.method == method,
+            Step::Committing(_)
+            | Step::Committed(_)
+            | Step::Calling(_)
+            | Step::CommittingSinks
+            | Step::CommittedSinks => false,
+        }
+    }
+
     /// Whether this is a call of a method of somebody.
     pub fn calls(&self, method: &str) -> bool {
         matches!(self, Step::Calling(call) if call.method == method)
@@ -60,6 +77,8 @@ struct Inner {
     events: Vec<Event>,
     stored: Stored,
     dead: BTreeSet<String>,
+    /// The present life of each JobManager.
+    lives: BTreeMap<String, String>,
     cut: BTreeSet<String>,
     /// Processes that reach each other, and nobody else.
     apart: BTreeSet<String>,
@@ -71,6 +90,8 @@ struct Inner {
     strike: Option<Strike>,
     /// For how long the next transaction is held up, and who is told.
     held: Option<(Duration, oneshot::Sender<()>)>,
+    /// How long each request to the store takes besides.
+    slowness: Duration,
 }
 
 impl Inner {
@@ -172,6 +193,18 @@ impl World {
         !is_struck
     }
 
+    /// A JobManager lives.
+    pub fn begins(&self, life: &str) {
+        let process = process_of(life).to_owned();
+        self.lock().lives.insert(process, life.to_owned());
+    }
+
+    /// Whether the JobManager that is called is struck at this very moment.
+    fn strikes_callee(&self, call: &Call<'_>, step: &Step<'_>) -> bool {
+        let life = self.lock().lives.get(process_of(call.to)).cloned();
+        life.is_some_and(|life| !self.is_dead(&life) && !self.takes(&life, step))
+    }
+
     /// How often a method was called so far, whatever became of it.
     pub fn calls(&self, method: &str) -> u32 {
         self.lock().calls.get(method).copied().unwrap_or_default()
@@ -230,8 +263,14 @@ impl World {
     /// How long a request to the store takes.
     pub fn way_to_store(&self) -> Duration {
         let mut inner = self.lock();
+        let slowness = inner.slowness;
         let weather = inner.weather.as_mut();
-        weather.map_or(Duration::ZERO, Weather::way_to_store)
+        slowness + weather.map_or(Duration::ZERO, Weather::way_to_store)
+    }
+
+    /// From here on each request to the store takes so much longer.
+    pub fn slow_store(&self, time: Duration) {
+        self.lock().slowness = time;
     }
 
     /// The next transaction is on its way for so long; tells when it was sent.
@@ -308,6 +347,9 @@ impl Roads for World {
         if !self.takes(from, &Step::Calling(call)) {
             return silent;
         }
+        if self.strikes_callee(call, &Step::Called(call)) {
+            return silent;
+        }
         let ends = [process_of(from), process_of(call.to)];
         let mut inner = self.lock();
         *inner.calls.entry(call.method).or_default() += 1;
@@ -337,6 +379,9 @@ impl Roads for World {
     }
 
     fn arrive(&self, call: &Call<'_>) -> bool {
+        if self.strikes_callee(call, &Step::Answering(call)) {
+            return false;
+        }
         let from = call.from.unwrap_or_default();
         let inner = self.lock();
         let ends = [process_of(from), process_of(call.to)];

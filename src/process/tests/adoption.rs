@@ -9,7 +9,7 @@ use tanist_proto::resources::{CpuCores, Resources};
 use tanist_proto::v1::{self as pb, ExecutionState, JobStatus};
 use tokio::time::Instant;
 
-use crate::gateway::Connector as _;
+use crate::gateway::{Connector as _, GatewayError};
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
 use crate::process::testing::graphs::{graph_on_two_task_managers, graph_with_resources};
 use crate::process::testing::running::{self, JOB, used_task_manager};
@@ -224,6 +224,37 @@ async fn after_a_job_master_broke_its_task_managers_know_the_next_one_at_once() 
     let took = broke.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert_eq!(cluster.epoch(), epoch, "the same term");
+    finishes(&cluster, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_only_job_manager_that_is_back_at_its_address_says_not_yet_until_all_jobs_are_listed() {
+    let (mut cluster, _) = running(1).await;
+    cluster.kill_job_manager("jm1").await;
+    cluster.world.slow_store(Duration::from_secs(5));
+    cluster.start_job_manager("jm1");
+    // Who knows the address asks before anything is listed: TaskManagers with their reports, and clients.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let early = cluster.connector();
+    let resource_manager = early.resource_manager("jm1:1");
+    let request = pb::RegisterTaskExecutorRequest::default();
+    let registered = resource_manager.register_task_executor(request).await;
+    let job_master = early.job_master("jm1:1", JOB);
+    let request = pb::RegisterTaskManagerRequest::default();
+    let reported = job_master.register_task_manager(request).await;
+    let dispatcher = early.dispatcher("jm1:1");
+    let request = pb::DescribeJobRequest {
+        job_id: JOB.to_string(),
+        ..pb::DescribeJobRequest::default()
+    };
+    let described = dispatcher.describe_job(request).await;
+    let told = [registered.err(), reported.err(), described.err()];
+    for error in told {
+        assert!(matches!(error, Some(GatewayError::NotYet(_))), "{error:?}");
+    }
+    assert!(cluster.leader_view().leader.is_none(), "it leads already");
+    cluster.leader_above(1).await;
+    assert_eq!(cluster.world.tasks.of(JOB).len(), 4, "nothing was lost");
     finishes(&cluster, 1).await;
 }
 

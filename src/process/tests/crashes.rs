@@ -8,6 +8,7 @@ use tanist_proto::v1::{ExecutionState, JobState, JobStatus, WantedStatus};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::dataflow::task::TaskStatus;
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::{Event, Record};
 use crate::process::testing::world::Step;
@@ -44,6 +45,16 @@ fn is_clean(record: &Record) -> bool {
 
 fn is_placed(record: &Record) -> bool {
     matches!(record, Record::State(_, state) if state.regions.iter().any(|region| !region.placements.is_empty()))
+}
+
+fn is_failed(record: &Record) -> bool {
+    matches!(record, Record::State(_, state) if !state.failures.is_empty())
+}
+
+fn is_placed_again(record: &Record) -> bool {
+    matches!(record, Record::State(_, state) if state.regions.iter().any(|region| {
+        region.generation == 2 && !region.placements.is_empty()
+    }))
 }
 
 fn is_canceled(record: &Record) -> bool {
@@ -179,6 +190,64 @@ async fn in_the_middle_of_deploying() {
     assert_eq!(cluster.world.tasks.of(JOB).len(), 2, "half of it");
     assert_eq!(cluster.until_running(JOB, 4).await, 2);
     finishes(&cluster, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_task_manager_registers() {
+    for method in ["register_task_executor", "register_task_manager"] {
+        for is_handled in [false, true] {
+            let mut cluster = cluster().await;
+            submit(&cluster).await.expect("acknowledged");
+            cluster.until_running(JOB, 4).await;
+            let first = cluster.leader().await;
+            // The second dies when the first TaskManager that comes to it is on its way, or is taken and does not know it.
+            cluster.strike_at(move |step| step.receives(method, is_handled));
+            cluster.kill_job_manager(&first).await;
+            cluster.after_strike().await;
+            goes_on(&cluster, 3).await;
+        }
+    }
+}
+
+/// A task fails, which the restart strategy forgives: nothing is lost of that on the way from the decision to the tasks that run anew, and
+/// it is counted once.
+#[tokio::test(start_paused = true)]
+async fn while_a_region_restarts_after_a_failure() {
+    let steps: [(&str, fn(&Step<'_>) -> bool); 6] = [
+        ("unwritten", |step| step.commits(is_failed)),
+        ("written", |step| step.committed(is_failed)),
+        ("to be canceled", |step| step.calls("cancel_tasks")),
+        ("to be placed", |step| step.commits(is_placed_again)),
+        ("placed", |step| step.committed(is_placed_again)),
+        ("to be deployed", |step| step.calls("submit_tasks")),
+    ];
+    let mut seen = Vec::new();
+    for (place, strike) in steps {
+        let mut cluster = cluster().await;
+        submit(&cluster).await.expect("acknowledged");
+        cluster.until_running(JOB, 4).await;
+        cluster.strike_at(strike);
+        let (attempt, _) = cluster.world.tasks.of(JOB).remove(0);
+        let failed = TaskStatus::failed("a test wants it");
+        cluster.world.end_task(&attempt, failed);
+        cluster.after_strike().await;
+        cluster.leader_above(1).await;
+        let generation = cluster.until_running(JOB, 4).await;
+        let stored = cluster.world.stored();
+        let restarts = stored.states[&JOB].restarts.clone().unwrap_or_default();
+        seen.push((place, generation, restarts.restarts));
+        finishes(&cluster, 2).await;
+    }
+    // Only the term that wrote a generation deploys it. What is not written is reported to the next leader.
+    let expected = [
+        ("unwritten", 2, 1),
+        ("written", 3, 1),
+        ("to be canceled", 3, 1),
+        ("to be placed", 3, 1),
+        ("placed", 3, 1),
+        ("to be deployed", 3, 1),
+    ];
+    assert_eq!(seen, expected);
 }
 
 #[tokio::test(start_paused = true)]

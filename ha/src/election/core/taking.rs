@@ -109,6 +109,7 @@ impl ElectionCore {
                     epoch: Some((taking.next, token)),
                     leader: Some(taking.leader),
                     info: taking.seen.info,
+                    given_up: false,
                 });
                 self.grant(Term { epoch, token }, effects);
             }
