@@ -15,7 +15,8 @@ use crate::support::{PROGRAM, RunningOn};
 const OUTAGE: Duration = Duration::from_millis(3500);
 /// How long what follows may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
-/// After the store serves again somebody leads within a second. Of another process that includes its recovery.
+/// After the store serves again a standby leads within a second, its recovery included. A machine that takes long to start a server is
+/// slow at everything else as well, and is given a quarter of that time.
 const LED_WITHIN: Duration = Duration::from_secs(1);
 /// The same leader is asked over REST, twice, by a client that does not know when the store is back.
 const LED_ON_WITHIN: Duration = Duration::from_secs(3);
@@ -70,14 +71,15 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     }
     tokio::time::sleep(OUTAGE).await;
     running.check_untouched(&mut cluster).await?;
+    let started = Instant::now();
     cluster.store().restart_member(lost[0]).await?;
-    let back = Instant::now();
+    let (starting, back) = (started.elapsed(), Instant::now());
     check_led_by_the_first(&mut cluster, &running).await?;
     let took = back.elapsed();
-    println!("{kind}: led on after {took:?}");
+    println!("{kind}: led on {took:?} after the quorum served, which took {starting:?}");
     ensure!(
-        took <= LED_ON_WITHIN,
-        "{kind}: led on {took:?} after the quorum served"
+        took <= LED_ON_WITHIN.max(starting / 4),
+        "{kind}: led on {took:?} after the quorum served, which took {starting:?}"
     );
 
     // The same again, and the leader is lost meanwhile.
@@ -86,18 +88,17 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     tokio::time::sleep(OUTAGE).await;
     let started = Instant::now();
     cluster.store().restart_member(lost[0]).await?;
-    let back = Instant::now();
+    let (starting, back) = (started.elapsed(), Instant::now());
     let standby = 1 - running.first.index;
     cluster
         .jobmanager(standby)
         .says("leadership confirmed", BOUND)
         .await?;
     let took = back.elapsed();
-    println!("{kind}: another one leads after {took:?}");
+    println!("{kind}: another one leads {took:?} after the quorum served, which took {starting:?}");
     ensure!(
-        took <= LED_WITHIN,
-        "{kind}: another one led {took:?} after the quorum served, {:?} after it was started",
-        started.elapsed()
+        took <= LED_WITHIN.max(starting / 4),
+        "{kind}: another one led {took:?} after the quorum served, which took {starting:?}"
     );
     let second = cluster.successor_of(&running.first).await?;
     running

@@ -15,6 +15,9 @@ use crate::process::testing::world::Step;
 
 const JOB: JobId = JobId::from_bits(0xA);
 
+/// Whether this is the step at which the leader dies.
+type IsStep = fn(&Step<'_>) -> bool;
+
 /// Three JobManagers, and two TaskManagers with two slots each.
 async fn cluster() -> TestCluster {
     let cluster = TestCluster::start(3, 2, 2).await;
@@ -213,7 +216,7 @@ async fn while_a_task_manager_registers() {
 /// it is counted once.
 #[tokio::test(start_paused = true)]
 async fn while_a_region_restarts_after_a_failure() {
-    let steps: [(&str, fn(&Step<'_>) -> bool); 6] = [
+    let steps: [(&str, IsStep); 6] = [
         ("unwritten", |step| step.commits(is_failed)),
         ("written", |step| step.committed(is_failed)),
         ("to be canceled", |step| step.calls("cancel_tasks")),
