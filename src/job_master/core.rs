@@ -17,6 +17,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::coordinator::Coordination;
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::{Cancellation, Execution};
 use super::execution_graph::{BuildError, ExecutionGraph};
@@ -132,6 +133,8 @@ pub struct JobMasterCore {
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
+    // None where no operator has a half here.
+    pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
@@ -175,6 +178,7 @@ impl JobMasterCore {
             .and_then(|options| options.restart_strategy.as_ref());
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
+        let coordination = Coordination::of(&graph, &execution);
         let mut core = JobMasterCore {
             graph,
             epoch,
@@ -203,6 +207,7 @@ impl JobMasterCore {
             registrations_version: 0,
             declared: None,
             unfulfillable: None,
+            coordination,
             result: None,
             status: pb::JobStatus::Initializing,
             statuses: vec![pb::StatusTimestamp {
@@ -304,6 +309,18 @@ impl JobMasterCore {
                 self.check(&connection)?;
                 self.note_cancelled(&connection, &tasks, is_confirmed);
                 self.note_released(&connection.task_manager, &tasks, is_confirmed);
+            }
+            Event::Prepared {
+                region,
+                generation,
+                outcome,
+            } => self.note_prepared(region, generation, outcome),
+            Event::CoordinatorAsked {
+                connection,
+                request,
+            } => {
+                self.check(&connection)?;
+                self.ask(&connection, request)?;
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
             Event::CancelRequested => self.cancel_is_requested = true,
@@ -452,6 +469,7 @@ impl JobMasterCore {
 
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
     pub(super) fn supersede(&mut self, region: usize) {
+        self.forget_coordinators(region);
         let record = Arc::make_mut(&mut self.record);
         let state = &mut record.regions[region];
         *state = pb::RegionState {

@@ -45,7 +45,9 @@ impl JobMasterCore {
         self.finish(now_ms);
         if self.result.is_none() {
             self.record_ends();
+            self.decide_asked();
             self.write();
+            self.answer_asked();
             self.deploy(now_ms);
             self.cancel_tasks(now_ms);
             self.tell_stop();
@@ -198,7 +200,10 @@ impl JobMasterCore {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
             };
-            if overdue(since_ms, timeout_ms) {
+            if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
+                let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
+                without_slots.push((region, cause));
+            } else if overdue(since_ms, timeout_ms) {
                 let lacking = self.lacking();
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
@@ -338,6 +343,9 @@ impl JobMasterCore {
                 self.execution
                     .advance(task, ExecutionState::Scheduled, now_ms);
             }
+            if !self.is_prepared(region) {
+                continue;
+            }
             let wanted = &self.execution.regions[region].slots;
             // Slots come one by one, and each is an event: nothing is looked for that can't be there.
             if self.pool.len() < wanted.len() {
@@ -386,6 +394,7 @@ impl JobMasterCore {
             placements,
             placed_at_ms: now_ms,
         };
+        self.record_prepared(region);
         self.revision += 1;
         self.execution.regions[region].phase = RegionPhase::Placed;
     }
@@ -473,6 +482,7 @@ impl JobMasterCore {
         let result = self.result_of(status, cause, now_ms);
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
+        self.refuse_asked();
         self.decide_cancel();
         self.decide_stop();
     }
@@ -505,6 +515,7 @@ impl JobMasterCore {
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
         }
+        self.forget_finished_coordinators();
     }
 }
 

@@ -47,6 +47,7 @@ mod handle;
 mod incarnation_tests;
 mod job;
 mod launcher;
+mod questions;
 mod registering;
 #[cfg(test)]
 mod registration_tests;

@@ -489,6 +489,13 @@ impl JobMasterGateway for Script {
         Ok(pb::Ack {})
     }
 
+    async fn ask_coordinator(
+        &self,
+        _: pb::AskCoordinatorRequest,
+    ) -> GatewayResult<pb::AskCoordinatorResponse> {
+        Err(GatewayError::Internal("nothing asks".to_owned()))
+    }
+
     async fn disconnect_task_manager(
         &self,
         request: pb::DisconnectTaskManagerRequest,

@@ -13,6 +13,8 @@ use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 
 /// A JobManager that reads one format more.
 const NEWER: &str = "records.newer=note";
+/// The newest format that this version reads.
+const READS: u16 = 2;
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -26,10 +28,10 @@ async fn make_newer(cluster: &Cluster, key: &Key) -> anyhow::Result<Vec<u8>> {
     let records = cluster.records().await?;
     let value = records.get(std::slice::from_ref(key)).await?;
     let value = value[0].clone().context("its state is there")?;
-    let Payload::Inline { bytes, format } = record::decode(key, 1, &value)? else {
+    let Payload::Inline { bytes, .. } = record::decode(key, READS, &value)? else {
         anyhow::bail!("{key} is not inline");
     };
-    let Encoded::Inline(newer) = record::encode(format + 1, &bytes, usize::MAX)? else {
+    let Encoded::Inline(newer) = record::encode(READS + 1, &bytes, usize::MAX)? else {
         anyhow::bail!("it stays inline");
     };
     damage(&*records, key, &newer).await?;

@@ -2,6 +2,7 @@
 //! terms that end at any point while tasks run on. Random faults first, then none: every job has to come to run whole and
 //! to end, and no step may break an invariant.
 
+mod coordinators;
 mod graphs;
 mod healthy;
 mod invariants;
@@ -94,7 +95,7 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
 fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let canceled_in = prop::option::of(0usize..20);
     let shapes = prop_oneof![shapes(), shapes_in_stages()];
-    let inputs = (strategies(), shapes, canceled_in, steps(98));
+    let inputs = (strategies(), shapes, canceled_in, steps(104));
     let reached = run_cases(400, inputs, |(strategy, shape, canceled_in, steps)| {
         let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
         world.live(steps, canceled_in);
@@ -105,6 +106,9 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     assert!(reached.adopted > 0, "{reached:?}");
     assert!(reached.restarted > 0, "{reached:?}");
     assert!(reached.older_heard > 0, "{reached:?}");
+    assert!(reached.given > 0, "{reached:?}");
+    assert!(reached.given_again > 0, "{reached:?}");
+    assert!(reached.not_served > 0, "{reached:?}");
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 #[test]
 fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
     let canceled_in = prop::option::weighted(0.2, 0usize..20);
-    let inputs = (strategies(), graphs::any_graph(), canceled_in, steps(98));
+    let inputs = (strategies(), graphs::any_graph(), canceled_in, steps(104));
     let reached = run_cases(100, inputs, |(strategy, graph, canceled_in, steps)| {
         let mut world = World::of_graph(graph, strategy);
         world.live(steps, canceled_in);
@@ -148,6 +152,7 @@ fn however_often_leaders_change_no_task_that_runs_is_touched() {
     });
     assert!(reached.stale_refused > 0, "{reached:?}");
     assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.given_again > 0, "{reached:?}");
     assert_eq!(reached.restarted, 0, "{reached:?}");
 }
 
