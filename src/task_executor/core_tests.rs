@@ -462,6 +462,8 @@ impl World {
                 | Effect::Offer { .. }
                 | Effect::Update { .. }
                 | Effect::ReleaseTask(_)
+                | Effect::AskCoordinator { .. }
+                | Effect::AnswerQuestion { .. }
                 | Effect::Fatal(_) => {}
             }
         }

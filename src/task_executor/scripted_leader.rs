@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
 use crate::gateway::registration::Answer;
 use crate::gateway::{
-    GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway, TaskExecutorGateway,
+    GatewayError, GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway,
+    TaskExecutorGateway,
 };
 
 /// What a leader hears.

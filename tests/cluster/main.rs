@@ -61,6 +61,7 @@ mod programs;
 mod quarantine;
 mod resources;
 mod seen_by_people;
+mod splits;
 mod stages;
 mod stopped;
 mod store_ensembles;

@@ -324,8 +324,7 @@ impl LineReader {
             let shorter = io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 format!(
-                    "it had {size} bytes when the job looked at its files, and has {} at present",
-                    self.position
+                    "it had {size} bytes when the job looked at its files, and ends before that"
                 ),
             );
             return Err(OperatorError::io("read", &self.path, shorter));
