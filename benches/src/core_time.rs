@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use tanist::job_master::RestartStrategy;
 use tanist::job_master::core::{CoreOptions, JobMasterCore};
 use tanist::job_master::event::{Connection, Effect, Event, Registration, SubmitOutcome};
+use tanist::job_master::{FailoverStrategy, RestartStrategy};
 use tanist_ha::election::Epoch;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
@@ -79,6 +79,7 @@ impl Job {
             task_cancellation_timeout_ms: 180_000,
             reconcile_timeout_ms: 50_000,
             restart_strategy: RestartStrategy::default(),
+            failover_strategy: FailoverStrategy::Region,
             seed: 1,
         };
         let core = JobMasterCore::build(graph, state, false, Epoch::new(1), options, 1)?;

@@ -1,11 +1,11 @@
-//! The leader ends: how long nobody leads, until its job is led again, and what its records notice of it.
+//! The leader ends, or is heard no more: how long nobody leads, until its job is led again, and what its records notice of it.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use tanist::process::demo::ticks;
 use tanist_chaos::store::{Store, StoreKind};
-use tanist_chaos::{Cluster, Leader};
+use tanist_chaos::{Cluster, Host, Leader, Link};
 use tanist_proto::id::JobId;
 use tokio::time::Instant;
 
@@ -13,6 +13,7 @@ use crate::BenchOptions;
 use crate::host::milliseconds;
 use crate::http::Http;
 use crate::jobs;
+use crate::phases::PhaseFigures;
 use crate::report::Figure;
 use crate::samples::Unit;
 use crate::stream::TickFollower;
@@ -20,8 +21,9 @@ use crate::watch::{until_known, until_led, until_running};
 
 pub(super) const METHOD: &str = "Three JobManagers and one TaskManager of 2 slots with a streaming job running (2 vertices at parallelism 2, unbounded, 4,000 records a \
 second over 8 keys, each printed). From the signal until the `/v1/ha/leader` of one of the others says that it leads, confirmed, in a higher \
-epoch, and until `/v1/jobs/:id` of that leader has every subtask RUNNING. *Frozen* is SIGSTOP, ended by SIGCONT after the \
-takeover. *Gap*: the longest time between two records of one key as they are printed, from the signal until 500 records after the takeover; \
+epoch, and until `/v1/jobs/:id` of that leader has every subtask RUNNING. What each phase took is told by the term's record in the store, on the \
+clocks of the processes. *Transfer* is `POST /v1/ha/transfer`. *Frozen* is SIGSTOP, ended by SIGKILL after the takeover (a leader that goes on counts as a false alarm, \
+after which twice the silence is tolerated for a while). *Gap*: the longest time between two records of one key as they are printed, from the signal until 500 records after the takeover; \
 *without a kill* over 1,000 records of the same job. The run fails if a record is missing or comes twice, or if an attempt number \
 changes. (Flink's numbers: ZooKeeper session of 2 s, and with its default of 60 s; parallelism 2, 4 tasks.)";
 
@@ -35,17 +37,27 @@ const RECORDS_AFTER: u64 = 500;
 enum Ending {
     Killed,
     AskedToEnd,
+    Transferred,
     Frozen,
+    Unreachable,
 }
 
 impl Ending {
-    const ALL: [Ending; 3] = [Ending::Killed, Ending::AskedToEnd, Ending::Frozen];
+    /// Those for which the processes share a host.
+    const ON_ONE_HOST: [Ending; 4] = [
+        Ending::Killed,
+        Ending::AskedToEnd,
+        Ending::Transferred,
+        Ending::Frozen,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Ending::Killed => "SIGKILL",
             Ending::AskedToEnd => "SIGTERM",
+            Ending::Transferred => "transfer",
             Ending::Frozen => "frozen",
+            Ending::Unreachable => "unreachable",
         }
     }
 
@@ -59,14 +71,16 @@ impl Ending {
                 "session 2 s: 860 / 1 020 / 1 140 ms; 60 s: 1 130 / 1 330 / 1 530 ms",
                 "session 2 s: 1 550 / 1 890 / 2 080 ms; 60 s: 2 420 / 2 450 / 2 470 ms",
             ],
-            Ending::Frozen => ["", ""],
+            Ending::Transferred | Ending::Frozen | Ending::Unreachable => ["", ""],
         }
     }
 
     fn repetitions(self, options: &BenchOptions) -> usize {
         match self {
             Ending::Killed => options.pick(KILLS.0, KILLS.1),
-            Ending::AskedToEnd | Ending::Frozen => options.pick(OTHERS.0, OTHERS.1),
+            Ending::AskedToEnd | Ending::Transferred | Ending::Frozen | Ending::Unreachable => {
+                options.pick(OTHERS.0, OTHERS.1)
+            }
         }
     }
 
@@ -99,24 +113,48 @@ pub(super) async fn measure(
 ) -> anyhow::Result<Vec<Figure>> {
     let builder = options.cluster(Store::shared(store).await?);
     let cluster = builder.jobmanagers(3).taskmanagers(1).start().await?;
+    let mut quiet = Figure::new("gap in the records, without a kill", Unit::Milliseconds, "");
+    let mut figures = of_endings(cluster, &Ending::ON_ONE_HOST, &mut quiet, options).await?;
+    figures.push(quiet);
+    Ok(figures)
+}
+
+/// The same of a leader that cannot be reached any more. On a network of its own.
+pub(super) async fn measure_unreachable(
+    store: StoreKind,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
+    let builder = options.cluster(Store::own(store).await?);
+    let builder = builder.jobmanagers(3).taskmanagers(1);
+    let cluster = builder.on_hosts_of_their_own().start().await?;
+    let mut quiet = Figure::new("gap in the records", Unit::Milliseconds, "");
+    of_endings(cluster, &[Ending::Unreachable], &mut quiet, options).await
+}
+
+async fn of_endings(
+    cluster: Cluster,
+    endings: &[Ending],
+    quiet: &mut Figure,
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Figure>> {
     let mut bench = Bench::start(cluster).await?;
     let mut figures = Vec::new();
-    let mut quiet = Figure::new("gap in the records, without a kill", Unit::Milliseconds, "");
     let attempts = bench.attempts().await?;
-    for ending in Ending::ALL {
+    for &ending in endings {
         let mut of_it = ending.figures();
+        let mut phases = PhaseFigures::of(ending.name());
         for _ in 0..ending.repetitions(options) {
             bench.ticks.take_longest_gap();
             bench.ticks.more(2 * RECORDS_AFTER).await?;
             quiet.push(milliseconds(bench.ticks.take_longest_gap()));
-            let round = bench.end_the_leader(ending).await?;
+            let round = bench.end_the_leader(ending, &mut phases).await?;
             for (figure, sample) in of_it.iter_mut().zip(round) {
                 figure.push(milliseconds(sample));
             }
         }
         figures.extend(of_it);
+        figures.extend(phases.all());
     }
-    figures.push(quiet);
     bench.ticks.check()?;
     let after = bench.attempts().await?;
     ensure!(
@@ -171,7 +209,11 @@ impl Bench {
     }
 
     /// Until it was confirmed, until all ran, and the longest gap in the records.
-    async fn end_the_leader(&mut self, ending: Ending) -> anyhow::Result<[Duration; 3]> {
+    async fn end_the_leader(
+        &mut self,
+        ending: Ending,
+        phases: &mut PhaseFigures,
+    ) -> anyhow::Result<[Duration; 3]> {
         let leader = self.cluster.leader().await?;
         let others = [1, 2].map(|next| {
             self.cluster
@@ -185,27 +227,52 @@ impl Bench {
             Ending::Killed => process.kill(),
             Ending::AskedToEnd => process.ask_to_end()?,
             Ending::Frozen => process.stop()?,
+            Ending::Unreachable => self.cut_off(leader.index)?,
+            // Asked below.
+            Ending::Transferred => {}
         }
-        let successor = until_led(&self.http, &others, leader.epoch).await?;
-        let confirmed = start.elapsed();
+        let led = async {
+            let successor = until_led(&self.http, &others, leader.epoch).await?;
+            anyhow::Ok((successor, start.elapsed()))
+        };
+        let (successor, confirmed) = if ending == Ending::Transferred {
+            tokio::try_join!(led, self.http.transfer(&leader.rest))?.0
+        } else {
+            led.await?
+        };
         until_running(&self.http, successor, self.job).await?;
         let running = start.elapsed();
         self.ticks.more(RECORDS_AFTER).await?;
         let gap = self.ticks.take_longest_gap();
+        let now = self.cluster.successor_of(&leader).await?;
         self.heal(ending, &leader).await?;
+        self.cluster.until_recovered().await?;
+        phases.take(&self.cluster.term_record(now.epoch).await?);
         Ok([confirmed, running, gap])
+    }
+
+    /// Loses what the JobManager with this index sends, and what is sent to it.
+    fn cut_off(&self, index: usize) -> anyhow::Result<()> {
+        let others = (0..3).filter(|other| *other != index);
+        let others = others.map(Host::JobManager);
+        let network = self.cluster.network()?;
+        others
+            .chain([Host::TaskManager(0), Host::Store])
+            .try_for_each(|other| network.set_both(Host::JobManager(index), other, Link::Silent))
     }
 
     /// Three JobManagers again, all of which know the leader.
     async fn heal(&mut self, ending: Ending, former: &Leader) -> anyhow::Result<()> {
         let process = self.cluster.jobmanager(former.index);
         match ending {
-            Ending::Killed => process.start()?,
+            Ending::Transferred => {}
+            Ending::Unreachable => self.cluster.network()?.heal()?,
+            // It is killed where it stands, as by whoever finds that it hangs.
+            Ending::Killed | Ending::Frozen => process.start()?,
             Ending::AskedToEnd => {
                 process.terminate().await?;
                 process.start()?;
             }
-            Ending::Frozen => process.cont()?,
         }
         self.cluster.wait_until_complete().await?;
         let leader = self.cluster.leader().await?;

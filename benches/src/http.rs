@@ -69,6 +69,16 @@ impl Http {
         Ok(id.parse()?)
     }
 
+    /// Asks the leader to hand over; when somebody else leads.
+    pub async fn transfer(&self, address: &str) -> anyhow::Result<()> {
+        let request = Request::post(format!("http://{address}/v1/ha/transfer"));
+        let (status, body) = self.send(request.body(Full::default())?).await?;
+        if !status.is_success() {
+            bail!("transferring from {address}: {status}: {}", text(&body));
+        }
+        Ok(())
+    }
+
     /// Has a job cancelled.
     pub async fn cancel(&self, address: &str, job: JobId) -> anyhow::Result<()> {
         let request = Request::builder()

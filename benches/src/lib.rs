@@ -13,6 +13,7 @@ pub mod http;
 pub mod jobs;
 pub mod leader_memory;
 pub mod memory;
+pub mod phases;
 pub mod proc;
 pub mod recovery;
 pub mod report;
@@ -27,6 +28,7 @@ pub mod submission;
 pub mod takeover;
 pub mod text;
 pub mod throughput;
+pub mod unreachable;
 pub mod watch;
 
 use std::path::PathBuf;
@@ -47,6 +49,8 @@ pub enum Benchmark {
     Memory,
     /// The leader's end to the job running again.
     Failover,
+    /// The same where the leader is only out of reach.
+    Unreachable,
     /// The leader's end with very many jobs and TaskExecutors.
     Takeover,
     /// A healthy cluster on a machine that is kept busy.
@@ -71,10 +75,11 @@ pub enum Benchmark {
 
 impl Benchmark {
     /// All, in the order in which they are made and shown.
-    pub const ALL: [Benchmark; 13] = [
+    pub const ALL: [Benchmark; 14] = [
         Benchmark::Startup,
         Benchmark::Memory,
         Benchmark::Failover,
+        Benchmark::Unreachable,
         Benchmark::Takeover,
         Benchmark::Busy,
         Benchmark::Submission,
@@ -99,6 +104,7 @@ impl Benchmark {
             Benchmark::Startup => "Start-up",
             Benchmark::Memory => "Memory",
             Benchmark::Failover => "Failover",
+            Benchmark::Unreachable => "Unreachable leader",
             Benchmark::Takeover => "Takeover",
             Benchmark::Busy => "Busy machine",
             Benchmark::Submission => "Submission",
@@ -118,6 +124,7 @@ impl Benchmark {
             Benchmark::Startup => startup::METHOD,
             Benchmark::Memory => memory::METHOD,
             Benchmark::Failover => failover::METHOD,
+            Benchmark::Unreachable => unreachable::METHOD,
             Benchmark::Takeover => takeover::METHOD,
             Benchmark::Busy => busy::METHOD,
             Benchmark::Submission => submission::METHOD,
@@ -214,6 +221,7 @@ async fn measure(
         Benchmark::Startup => Box::pin(startup::measure(store, options)).await,
         Benchmark::Memory => Box::pin(memory::measure(store, options)).await,
         Benchmark::Failover => Box::pin(failover::measure(store, options)).await,
+        Benchmark::Unreachable => Box::pin(unreachable::measure(store, options)).await,
         Benchmark::Takeover => Box::pin(takeover::measure(store, options)).await,
         Benchmark::Busy => Box::pin(busy::measure(store, options)).await,
         Benchmark::Submission => Box::pin(submission::measure(store, options)).await,

@@ -16,6 +16,7 @@ use crate::adopted::LogReader;
 use crate::host::milliseconds;
 use crate::http::Http;
 use crate::memory::mebibytes;
+use crate::phases::PhaseFigures;
 use crate::proc;
 use crate::report::Figure;
 use crate::samples::Unit;
@@ -83,8 +84,7 @@ struct JobFigures {
     confirmed: Figure,
     accounted: Figure,
     running: Figure,
-    /// Each with its name in the term's record, below `phases`.
-    phases: Vec<(&'static str, Figure)>,
+    phases: PhaseFigures,
     /// Each with its name in the term's record, below `recovery`.
     records: Vec<(&'static str, Figure)>,
     adopted: Figure,
@@ -107,12 +107,7 @@ impl JobFigures {
             confirmed: ms("SIGKILL -> leader confirmed"),
             accounted: ms("SIGKILL -> all tasks accounted for"),
             running: ms("SIGKILL -> all listed RUNNING"),
-            phases: vec![
-                ("cache_proven_ms", ms("grant -> records proven")),
-                ("recovered_ms", ms("grant -> jobs decoded")),
-                ("confirmed_ms", ms("grant -> confirmed")),
-                ("last_adopted_ms", ms("grant -> last task adopted")),
-            ],
+            phases: PhaseFigures::of(&format!("{count} jobs, {how}")),
             records: vec![
                 ("from_cache", named(Unit::Count, "records from the cache")),
                 ("read", named(Unit::Count, "records read")),
@@ -127,8 +122,8 @@ impl JobFigures {
 
     fn all(self) -> Vec<Figure> {
         let mut all = vec![self.confirmed, self.accounted, self.running];
-        let of_record = self.phases.into_iter().chain(self.records);
-        all.extend(of_record.map(|(_, figure)| figure));
+        all.extend(self.phases.all());
+        all.extend(self.records.into_iter().map(|(_, figure)| figure));
         all.extend([
             self.adopted,
             self.restarted,
@@ -142,14 +137,10 @@ impl JobFigures {
     }
 
     fn take_record(&mut self, record: &Value) {
-        for (part, figures) in [
-            ("phases", &mut self.phases),
-            ("recovery", &mut self.records),
-        ] {
-            for (name, figure) in figures {
-                if let Some(number) = record[part][*name].as_f64() {
-                    figure.push(number);
-                }
+        self.phases.take(record);
+        for (name, figure) in &mut self.records {
+            if let Some(number) = record["recovery"][*name].as_f64() {
+                figure.push(number);
             }
         }
     }

@@ -131,7 +131,8 @@ impl Process {
         self.signal(Signal::TERM)
     }
 
-    /// SIGTERM, and waits for the orderly end. A process that was just started is left the time to be able to.
+    /// SIGTERM, and waits for the orderly end; only that if it has been asked before and is gone. A process that was just started
+    /// is left the time to hear it.
     pub async fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
         let what = format!("{} to listen for signals", self.name);
         wait_for(&what, END_BOUND, async || match self.pid() {
@@ -142,7 +143,9 @@ impl Process {
             Some(_) | None => Ok(()),
         })
         .await?;
-        self.ask_to_end()?;
+        if self.runs() {
+            self.ask_to_end()?;
+        }
         self.ended(END_BOUND).await
     }
 
@@ -180,7 +183,9 @@ impl Process {
 
     /// How it ended, if it did.
     pub fn poll(&mut self) -> Option<ExitStatus> {
-        let child = self.child.as_mut()?;
+        let Some(child) = self.child.as_mut() else {
+            return self.ended;
+        };
         // Looks without reaping, so that the guard can be told first.
         let pid = Pid::from_child(child);
         let options = rustix::process::WaitIdOptions::EXITED

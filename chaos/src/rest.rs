@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -47,17 +47,28 @@ impl RestClient {
         address: &str,
         path: &str,
     ) -> anyhow::Result<(StatusCode, Value)> {
+        let (status, _, body) = self.ask_for_all(method, address, path).await?;
+        Ok((status, body))
+    }
+
+    /// Status, headers and body of the answer.
+    pub async fn ask_for_all(
+        &self,
+        method: Method,
+        address: &str,
+        path: &str,
+    ) -> anyhow::Result<(StatusCode, HeaderMap, Value)> {
         let request = Request::builder()
             .method(&method)
             .uri(format!("http://{address}{path}"))
             .body(Empty::new())?;
         let exchange = async {
             let answer = self.http.request(request).await?;
-            let status = answer.status();
+            let (status, headers) = (answer.status(), answer.headers().clone());
             let body = answer.into_body().collect().await?.to_bytes();
             let value = serde_json::from_slice(&body)
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
-            anyhow::Ok((status, value))
+            anyhow::Ok((status, headers, value))
         };
         tokio::time::timeout(ANSWER_BOUND, exchange)
             .await

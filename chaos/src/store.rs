@@ -243,6 +243,27 @@ impl Store {
         Ok(())
     }
 
+    /// Fills etcd up to its quota, which has to be small.
+    pub async fn fill(&self) -> anyhow::Result<()> {
+        Ok(self.own_single_etcd()?.fill().await?)
+    }
+
+    /// Does what an operator does about a full etcd.
+    pub async fn make_room(&self) -> anyhow::Result<()> {
+        Ok(self.own_single_etcd()?.make_room().await?)
+    }
+
+    fn own_single_etcd(&self) -> anyhow::Result<&EtcdServer> {
+        match &self.server {
+            Server::Etcd(server) => Ok(server),
+            Server::None
+            | Server::Shared
+            | Server::ZooKeeper(_)
+            | Server::EtcdCluster(_)
+            | Server::ZooKeeperEnsemble(_) => bail!("this cluster has no single etcd of its own"),
+        }
+    }
+
     /// Whether ZooKeeper's process has ended by itself, or was killed.
     pub fn has_server_ended(&mut self) -> anyhow::Result<bool> {
         match &mut self.server {
@@ -378,6 +399,7 @@ impl Store {
             user: self.user.clone(),
             lease_ttl: Duration::from_secs(2),
             request_timeout: Duration::from_secs(2),
+            quota_bytes: None,
         }
     }
 

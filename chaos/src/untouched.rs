@@ -30,6 +30,19 @@ impl Attempts {
         self.0.iter().filter(is_other).count()
     }
 
+    /// Those of the vertices with such a name.
+    #[must_use]
+    pub fn of_vertices(&self, is_meant: impl Fn(&str) -> bool) -> Attempts {
+        let tasks = self.0.iter();
+        let meant = tasks.filter(|((vertex, _), _)| is_meant(vertex));
+        Attempts(meant.map(|(task, at)| (task.clone(), at.clone())).collect())
+    }
+
+    /// How many tasks there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// An error if a task of `later` is another attempt, or elsewhere. A task that `later` does not know is none.
     fn check_none_changed(&self, later: &Attempts) -> anyhow::Result<()> {
         for (task, before) in &self.0 {
@@ -81,6 +94,25 @@ impl Cluster {
             anyhow::Ok(Ok(()))
         });
         looked.await?
+    }
+
+    /// On which TaskManager, by its index, subtask 0 of a vertex is, and as which attempt.
+    pub async fn place_of(&mut self, job: JobId, vertex: &str) -> anyhow::Result<(usize, u64)> {
+        let view = self.job(job).await?;
+        let mut vertices = view.0["vertices"].as_array().into_iter().flatten();
+        let found = vertices.find(|it| it["name"] == vertex);
+        let id = text(
+            found.with_context(|| format!("no {vertex} in {}", view.0))?,
+            "id",
+        )?;
+        let body = self.get(&format!("/v1/jobs/{job}/vertices/{id}")).await?;
+        let subtask = &body["subtasks"][0];
+        let index = text(subtask, "taskmanager-id")?
+            .strip_prefix("tm-")
+            .and_then(|index| index.parse().ok());
+        let index = index.with_context(|| format!("it is nowhere: {subtask}"))?;
+        let attempt = subtask["attempt"].as_u64().context("no attempt")?;
+        Ok((index, attempt))
     }
 
     /// The records of all terms in the order of their epochs, as soon as the last one is that of `epoch`.

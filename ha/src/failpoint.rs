@@ -6,13 +6,15 @@
 //! - `kill` ends the process at once by SIGKILL, as the kernel's out-of-memory killer would;
 //! - `hold` waits for ever at that place, so that a test can act on a process that is provably there;
 //! - `hold-once` does so the first time only;
+//! - `hold-while:PATH` waits there for as long as a file of that name exists, and goes on without a word where there is none;
 //! - `note` goes on: the test only wants to know.
 //!
 //! A place that there is for many, as for each job, is armed for one of them: `job.recover:ID=kill`.
 //!
 //! `records.newer=note` makes a process take records of the next format for such as it reads, as a newer version would.
 //!
-//! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line.
+//! A place that is reached and armed first writes `failpoint NAME reached` to standard error: tests wait for that line. One that
+//! held for a while and goes on writes `failpoint NAME passed`.
 
 /// Armed, the process reads one format more of every record than its version does.
 pub const NEWER: &str = "records.newer";
@@ -42,6 +44,17 @@ pub async fn failpoint_of(name: &'static str, of: &str) {
     imp::hit(&format!("{name}:{of}")).await;
 }
 
+/// The same of a place on a thread of its own, which it holds up.
+#[cfg(feature = "failpoints")]
+pub fn failpoint_on_a_thread(name: &'static str) {
+    imp::hit_on_a_thread(name);
+}
+
+/// Does nothing: failpoints are not compiled in.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn failpoint_on_a_thread(_name: &'static str) {}
+
 /// Does nothing: failpoints are not compiled in.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
@@ -55,20 +68,26 @@ pub async fn failpoint(_name: &'static str) {}
 #[cfg(feature = "failpoints")]
 mod imp {
     use std::collections::HashMap;
-    use std::sync::{Mutex, OnceLock};
+    use std::path::PathBuf;
+    use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+    use std::time::Duration;
 
-    #[derive(Clone, Copy, PartialEq, Eq)]
+    /// How often is looked whether a file still exists.
+    const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+    #[derive(Clone, PartialEq, Eq)]
     enum Action {
         Kill,
         Hold,
         HoldOnce,
+        HoldWhile(PathBuf),
         Note,
         Spent,
     }
 
-    fn armed() -> &'static Mutex<HashMap<String, Action>> {
+    fn armed() -> MutexGuard<'static, HashMap<String, Action>> {
         static ARMED: OnceLock<Mutex<HashMap<String, Action>>> = OnceLock::new();
-        ARMED.get_or_init(|| {
+        let armed = ARMED.get_or_init(|| {
             let text = std::env::var("TANIST_FAILPOINTS").unwrap_or_default();
             Mutex::new(
                 text.split(';')
@@ -76,56 +95,88 @@ mod imp {
                     .map(parse)
                     .collect(),
             )
-        })
+        });
+        armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn parse(entry: &str) -> (String, Action) {
         let (name, action) = entry.split_once('=').unwrap_or((entry, ""));
-        let action = match action {
-            "kill" => Action::Kill,
-            "hold" => Action::Hold,
-            "hold-once" => Action::HoldOnce,
-            "note" => Action::Note,
-            other => panic!(
-                "TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold, hold-once or note"
+        let action = match (action, action.strip_prefix("hold-while:")) {
+            (_, Some(path)) => Action::HoldWhile(path.into()),
+            ("kill", _) => Action::Kill,
+            ("hold", _) => Action::Hold,
+            ("hold-once", _) => Action::HoldOnce,
+            ("note", _) => Action::Note,
+            (other, _) => panic!(
+                "TANIST_FAILPOINTS: {name}: unknown action {other:?}, use kill, hold, hold-once, hold-while:PATH or note"
             ),
         };
         (name.to_owned(), action)
     }
 
     pub(super) fn is_armed(name: &str) -> bool {
-        let armed = armed()
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        armed.contains_key(name)
+        armed().contains_key(name)
+    }
+
+    /// What is to be done now, if anything. It is said that the place was reached.
+    fn reach(name: &str) -> Option<Action> {
+        let action = {
+            let mut armed = armed();
+            let slot = armed.get_mut(name)?;
+            let action = slot.clone();
+            if action == Action::HoldOnce {
+                *slot = Action::Spent;
+            }
+            action
+        };
+        let is_idle = match &action {
+            Action::Spent => true,
+            Action::HoldWhile(path) => !path.exists(),
+            Action::Kill | Action::Hold | Action::HoldOnce | Action::Note => false,
+        };
+        if is_idle {
+            return None;
+        }
+        eprintln!("failpoint {name} reached");
+        Some(action)
+    }
+
+    fn kill() {
+        let me = rustix::process::getpid();
+        // The signal can't be refused by its own process; what follows is never reached.
+        let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
     }
 
     pub(super) async fn hit(name: &str) {
-        let action = {
-            let mut armed = armed()
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            match armed.get_mut(name) {
-                None | Some(Action::Spent) => return,
-                Some(slot) => {
-                    let action = *slot;
-                    if action == Action::HoldOnce {
-                        *slot = Action::Spent;
-                    }
-                    action
-                }
-            }
-        };
-        eprintln!("failpoint {name} reached");
-        match action {
-            Action::Kill => {
-                let me = rustix::process::getpid();
-                // The signal can't be refused by its own process; what follows is never reached.
-                let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+        match reach(name) {
+            Some(Action::Kill) => {
+                kill();
                 std::future::pending::<()>().await;
             }
-            Action::Hold | Action::HoldOnce => std::future::pending::<()>().await,
-            Action::Note | Action::Spent => {}
+            Some(Action::Hold | Action::HoldOnce) => std::future::pending::<()>().await,
+            Some(Action::HoldWhile(path)) => {
+                while path.exists() {
+                    tokio::time::sleep(LOOK_INTERVAL).await;
+                }
+                eprintln!("failpoint {name} passed");
+            }
+            Some(Action::Note | Action::Spent) | None => {}
+        }
+    }
+
+    pub(super) fn hit_on_a_thread(name: &str) {
+        match reach(name) {
+            Some(Action::Kill) => kill(),
+            Some(Action::Hold | Action::HoldOnce) => loop {
+                std::thread::park();
+            },
+            Some(Action::HoldWhile(path)) => {
+                while path.exists() {
+                    std::thread::park_timeout(LOOK_INTERVAL);
+                }
+                eprintln!("failpoint {name} passed");
+            }
+            Some(Action::Note | Action::Spent) | None => {}
         }
     }
 }

@@ -7,14 +7,14 @@ use tanist_proto::id::JobId;
 
 use super::args::{GlobalArgs, HaCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster};
+use super::host::Host;
 use super::output::say;
 use super::processes::{jobmanager_for, taskmanager_of_application};
 use super::{ha, jobs, load_options, show_config, with_runtime};
 use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::job::{ChainingOptions, CompileOptions};
-use crate::process::shutdown::watch_signals;
-use crate::process::{ApplicationSetup, WorkingDir};
+use crate::process::ApplicationSetup;
 use crate::telemetry::{self, ExitCode};
 
 const EXIT_STATUS: &str = "\
@@ -166,19 +166,9 @@ async fn local(
     configuration: &Configuration,
     args: ApplicationLocalArgs,
 ) -> ExitCode {
-    let stop = match watch_signals(configuration.process().shutdown_timeout) {
-        Ok(stop) => stop,
-        Err(error) => {
-            say(error);
-            return ExitCode::Fatal;
-        }
-    };
-    let directory = match WorkingDir::create(configuration.process(), "local") {
-        Ok(directory) => directory,
-        Err(error) => {
-            say(error);
-            return ExitCode::Directory;
-        }
+    let Host { stop, directory } = match Host::prepare(configuration, "local") {
+        Ok(host) => host,
+        Err(failure) => return failure.say(),
     };
     let explicit = configuration.explicit_settings();
     let is_set = |key: &str| explicit.iter().any(|setting| setting.key == key);

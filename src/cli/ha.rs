@@ -139,7 +139,14 @@ fn store_text(status: &HaStatusInfo) -> String {
 fn health_text(health: &StoreInfo) -> String {
     let mut parts = vec![format!("{:.1} ms", health.latency)];
     match (health.size_bytes, health.quota_bytes) {
-        (Some(size), Some(quota)) => parts.push(format!("{} of {}", bytes(size), bytes(quota))),
+        (Some(size), Some(quota)) => {
+            let assumed = if health.quota_assumed {
+                " (assumed)"
+            } else {
+                ""
+            };
+            parts.push(format!("{} of {}{assumed}", bytes(size), bytes(quota)));
+        }
         (Some(size), None) => parts.push(bytes(size)),
         (None, _) => {}
     }

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::args::LocalArgs;
+use super::host::own_directory;
 use super::output::say;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
@@ -18,7 +19,7 @@ use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddr
 use crate::config::{Configuration, LoadOptions};
 use crate::job::artifact::WORTH_AN_UPLOAD;
 use crate::job::slots_needed;
-use crate::process::{JobManager, TaskManager, WorkingDir};
+use crate::process::{JobManager, TaskManager};
 use crate::telemetry::ExitCode;
 
 /// How often is asked whether the job is cleaned up after.
@@ -45,12 +46,9 @@ pub(super) async fn local(
             return ExitCode::InvalidJob;
         }
     };
-    let directory = match WorkingDir::create(configuration.process(), "local") {
+    let directory = match own_directory(configuration, "local") {
         Ok(directory) => directory,
-        Err(error) => {
-            say(error);
-            return ExitCode::Directory;
-        }
+        Err(failure) => return failure.say(),
     };
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(cluster) => {

@@ -8,6 +8,7 @@ mod args;
 mod cluster;
 mod connect;
 mod ha;
+mod host;
 mod jobs;
 mod local;
 mod output;

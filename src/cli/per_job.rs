@@ -8,15 +8,15 @@ use tanist_proto::v1::JobGraph;
 
 use super::args::RunArgs;
 use super::cluster::{FREE_PORTS, HostedCluster};
+use super::host::Host;
 use super::output::say;
 use super::progress::Progress;
 use super::run::compile_job;
 use crate::client::ClusterClient;
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::slots_needed;
+use crate::process::ApplicationSetup;
 use crate::process::application::job_id_of;
-use crate::process::shutdown::watch_signals;
-use crate::process::{ApplicationSetup, WorkingDir};
 use crate::telemetry::ExitCode;
 
 pub(super) async fn per_job(
@@ -61,19 +61,9 @@ pub(super) async fn per_job(
 }
 
 async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) -> ExitCode {
-    let stop = match watch_signals(configuration.process().shutdown_timeout) {
-        Ok(stop) => stop,
-        Err(error) => {
-            say(error);
-            return ExitCode::Fatal;
-        }
-    };
-    let _directory = match WorkingDir::create(configuration.process(), "per-job") {
-        Ok(directory) => directory,
-        Err(error) => {
-            say(error);
-            return ExitCode::Directory;
-        }
+    let host = match Host::prepare(&configuration, "per-job") {
+        Ok(host) => host,
+        Err(failure) => return failure.say(),
     };
     let cluster_id = configuration.ha().cluster_id.clone();
     let job = job_id_of(&cluster_id, 0);
@@ -90,10 +80,10 @@ async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) 
         "job {job} has the cluster {cluster_id} of its own, at {rest}"
     ));
     let code = tokio::select! {
-        code = cluster.run(stop.clone()) => code,
+        code = cluster.run(host.stop.clone()) => code,
         never = show_progress(&configuration, &rest, job) => match never {},
     };
-    if stop.is_cancelled() {
+    if host.stop.is_cancelled() {
         say(format_args!(
             "job {job} has not ended: run this again with -D high-availability.cluster-id={cluster_id} to go on with it"
         ));

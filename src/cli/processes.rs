@@ -3,12 +3,12 @@
 use tokio_util::sync::CancellationToken;
 
 use super::args::DemoArgs;
+use super::host::{Failure, Host};
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
 use crate::process::application;
 use crate::process::demo::{self, DemoOptions};
-use crate::process::shutdown::watch_signals;
-use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager, WorkingDir};
+use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
@@ -22,24 +22,20 @@ pub(super) async fn jobmanager_for(
     configuration: Configuration,
     application: Option<ApplicationSetup>,
 ) -> ExitCode {
-    let stop = match watch_signals(configuration.process().shutdown_timeout) {
-        Ok(stop) => stop,
-        Err(error) => return last_words(ExitCode::Fatal, &error),
-    };
-    let _directory = match WorkingDir::create(configuration.process(), "jobmanager") {
-        Ok(directory) => directory,
-        Err(error) => return last_words(ExitCode::Directory, &error),
+    let host = match Host::prepare(&configuration, "jobmanager") {
+        Ok(host) => host,
+        Err(failure) => return failure.log(),
     };
     let manager = match JobManager::bind_for(&configuration, application).await {
         Ok(manager) => manager,
-        Err(error) => return last_words(ExitCode::Port, &error),
+        Err(error) => return Failure::new(ExitCode::Port, &error).log(),
     };
     let resource_id = configuration.jobmanager().id.as_ref();
     let resource_id = resource_id.map(ToString::to_string);
     let resource_id = resource_id.unwrap_or_else(|| manager.addresses()["rpc"].clone());
     start_log("jobmanager", resource_id, &configuration);
-    let code = run_jobmanager(manager, &configuration, stop.clone()).await;
-    if code == ExitCode::Ended && stop.is_cancelled() {
+    let code = run_jobmanager(manager, &configuration, host.stop.clone()).await;
+    if code == ExitCode::Ended && host.stop.is_cancelled() {
         code.log_last_words("it was asked to end");
     }
     code
@@ -106,19 +102,17 @@ async fn taskmanager_until(
     configuration: Configuration,
     over: impl Future<Output = ()> + Send + 'static,
 ) -> ExitCode {
-    let stop = match watch_signals(configuration.process().shutdown_timeout) {
-        Ok(stop) => stop,
-        Err(error) => return last_words(ExitCode::Fatal, &error),
-    };
-    let directory = match WorkingDir::create(configuration.process(), "taskmanager") {
-        Ok(directory) => directory,
-        Err(error) => return last_words(ExitCode::Directory, &error),
+    let Host { stop, directory } = match Host::prepare(&configuration, "taskmanager") {
+        Ok(host) => host,
+        Err(failure) => return failure.log(),
     };
     let manager = match TaskManager::bind(&configuration).await {
-        Ok(manager) => manager.working_in(directory.path()),
-        Err(error @ StartError::Bind(_)) => return last_words(ExitCode::Port, &error),
-        Err(error @ StartError::Host(_)) => return last_words(ExitCode::Fatal, &error),
-        Err(error @ StartError::Memory(_)) => return last_words(ExitCode::Configuration, &error),
+        Ok(manager) => manager.working_in(directory.path()).alone(),
+        Err(error @ StartError::Bind(_)) => return Failure::new(ExitCode::Port, &error).log(),
+        Err(error @ StartError::Host(_)) => return Failure::new(ExitCode::Fatal, &error).log(),
+        Err(error @ StartError::Memory(_)) => {
+            return Failure::new(ExitCode::Configuration, &error).log();
+        }
     };
     let resource_id = manager.resource_id().map(|id| id.to_string());
     start_log(
@@ -162,11 +156,6 @@ pub(super) async fn demo(args: &DemoArgs) -> ExitCode {
             ExitCode::Unsuccessful
         }
     }
-}
-
-fn last_words(code: ExitCode, error: &impl std::error::Error) -> ExitCode {
-    code.log_last_words(&error.to_string());
-    code
 }
 
 fn start_log(process: &str, resource_id: String, configuration: &Configuration) {

@@ -126,6 +126,9 @@ pub struct StoreInfo {
     /// Bytes above which it takes no writes.
     #[serde(default)]
     pub quota_bytes: Option<u64>,
+    /// Whether nobody said so, and that is the store's default.
+    #[serde(default)]
+    pub quota_assumed: bool,
     /// Alarms that it has raised.
     #[serde(default)]
     pub alarms: Vec<String>,

@@ -37,8 +37,8 @@ pub use options::{
 pub use reference::reference;
 pub use table::{DefaultValue, OPTIONS, OptionSpec, find};
 pub use value::{
-    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
-    MemorySize, RestartStrategyType, Secret, WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
+    LoadBalanceMode, LogFormat, LogLevel, MemorySize, RestartStrategyType, Secret, WorkerDriver,
 };
 
 use value::nearest;
@@ -188,6 +188,11 @@ impl Configuration {
     /// The restart strategy of jobs that name none.
     pub fn restart_strategy(&self) -> &RestartStrategyOptions {
         &self.options.restart_strategy
+    }
+
+    /// Which tasks of a job start anew after a failure.
+    pub fn failover_strategy(&self) -> FailoverStrategyType {
+        self.options.failover_strategy
     }
 
     /// Cleanup after ended jobs.

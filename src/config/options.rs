@@ -13,8 +13,8 @@ use super::address::{Host, HostPort, PortRange, StorageLocation};
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
-    Attempts, ExecutionTarget, FailureThreshold, LogFormat, LogLevel, MemorySize, Secret,
-    WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, LoadBalanceMode, LogFormat,
+    LogLevel, MemorySize, Secret, WorkerDriver,
 };
 
 /// Everything.
@@ -40,6 +40,8 @@ pub struct ClusterOptions {
     pub jobs: JobOptions,
     /// The restart strategy of jobs that name none.
     pub restart_strategy: RestartStrategyOptions,
+    /// Which tasks of a job start anew after a failure.
+    pub failover_strategy: FailoverStrategyType,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.
@@ -121,6 +123,8 @@ pub struct EtcdOptions {
     pub lease_ttl: Duration,
     /// Bound of one request; below the lease's time to live.
     pub request_timeout: Duration,
+    /// The servers' quota; `None`: what they say, or their default.
+    pub quota: Option<MemorySize>,
 }
 
 /// How ZooKeeper is reached.
@@ -223,6 +227,10 @@ pub struct TaskManagerOptions {
     pub worker_of: Option<Name>,
     /// How long tasks go on while neither a leader nor the store can be reached.
     pub failover_timeout: Duration,
+    /// After how long without an answer of the store the tasks of isolated jobs are stopped.
+    pub isolation_timeout: Duration,
+    /// How long they may take to end.
+    pub isolation_cancellation_timeout: Duration,
 }
 
 impl TaskManagerOptions {
@@ -290,6 +298,8 @@ pub struct ResourceOptions {
     pub job_timeout: Duration,
     /// How long TaskManagers have to register before a job is told that none can serve it.
     pub start_up_time: Duration,
+    /// From which TaskManagers a job is given slots.
+    pub load_balance: LoadBalanceMode,
     /// After how long a request for slots fails.
     pub slot_request_timeout: Duration,
     /// After how long an idle slot is given back.

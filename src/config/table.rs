@@ -14,8 +14,9 @@ use tanist_proto::resources::CpuCores;
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
 use super::external::ExternalResource;
 use super::value::{
-    Attempts, ExecutionTarget, FailureThreshold, HighAvailabilityType, LogFormat, LogLevel,
-    MemorySize, OptionValue, RestartStrategyType, Secret, WorkerDriver,
+    Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
+    LoadBalanceMode, LogFormat, LogLevel, MemorySize, OptionValue, RestartStrategyType, Secret,
+    WorkerDriver,
 };
 
 /// One option, as it is documented.
@@ -148,6 +149,8 @@ options! {
             "After how much silence etcd drops a process's lease. Whole seconds; etcd grants 2 s at the least by default.";
         ETCD_REQUEST_TIMEOUT: Duration = "high-availability.etcd.request-timeout", Derived("half of the lease's time to live"),
             "How long one request to etcd may take before it is sent again.";
+        ETCD_QUOTA: MemorySize = "high-availability.etcd.quota-backend-bytes", Derived("what etcd says, from 3.6 on; else its default, `2 gb`"),
+            "What etcd was started with as `--quota-backend-bytes`, so that a store that fills up is warned of in time. Set it where etcd does not say it and has another one.";
         EMBEDDED_DIR: PathBuf = "high-availability.embedded.dir", Derived("`$XDG_STATE_HOME/tanist` or `~/.local/state/tanist`; `/var/lib/tanist` without a home"),
             "The directory of the embedded store, on a local file system, the same for all processes of the cluster.";
     }
@@ -212,6 +215,10 @@ options! {
             "Set by the driver that starts this TaskManager, never by hand: the incarnation of the cluster that it is for. When that has no record of it any more, it ends.";
         TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
             "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
+        TM_ISOLATION: Duration = "taskmanager.isolation-timeout", Derived("three fifths of `heartbeat.timeout`"),
+            "After how long without an answer of the store a TaskManager stops the tasks of jobs with `isolation: stop-first`. The leader tells TaskManagers.";
+        TM_ISOLATION_CANCELLATION: Duration = "taskmanager.isolation-cancellation-timeout", Derived("a fifth of `heartbeat.timeout`"),
+            "How long those tasks may take to end; then the process ends.";
     }
     "Memory of TaskManagers" {
         MEMORY_PROCESS: MemorySize = "taskmanager.memory.process.size", Derived("what the system lets the process have, unless other sizes say it"),
@@ -284,6 +291,8 @@ options! {
             "The slots of so many TaskManagers a driver keeps free beyond what jobs need, so that the loss of one is made good at once.";
         RM_START_UP_TIME: Duration = "resourcemanager.standalone.start-up-time", Derived("`slot.request.timeout`"),
             "How long TaskManagers have to register, from the beginning of a leader's term or since they left, before a job that asks for a slot larger than any of them is told so at once.";
+        LOAD_BALANCE_MODE: LoadBalanceMode = "taskmanager.load-balance.mode", Value("none"),
+            "From which TaskManagers a job is given slots: `none`, from as few as possible, so that few failures reach it; `slots`, from those of which the smallest part is in use, so that all are used alike.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", Value("5 min"),
             "After how long a request for slots that can't be served fails.";
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", Value("50 s"),
@@ -302,6 +311,8 @@ options! {
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),
             "What happens to a job's tasks after a failure, unless the job says otherwise.";
+        FAILOVER_STRATEGY: FailoverStrategyType = "jobmanager.execution.failover-strategy", Value("region"),
+            "Which tasks start anew when one fails: those of its pipelined region and those that read from it, or all of the job that have not finished for good.";
         FIXED_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", Value("1"),
             "How often `fixed-delay` restarts before the job fails.";
         FIXED_DELAY: Duration = "restart-strategy.fixed-delay.delay", Value("1 s"),

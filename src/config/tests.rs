@@ -338,6 +338,37 @@ fn related_options_must_fit_and_the_message_says_what_to_write() {
             "tasks must outlast the wait",
         ),
         (
+            &[
+                zookeeper,
+                quorum,
+                ("high-availability.detector.hold-off-timeout", "1 s"),
+                ("job-manager-failover-timeout", "10 s"),
+            ],
+            "tasks must outlast the lease",
+        ),
+        (
+            &[("high-availability.transfer-timeout", "30 s")],
+            "hands over before its process is ended",
+        ),
+        (
+            &[
+                ("taskmanager.isolation-timeout", "40 s"),
+                ("taskmanager.isolation-cancellation-timeout", "6 s"),
+            ],
+            "tasks must have stopped before others start elsewhere",
+        ),
+        (
+            &[
+                ("heartbeat.timeout", "20 s"),
+                ("taskmanager.isolation-timeout", "15 s"),
+            ],
+            "at most nine tenths of the last together, 18 s",
+        ),
+        (
+            &[("taskmanager.isolation-timeout", "500 ms")],
+            "write at least `1 s`",
+        ),
+        (
             &[("jobmanager.rpc.address", "0.0.0.0")],
             "write this host's name",
         ),

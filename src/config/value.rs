@@ -376,6 +376,16 @@ impl std::str::FromStr for ExecutionTarget {
 }
 
 choice! {
+    /// Where slots are taken from.
+    LoadBalanceMode, "`none` or `slots`" {
+        /// From as few TaskManagers as possible.
+        None = "none",
+        /// From those of which the smallest part is in use.
+        Slots = "slots",
+    }
+}
+
+choice! {
     /// What happens to a job's tasks after a failure.
     RestartStrategyType, "`none`, `fixed-delay`, `failure-rate` or `exponential-delay`" {
         /// The job fails.
@@ -386,6 +396,16 @@ choice! {
         FailureRate = "failure-rate",
         /// Restarts after delays that grow while failures go on.
         ExponentialDelay = "exponential-delay",
+    }
+}
+
+choice! {
+    /// Which tasks of a job start anew after a failure.
+    FailoverStrategyType, "`region` or `full`" {
+        /// Those of the region of the task that failed.
+        Region = "region",
+        /// All that have not finished for good.
+        Full = "full",
     }
 }
 

@@ -224,6 +224,7 @@ impl DispatcherActor {
         pb::ReadPosition {
             epoch: self.context.session.epoch().get(),
             change: self.context.store.last_change().number,
+            suspended: self.is_suspended(),
         }
     }
 }

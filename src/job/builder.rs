@@ -76,6 +76,13 @@ impl JobBuilder {
         self
     }
 
+    /// What is certain when an attempt of a subtask follows another.
+    #[must_use]
+    pub fn isolation(mut self, isolation: v1::Isolation) -> JobBuilder {
+        self.graph.isolation = isolation;
+        self
+    }
+
     /// What each slot of a slot sharing group has. Whoever states resources states them for all steps or groups of a job.
     #[must_use]
     pub fn slot_sharing_group(

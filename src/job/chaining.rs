@@ -68,6 +68,7 @@ pub(super) fn to_job_graph(
         edges,
         options: Some(v1::JobOptions {
             restart_strategy: job.restart_strategy,
+            isolation: job.isolation.into(),
         }),
         artifacts: Vec::new(),
         slot_sharing_groups: job.slot_sharing_groups.iter().map(group).collect(),

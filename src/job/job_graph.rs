@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tanist_proto::id::{JobId, JobVertexId};
-use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, Isolation, JobEdge, JobGraph, JobVertex, Partitioning};
 
 use super::artifact;
 use super::operator::OperatorSpec;
@@ -143,6 +143,10 @@ impl<'a> Check<'a> {
             .and_then(|options| options.restart_strategy.as_ref());
         for problem in strategy.map(restart::problems).unwrap_or_default() {
             self.report(format!("restart strategy: {problem}"));
+        }
+        let options = graph.options.as_ref();
+        if options.is_some_and(|options| Isolation::try_from(options.isolation).is_err()) {
+            self.report("its isolation is not known");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tanist_proto::resources::Resources;
-use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
+use tanist_proto::v1::{Exchange, Isolation, JobEdge, JobGraph, JobVertex, Partitioning};
 
 use super::operator::OperatorSpec;
 use super::resources::slot_profile;
@@ -33,6 +33,10 @@ impl fmt::Display for Plan<'_> {
             .and_then(|options| options.restart_strategy.as_ref());
         if let Some(strategy) = strategy {
             writeln!(f, "restart strategy: {}", restart::describe(strategy))?;
+        }
+        let options = graph.options.as_ref();
+        if options.is_some_and(|it| it.isolation() == Isolation::StopFirst) {
+            writeln!(f, "isolation: stop-first")?;
         }
         for group in &graph.slot_sharing_groups {
             let profile = slot_profile(graph, &group.name);

@@ -372,6 +372,7 @@ pub struct StreamGraph {
     pub(super) chaining: Option<bool>,
     pub(super) exchange: Option<Exchange>,
     pub(super) restart_strategy: Option<v1::RestartStrategy>,
+    pub(super) isolation: v1::Isolation,
     /// What the slots of a group have, by its name.
     pub(super) slot_sharing_groups: BTreeMap<String, Resources>,
     pub(super) artifacts: Vec<ArtifactSpec>,
@@ -387,6 +388,7 @@ impl StreamGraph {
             chaining: None,
             exchange: None,
             restart_strategy: None,
+            isolation: v1::Isolation::None,
             slot_sharing_groups: BTreeMap::new(),
             artifacts: Vec::new(),
         }

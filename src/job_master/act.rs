@@ -202,7 +202,8 @@ impl JobMasterCore {
 
     /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
-        if !self.pool.has_surplus(&self.profiles_needed)
+        let worth_keeping = self.worth_keeping();
+        if !self.pool.has_surplus(&worth_keeping)
             || self.is_stopping()
             || self.is_reconciling()
             || !self.is_durable
@@ -219,10 +220,13 @@ impl JobMasterCore {
                 used.insert(place.allocation);
             }
         }
+        if self.has_more_slots() {
+            self.pool.forget_idle();
+        }
         let idle = self
             .pool
             .note_idle(&used, now_ms, self.options.slot_idle_timeout_ms);
-        let idle = self.pool.surplus(idle, &self.profiles_needed);
+        let idle = self.pool.surplus(idle, &worth_keeping);
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         for allocation in idle {
             if let Some(slot) = self.pool.remove(&allocation) {
@@ -247,19 +251,23 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return;
         }
-        let slots = if self.is_stopping() {
+        let (slots, at_once) = if self.is_stopping() {
             let declared = self.declared.as_ref();
             let mut slots = declared.map(|it| it.slots.clone()).unwrap_or_default();
             for (profile, number) in &mut slots {
                 *number = self.pool.count_for(profile).min(*number);
             }
             slots.retain(|(_, number)| *number > 0);
-            slots
+            (slots.clone(), slots)
         } else {
-            self.profiles_needed.clone()
+            (self.profiles_needed.clone(), self.needed_at_once())
         };
         let held = self.adopted_slots();
-        let needs = Needs { slots, held };
+        let needs = Needs {
+            slots,
+            at_once,
+            held,
+        };
         if self.declared.as_deref() != Some(&needs) {
             let needs = Arc::new(needs);
             self.declared = Some(needs.clone());
@@ -284,15 +292,22 @@ impl JobMasterCore {
         let options = &self.options;
         let is_reconciling = self.is_reconciling();
         let mut deadlines = Vec::new();
-        for region in &self.execution.regions {
+        let is_patient = self.is_patient();
+        for (number, region) in self.execution.regions.iter().enumerate() {
             match region.phase {
                 RegionPhase::Waiting { since_ms } if !is_reconciling => {
-                    deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
+                    if !is_patient {
+                        let since_ms = since_ms.max(self.patience.from_ms);
+                        deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
+                    }
                     if self.unfulfillable.is_some() {
                         deadlines.push(since_ms.saturating_add(NEVER_SERVED_MS));
                     }
                 }
-                RegionPhase::Stopping { restart_at_ms } => deadlines.extend(restart_at_ms),
+                RegionPhase::Stopping { restart_at_ms } => {
+                    deadlines.extend(restart_at_ms);
+                    deadlines.extend(restart_at_ms.and_then(|_| self.held_until_ms(number)));
+                }
                 RegionPhase::AwaitingInput
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::Reconciling
@@ -327,7 +342,8 @@ impl JobMasterCore {
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
-        if self.pool.has_surplus(&self.profiles_needed) && !self.is_stopping() && !is_reconciling {
+        let has_surplus = || self.pool.has_surplus(&self.worth_keeping());
+        if !self.is_stopping() && !is_reconciling && has_surplus() {
             let idle = self.pool.idle_since_ms();
             deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
         }

@@ -16,10 +16,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::job_id;
-use super::coordinator::{self, Coordinated};
+use super::coordinator::{self, Coordinated, Unprepared};
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
-use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
+use super::isolation::is_stop_first;
+use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, millis};
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::refusals::{self, Question, Refusals};
@@ -69,6 +70,8 @@ pub(super) struct Calls {
     held: Option<HeldBlob>,
     pub(super) rpc_address: String,
     pub(super) ask_timeout: Duration,
+    /// Of an isolated job.
+    stop_first: Option<pb::StopFirst>,
     pub(super) retry_delay: Duration,
     connector: Arc<dyn Connector>,
     refusals: Arc<dyn Refusals>,
@@ -90,7 +93,12 @@ impl Calls {
         } else {
             None
         };
+        let stop_first = is_stop_first(&graph).then(|| pb::StopFirst {
+            timeout_ms: millis(options.stop_first.timeout),
+            cancellation_ms: millis(options.stop_first.cancellation),
+        });
         Ok(Calls {
+            stop_first,
             sender: context.sender.clone(),
             job: pb::JobScope {
                 job_id: context.graph.job_id.clone(),
@@ -227,6 +235,7 @@ impl Calls {
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
             stopping: core.tells_to_stop(),
+            stop_first: self.stop_first,
         };
         let own_epoch = self.sender.epoch;
         io.spawn(async move {
@@ -473,8 +482,10 @@ async fn prepare(region: usize, generation: u64, operators: Arc<[Coordinated]>) 
     let preparing =
         tokio::task::spawn_blocking(move || coordinator::prepare(&operators, generation));
     let outcome = preparing.await.unwrap_or_else(|error| {
-        let broke = format!("what it reads could not be looked at: {error}");
-        Err(broke)
+        Err(Unprepared {
+            cause: format!("what it reads could not be looked at: {error}"),
+            is_unrecoverable: false,
+        })
     });
     failpoint("job.coordinators-prepared").await;
     Done::Local(Event::Prepared {

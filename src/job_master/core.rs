@@ -12,15 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tanist_ha::election::Epoch;
-use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::coordinator::Coordination;
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
-use super::execution::{Cancellation, Execution};
+use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
+use super::failover::FailoverStrategy;
+use super::patience::Patience;
 use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
@@ -39,6 +41,8 @@ pub struct CoreOptions {
     pub reconcile_timeout_ms: u64,
     /// Where the graph names no strategy.
     pub restart_strategy: RestartStrategy,
+    /// Which regions start anew after a failure.
+    pub failover_strategy: FailoverStrategy,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -77,6 +81,8 @@ pub(super) struct Failure {
     pub(super) resource_id: String,
     // Whether the restart strategy counts it.
     pub(super) is_counted: bool,
+    // Whether no restart mends it.
+    pub(super) is_unrecoverable: bool,
 }
 
 /// How far the sinks' commit is.
@@ -130,6 +136,7 @@ pub struct JobMasterCore {
     pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
+    pub(super) patience: Patience,
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
@@ -205,6 +212,7 @@ impl JobMasterCore {
             commit_failure: None,
             profiles_needed: Vec::new(),
             registrations_version: 0,
+            patience: Patience::default(),
             declared: None,
             unfulfillable: None,
             coordination,
@@ -228,6 +236,7 @@ impl JobMasterCore {
     /// Takes an event. Refused: nothing has changed.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Result<Vec<Effect>, Refusal> {
         self.turn += 1;
+        self.note_patience(now_ms);
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
             self.settle(now_ms);
@@ -288,6 +297,10 @@ impl JobMasterCore {
             Event::TaskManagerLost { connection, cause } => {
                 self.check(&connection)?;
                 self.lose_task_manager(&connection.task_manager, &cause, now_ms);
+            }
+            Event::TaskManagerLeft { connection, cause } => {
+                self.check(&connection)?;
+                self.let_task_manager_go(&connection.task_manager, &cause, now_ms);
             }
             Event::TaskManagerGone {
                 task_manager,
@@ -467,36 +480,6 @@ impl JobMasterCore {
         (accepted, rejected)
     }
 
-    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
-    pub(super) fn supersede(&mut self, region: usize) {
-        self.forget_coordinators(region);
-        let record = Arc::make_mut(&mut self.record);
-        let state = &mut record.regions[region];
-        *state = pb::RegionState {
-            generation: state.generation + 1,
-            epoch: self.epoch.get(),
-            placements: Vec::new(),
-            placed_at_ms: 0,
-        };
-        let execution = &self.execution;
-        record.terminal.retain(|end| {
-            execution
-                .find(&end.vertex_id, end.subtask)
-                .is_some_and(|task| execution.tasks[task].region != region)
-        });
-        self.revision += 1;
-    }
-
-    /// New executions of the generation that the record has.
-    pub(super) fn renew_executions(&mut self, region: usize) {
-        let generation = Generation::new(self.record.regions[region].generation);
-        for task in self.execution.regions[region].tasks.clone() {
-            let mut execution = Execution::created(generation);
-            execution.note_entered(ExecutionState::Created, self.settled_at_ms);
-            self.execution.replace(task, execution);
-        }
-    }
-
     /// Whether the job is to end without finishing, durable or not.
     pub(super) fn is_stopping(&self) -> bool {
         self.record.wanted() == pb::WantedStatus::Canceled || !self.record.fatal_cause.is_empty()
@@ -519,6 +502,12 @@ impl JobMasterCore {
     /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
     pub fn turn(&self) -> u64 {
         self.turn
+    }
+
+    /// Whether it is decided, durable or not, that the job ends without finishing.
+    #[cfg(test)]
+    pub(super) fn is_to_end(&self) -> bool {
+        self.is_stopping() || self.result.is_some()
     }
 
     /// Whether anything that this JobMaster wrote is durable: the record names it.

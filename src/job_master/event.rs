@@ -8,7 +8,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
-use super::coordinator::Coordinated;
+use super::coordinator::{Coordinated, Unprepared};
 use crate::gateway::Unfulfillable;
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
@@ -103,6 +103,13 @@ pub enum Event {
         /// Why.
         cause: String,
     },
+    /// A TaskManager says goodbye, and nothing of the job runs there any more.
+    TaskManagerLeft {
+        /// Which.
+        connection: Connection,
+        /// Why.
+        cause: String,
+    },
     /// This incarnation of a TaskManager is gone for certain.
     TaskManagerGone {
         /// Which.
@@ -135,7 +142,7 @@ pub enum Event {
         /// For which generation.
         generation: u64,
         /// What.
-        outcome: Result<Vec<pb::CoordinatorState>, String>,
+        outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
     },
     /// A task asks the coordinator of one of its operators.
     CoordinatorAsked {
@@ -254,8 +261,10 @@ pub enum CancelAnswer {
 /// The slots that a job needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// How many of each profile.
+    /// How many of each profile, for all that could run.
     pub slots: Vec<(ResourceProfile, u32)>,
+    /// How many of them at least: with fewer the next region can't start, nor will it without any.
+    pub at_once: Vec<(ResourceProfile, u32)>,
     /// Those of them that are held since before this term, by TaskManager.
     pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
 }

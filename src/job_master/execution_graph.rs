@@ -128,8 +128,14 @@ pub struct Region {
     pub slots: Vec<SlotKey>,
     /// Indices of the regions that read from it over blocking edges.
     pub readers: Vec<usize>,
+    /// Whether it ends by itself: all that it reads does.
+    pub is_bounded: bool,
     /// What it is at.
     pub phase: RegionPhase,
+    /// Since when it is durable that its generation was given up.
+    pub given_up_at_ms: Option<u64>,
+    /// Whether something of it was taken for gone, and may still run.
+    pub is_end_unknown: bool,
 }
 
 /// The indices of vertices by their ids, in the order of those.
@@ -150,7 +156,7 @@ pub struct ExecutionGraph {
     pub profiles: Vec<ResourceProfile>,
     by_id: ById,
     /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
-    slot_offsets: Vec<usize>,
+    pub(super) slot_offsets: Vec<usize>,
     /// How many executions are in each state, by its number: what there is none of need not be looked for.
     counts: [usize; STATES],
 }
@@ -179,7 +185,10 @@ impl ExecutionGraph {
                 tasks: Vec::new(),
                 slots: Vec::new(),
                 readers: Vec::new(),
-                phase
+                is_bounded: true,
+                phase,
+                given_up_at_ms: None,
+                is_end_unknown: false,
             };
             members.len()
         ];
@@ -192,6 +201,12 @@ impl ExecutionGraph {
             }
             if !regions[source].readers.contains(&target) {
                 regions[source].readers.push(target);
+            }
+        }
+        // A job of one region waits for nobody: nothing has to be read.
+        if regions.len() > 1 {
+            for (vertex, region) in graph.vertices.iter().zip(&region_of) {
+                regions[*region].is_bounded &= !has_unbounded_source(vertex);
             }
         }
         let subtasks = vertices.iter().map(|vertex| as_index(vertex.parallelism));
@@ -273,35 +288,6 @@ impl ExecutionGraph {
         })
     }
 
-    /// How many slots are needed for what runs or could, and has not finished.
-    pub fn slots_needed(&self) -> usize {
-        let of_groups = self.slots_needed_of_groups().into_iter();
-        of_groups.map(as_index).sum()
-    }
-
-    /// The same by slot sharing group.
-    pub(super) fn slots_needed_of_groups(&self) -> Vec<u32> {
-        let has_finished =
-            |task: usize| self.tasks[task].execution.state == ExecutionState::Finished;
-        let all = self.slot_offsets.last().copied().unwrap_or_default();
-        let mut is_needed = vec![false; all];
-        let mut counts = vec![0; self.profiles.len()];
-        for (index, region) in self.regions.iter().enumerate() {
-            // A region whose input is complete starts as soon as the record says so.
-            if region.phase == RegionPhase::AwaitingInput
-                && !self.inputs_of(index).all(has_finished)
-            {
-                continue;
-            }
-            for task in region.tasks.iter().filter(|task| !has_finished(**task)) {
-                let SlotKey { group, index } = self.slot_key(*task);
-                let seen = &mut is_needed[self.slot_offsets[group] + as_index(index)];
-                counts[group] += u32::from(!std::mem::replace(seen, true));
-            }
-        }
-        counts
-    }
-
     /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
     pub fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
         (0..self.tasks.len())
@@ -366,6 +352,14 @@ impl ExecutionGraph {
             .iter()
             .all(|task| self.tasks[*task].execution.is_ended())
     }
+}
+
+/// Whether a source in it, which stands first, does not end by itself. One that can't be read is not counted on to end.
+fn has_unbounded_source(vertex: &pb::JobVertex) -> bool {
+    vertex.operators.first().is_some_and(|operator| {
+        let spec = job::OperatorSpec::from_json(&operator.spec);
+        spec.map_or(true, |spec| spec.is_source() && !spec.is_bounded_source())
+    })
 }
 
 fn number_of(state: ExecutionState) -> usize {

@@ -94,10 +94,13 @@ impl JobMasterCore {
     }
 
     fn restarting(&self) -> Option<pb::Hindrance> {
-        let regions = self.execution.regions.iter();
+        let regions = self.execution.regions.iter().enumerate();
+        let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
         let due: Vec<u64> = regions
-            .filter_map(|region| match region.phase {
-                RegionPhase::Stopping { restart_at_ms } => restart_at_ms,
+            .filter_map(|(number, region)| match region.phase {
+                RegionPhase::Stopping { restart_at_ms } => {
+                    restart_at_ms.map(|at_ms| at_ms.max(held(number)))
+                }
                 RegionPhase::AwaitingInput
                 | RegionPhase::Waiting { .. }
                 | RegionPhase::Reconciling
@@ -111,10 +114,17 @@ impl JobMasterCore {
             "" => failure.cause.clone(),
             task => format!("{task}: {}", failure.cause),
         });
+        let is_held =
+            (0..self.execution.regions.len()).any(|region| self.held_until_ms(region).is_some());
         let text = format!(
-            "{} of {} regions are restarted, after: {cause}",
+            "{} of {} regions are restarted, after: {cause}{}",
             due.len(),
-            self.execution.regions.len()
+            self.execution.regions.len(),
+            if is_held {
+                "; what may still run of the last attempt has stopped then (isolation: stop-first)"
+            } else {
+                ""
+            }
         );
         Some(pb::Hindrance {
             since_ms: failure.map_or(0, |failure| failure.at_ms),
@@ -154,6 +164,7 @@ impl JobMasterCore {
             // What is held is not known yet.
             return None;
         }
+        let is_patient = self.is_patient();
         let regions = self.execution.regions.iter();
         let waiting: Vec<(u64, &[usize])> = regions
             .filter_map(|region| match region.phase {
@@ -178,6 +189,10 @@ impl JobMasterCore {
                     .to_owned()
             }
             Some(verdict) => format!("{}; {verdict}", self.lacking()),
+            None if is_patient => format!(
+                "{}: what waits for them runs when regions of the job that run now have ended",
+                self.lacking()
+            ),
             None => format!("{}{START_BY_HAND}", self.lacking()),
         };
         // Those that already have a slot are not the ones that miss one.
@@ -192,7 +207,10 @@ impl JobMasterCore {
         }
         Some(pb::Hindrance {
             since_ms,
-            until_ms: since_ms.saturating_add(self.options.slot_request_timeout_ms),
+            until_ms: match is_patient {
+                true => 0,
+                false => since_ms.saturating_add(self.options.slot_request_timeout_ms),
+            },
             slots_needed: count(needed),
             slots_missing: count(missing),
             missing: named,

@@ -43,10 +43,21 @@ pub mod event;
 pub mod execution;
 pub mod execution_graph;
 mod failed_job;
+pub mod failover;
+#[cfg(test)]
+mod failover_tests;
 mod handle;
 mod hindrances;
+#[cfg(test)]
+mod hindrances_tests;
+mod isolation;
+#[cfg(test)]
+mod isolation_tests;
 mod options;
 mod outputs;
+mod patience;
+#[cfg(test)]
+mod patience_tests;
 mod profiles;
 #[cfg(test)]
 mod profiles_tests;
@@ -76,6 +87,9 @@ mod testing;
 mod watch;
 
 pub use actor::JobMaster;
+pub use failover::FailoverStrategy;
 pub use handle::JobMasterHandle;
-pub use options::{CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter};
+pub use options::{
+    CommitError, JobMasterContext, JobMasterOptions, OnHigherEpoch, SinkCommitter, StopFirst,
+};
 pub use restart::RestartStrategy;

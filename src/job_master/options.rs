@@ -9,11 +9,30 @@ use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
 use super::core::CoreOptions;
+use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::persistence::JobStateStore;
 use crate::gateway::refusals::Refusals;
 use crate::gateway::{Connector, ResourceRequirementsGateway};
+
+/// What TaskManagers are told of isolated jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopFirst {
+    /// `taskmanager.isolation-timeout`.
+    pub timeout: Duration,
+    /// `taskmanager.isolation-cancellation-timeout`.
+    pub cancellation: Duration,
+}
+
+impl Default for StopFirst {
+    fn default() -> StopFirst {
+        StopFirst {
+            timeout: Duration::from_secs(30),
+            cancellation: Duration::from_secs(10),
+        }
+    }
+}
 
 /// Bounds of a JobMaster. The defaults are Apache Flink's.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,8 +54,13 @@ pub struct JobMasterOptions {
     pub slot_idle_timeout: Duration,
     /// How long a task may take to stop before its TaskManager is given up.
     pub task_cancellation_timeout: Duration,
+    /// After how long without an answer of the store a TaskManager stops the tasks of an isolated job, and how long they may
+    /// take for that: together well below `heartbeat_timeout`.
+    pub stop_first: StopFirst,
     /// Where the graph names no strategy.
     pub restart_strategy: RestartStrategy,
+    /// Which regions start anew after a failure.
+    pub failover_strategy: FailoverStrategy,
     /// How many messages may wait.
     pub mailbox_capacity: usize,
 }
@@ -52,7 +76,9 @@ impl Default for JobMasterOptions {
             slot_request_timeout: Duration::from_secs(300),
             slot_idle_timeout: Duration::from_secs(50),
             task_cancellation_timeout: Duration::from_secs(180),
+            stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
+            failover_strategy: FailoverStrategy::Region,
             mailbox_capacity: 256,
         }
     }
@@ -67,6 +93,7 @@ impl JobMasterOptions {
             task_cancellation_timeout_ms: millis(self.task_cancellation_timeout),
             reconcile_timeout_ms: millis(self.heartbeat_timeout),
             restart_strategy: self.restart_strategy.clone(),
+            failover_strategy: self.failover_strategy,
             seed: rand::random(),
         }
     }

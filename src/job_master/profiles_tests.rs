@@ -81,9 +81,16 @@ fn deployed_into(job: &Recovered) -> Vec<(String, u32, u64, AllocationId)> {
 fn slots_are_asked_for_by_profile_and_only_these_are_used() {
     let graph = with_resources();
     let mut job = Recovered::new(&graph, submitted(&graph));
-    let slots = [(cores(1).into(), 2), (cores(2).into(), 2)].into();
-    let held = Default::default();
-    assert_eq!(declared(&job), [Needs { slots, held }]);
+    let slots: Vec<_> = [(cores(1).into(), 2), (cores(2).into(), 2)].into();
+    let (at_once, held) = (slots.clone(), Default::default());
+    assert_eq!(
+        declared(&job),
+        [Needs {
+            slots,
+            at_once,
+            held
+        }]
+    );
     offer(&mut job, &[(0, 1), (1, 2), (2, 2), (3, 2), (4, 4)]);
     assert!(
         job.deployed().is_empty(),
@@ -158,8 +165,13 @@ fn adopted_slots_are_stated_by_their_profiles() {
         (id("tm1"), vec![both.clone()]),
     ]
     .into();
-    let slots = [(both, 2)].into();
-    assert_eq!(declared(&job), [Needs { slots, held }]);
+    let slots = vec![(both, 2)];
+    let needs = Needs {
+        at_once: slots.clone(),
+        slots,
+        held,
+    };
+    assert_eq!(declared(&job), [needs]);
 }
 
 #[test]
@@ -171,6 +183,7 @@ fn co_located_subtasks_share_their_slot_also_after_an_adoption_and_a_restart() {
     let delay = std::time::Duration::from_millis(10);
     graph.options = Some(pb::JobOptions {
         restart_strategy: Some(restart::fixed_delay(9, delay)),
+        ..pb::JobOptions::default()
     });
     let mut job = Recovered::new(&graph, placed(&graph, 1));
     for (number, name) in ["tm0", "tm1"].into_iter().enumerate() {

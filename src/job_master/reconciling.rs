@@ -33,7 +33,7 @@ pub(super) struct Reconciliation {
     is_over: bool,
     // Whether something was awaited after the last event.
     was_under_way: bool,
-    adoption: Adoption,
+    pub(super) adoption: Adoption,
 }
 
 impl JobMasterCore {
@@ -103,6 +103,7 @@ impl JobMasterCore {
                 later(since_ms);
             }
         }
+        later(&mut self.patience.from_ms);
         for task in &mut self.execution.tasks {
             later(&mut task.execution.canceling_since_ms);
         }
@@ -150,6 +151,7 @@ impl JobMasterCore {
             let place = execution.place.as_ref();
             let is_awaited = execution.state == ExecutionState::Reconciling;
             if is_awaited && place.is_some_and(|at| is_meant(&at.task_manager, &at.location)) {
+                self.doubt_end(task);
                 self.note_gone(task, cause, now_ms);
             }
         }
@@ -178,35 +180,6 @@ impl JobMasterCore {
             let region = missed.region;
             self.note_failure(missed, now_ms);
             self.restart_region(region, now_ms);
-        }
-    }
-
-    /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
-    /// every one that reads from it.
-    pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
-        if self.would_lose_input(region) {
-            self.give_up_stopped();
-            return;
-        }
-        let at = &mut self.execution.regions[region];
-        if at.phase == RegionPhase::Reconciling {
-            let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
-            self.reconciliation.adoption.tasks_restarted += tasks;
-        }
-        at.phase = RegionPhase::Stopping {
-            restart_at_ms: Some(at_ms),
-        };
-        self.supersede(region);
-        // Nobody mixes the records of two runs, also not with what it made of the first.
-        for reader in self.execution.regions[region].readers.clone() {
-            match self.execution.regions[reader].phase {
-                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => {
-                    self.restart_region(reader, at_ms);
-                }
-                RegionPhase::AwaitingInput
-                | RegionPhase::Waiting { .. }
-                | RegionPhase::Stopping { .. } => {}
-            }
         }
     }
 

@@ -8,6 +8,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::core::{CoreOptions, JobMasterCore};
 use super::event::{Connection, Effect, Event, Refusal, Registration};
+use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
 
@@ -103,6 +104,19 @@ pub(super) fn end(vertex: u32, subtask: u32, generation: u64, state: S) -> pb::T
     }
 }
 
+/// Without restarts.
+pub(super) fn options() -> CoreOptions {
+    CoreOptions {
+        slot_request_timeout_ms: 10_000,
+        slot_idle_timeout_ms: 5_000,
+        task_cancellation_timeout_ms: 180_000,
+        reconcile_timeout_ms: RECONCILE_MS,
+        restart_strategy: RestartStrategy::None,
+        failover_strategy: FailoverStrategy::Region,
+        seed: 1,
+    }
+}
+
 /// A job taken up by the next term.
 pub(super) struct Recovered {
     pub(super) core: JobMasterCore,
@@ -124,14 +138,15 @@ impl Recovered {
     }
 
     pub(super) fn in_term(graph: &pb::JobGraph, state: pb::JobState, epoch: u64) -> Recovered {
-        let options = CoreOptions {
-            slot_request_timeout_ms: 10_000,
-            slot_idle_timeout_ms: 5_000,
-            task_cancellation_timeout_ms: 180_000,
-            reconcile_timeout_ms: RECONCILE_MS,
-            restart_strategy: RestartStrategy::None,
-            seed: 1,
-        };
+        Recovered::with_options(graph, state, epoch, options())
+    }
+
+    pub(super) fn with_options(
+        graph: &pb::JobGraph,
+        state: pb::JobState,
+        epoch: u64,
+        options: CoreOptions,
+    ) -> Recovered {
         let now_ms = 1_000_000;
         let epoch = Epoch::new(epoch);
         let core = JobMasterCore::build(graph.clone(), state.clone(), true, epoch, options, now_ms);

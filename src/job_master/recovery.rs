@@ -37,6 +37,13 @@ impl JobMasterCore {
                 }
             } else if is_placed {
                 RegionPhase::Reconciling
+            } else if generation > 0 && self.is_stop_first() {
+                // What the former term knew of the ends of older generations is not known any more.
+                self.supersede(region);
+                self.execution.regions[region].is_end_unknown = true;
+                RegionPhase::Stopping {
+                    restart_at_ms: Some(now_ms),
+                }
             } else {
                 if generation > 0 {
                     self.supersede(region);
@@ -48,6 +55,7 @@ impl JobMasterCore {
         }
         self.execution.count_states();
         self.await_outputs();
+        self.promise_to_wait();
         let record = Arc::make_mut(&mut self.record);
         record.job_incarnation = record.job_incarnation.saturating_add(1);
         self.revision += 1;

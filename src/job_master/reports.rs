@@ -79,7 +79,11 @@ impl JobMasterCore {
                 } else {
                     &report.cause
                 };
-                self.fail_task(task, cause, now_ms);
+                if report.unrecoverable {
+                    self.fail_for_good(task, cause, now_ms);
+                } else {
+                    self.fail_task(task, cause, now_ms);
+                }
             }
             ExecutionState::Canceled => {
                 let cause = if report.cause.is_empty() {
@@ -175,6 +179,7 @@ impl JobMasterCore {
             let place = execution.place.as_ref();
             let is_here = place.map(|place| &place.location.incarnation) == incarnation.as_ref();
             if execution.is_deployed() && !is_here {
+                self.doubt_end(task);
                 self.note_gone(task, "its TaskManager was started anew", now_ms);
             }
         }
@@ -252,14 +257,32 @@ impl JobMasterCore {
             }
             let cause = format!("slot {allocation} was lost: {cause}");
             match execution.is_deployed() {
-                true => self.note_gone(task, &cause, now_ms),
+                true => {
+                    self.doubt_end(task);
+                    self.note_gone(task, &cause, now_ms);
+                }
                 false => self.note_never_started(task, &cause, now_ms),
             }
         }
     }
 
-    /// Forgets a TaskManager: its slots are lost, what ran there has failed.
+    /// Forgets a TaskManager: its slots are lost, what ran there has failed, and may still run.
     pub(super) fn lose_task_manager(
+        &mut self,
+        task_manager: &ResourceId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        if self.task_managers.contains_key(task_manager) {
+            for task in self.execution.live_on(task_manager) {
+                self.doubt_end(task);
+            }
+        }
+        self.let_task_manager_go(task_manager, cause, now_ms);
+    }
+
+    /// The same where nothing of the job runs any more.
+    pub(super) fn let_task_manager_go(
         &mut self,
         task_manager: &ResourceId,
         cause: &str,
@@ -327,6 +350,21 @@ impl JobMasterCore {
         }
     }
 
+    /// An execution has failed for a reason that no restart mends. That counts also where its region is about to start anew: others of
+    /// it fail because of this one, and may be heard first.
+    fn fail_for_good(&mut self, task: usize, cause: &str, now_ms: u64) {
+        if self.execution.advance(task, ExecutionState::Failed, now_ms) {
+            cause.clone_into(&mut self.execution.tasks[task].execution.cause);
+            if !self.is_stopping() {
+                let failure = Failure {
+                    is_unrecoverable: true,
+                    ..self.failure_of(task, cause.to_owned())
+                };
+                self.failures.push(failure);
+            }
+        }
+    }
+
     /// The region of a task has failed because of it.
     pub(super) fn fail_region_of(&mut self, task: usize, cause: String) {
         if self.is_to_stop(task) {
@@ -350,6 +388,7 @@ impl JobMasterCore {
                 .map(|place| place.task_manager.to_string())
                 .unwrap_or_default(),
             is_counted: true,
+            is_unrecoverable: false,
         }
     }
 }

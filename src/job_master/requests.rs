@@ -78,8 +78,11 @@ impl JobMasterActor {
                 );
                 let answer = connection.and_then(|connection| {
                     let cause = request.cause;
-                    self.hear(Event::TaskManagerLost { connection, cause })
-                        .map_err(refused)
+                    let event = match request.nothing_runs {
+                        true => Event::TaskManagerLeft { connection, cause },
+                        false => Event::TaskManagerLost { connection, cause },
+                    };
+                    self.hear(event).map_err(refused)
                 });
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_proto::resources::ResourceProfile;
 use tokio::task::JoinSet;
 
 use super::actor::job_id;
@@ -54,10 +55,15 @@ impl Calls {
     }
 
     fn requirements(&self, wanted: &Needs) -> ResourceRequirements {
+        let at_once = |profile: &ResourceProfile| {
+            let mut at_once = wanted.at_once.iter();
+            let found = at_once.find(|(it, _)| it == profile);
+            found.map_or(0, |(_, number)| *number)
+        };
         let slots = wanted.slots.iter();
         let resources = slots.map(|(profile, number)| ResourceRequirement {
             profile: profile.clone(),
-            minimum: *number,
+            minimum: at_once(profile).min(*number),
             maximum: *number,
         });
         ResourceRequirements {

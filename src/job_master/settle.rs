@@ -6,8 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -16,11 +14,8 @@ use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution::{Cancellation, Place};
 use super::execution_graph::RegionPhase;
-use super::restart::Verdict;
 use super::slot_pool::SlotKey;
 
-/// The record keeps so many failures.
-const KEPT_FAILURES: usize = 16;
 /// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
 /// The first delay after a failed commit of the sinks.
@@ -67,87 +62,6 @@ impl JobMasterCore {
         self.restart_lost(now_ms);
     }
 
-    /// All that failed at one event is one failure for the restart strategy.
-    fn judge_failures(&mut self, now_ms: u64) {
-        let mut failures: Vec<Failure> = Vec::new();
-        let mut all = std::mem::take(&mut self.failures);
-        // Of a region that failed in both ways the failure counts.
-        all.sort_by_key(|failure| !failure.is_counted);
-        for failure in all {
-            let phase = self.execution.regions[failure.region].phase;
-            let is_known = matches!(phase, RegionPhase::Stopping { .. })
-                || failures.iter().any(|other| other.region == failure.region);
-            if !is_known {
-                failures.push(failure);
-            }
-        }
-        if self.is_stopping() {
-            return;
-        }
-        let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
-            failures.into_iter().partition(|failure| failure.is_counted);
-        for failure in uncounted {
-            let region = failure.region;
-            tracing::info!(
-                job = self.record.job_id,
-                task = failure.task,
-                cause = failure.cause,
-                "region starts anew"
-            );
-            self.note_failure(failure, now_ms);
-            self.restart_region(region, now_ms);
-        }
-        let Some(first) = failures.first().cloned() else {
-            return;
-        };
-        let seed = self.options.seed.wrapping_add(self.turn);
-        let random = StdRng::seed_from_u64(seed).random::<f64>();
-        let record = Arc::make_mut(&mut self.record);
-        let counters = record.restarts.get_or_insert_default();
-        let verdict = self.backoff.judge(counters, now_ms, random);
-        self.revision += 1;
-        for failure in &failures {
-            tracing::warn!(
-                job = self.record.job_id,
-                task = failure.task,
-                task_manager = failure.resource_id,
-                cause = failure.cause,
-                "region failed"
-            );
-            self.note_failure(failure.clone(), now_ms);
-        }
-        match verdict {
-            Verdict::Restart { at_ms } => {
-                for failure in failures {
-                    self.restart_region(failure.region, at_ms);
-                }
-            }
-            Verdict::GiveUp { reason } => {
-                let of_task = if first.task.is_empty() {
-                    String::new()
-                } else {
-                    format!("{}: ", first.task)
-                };
-                Arc::make_mut(&mut self.record).fatal_cause =
-                    format!("{of_task}{} (not restarted: {reason})", first.cause);
-            }
-        }
-    }
-
-    /// Adds a failure to the record, in which the last ones are kept.
-    pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
-        let record = Arc::make_mut(&mut self.record);
-        record.failures.push(pb::FailureRecord {
-            at_ms: now_ms,
-            cause: failure.cause,
-            task: failure.task,
-            host: failure.host,
-            resource_id: failure.resource_id,
-        });
-        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
-        record.failures.drain(..surplus);
-    }
-
     /// Gives up what took too long: tasks that don't stop, TaskManagers that don't come back, slots that don't come.
     fn give_up_overdue(&mut self, now_ms: u64) {
         let overdue =
@@ -187,6 +101,7 @@ impl JobMasterCore {
             }
             self.lose_task_manager(&task_manager, &cause, now_ms);
             for task in self.execution.live_on(&task_manager) {
+                self.doubt_end(task);
                 self.note_gone(task, &cause, now_ms);
             }
         }
@@ -196,14 +111,16 @@ impl JobMasterCore {
         }
         let timeout_ms = self.options.slot_request_timeout_ms;
         let mut without_slots = Vec::new();
+        let is_patient = self.is_patient();
         for (region, at) in self.execution.regions.iter().enumerate() {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
             };
+            let from_ms = since_ms.max(self.patience.from_ms);
             if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
                 let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
                 without_slots.push((region, cause));
-            } else if overdue(since_ms, timeout_ms) {
+            } else if overdue(from_ms, timeout_ms) && !is_patient {
                 let lacking = self.lacking();
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
@@ -227,6 +144,7 @@ impl JobMasterCore {
                 host,
                 resource_id,
                 is_counted: true,
+                is_unrecoverable: false,
             });
         }
     }
@@ -296,7 +214,10 @@ impl JobMasterCore {
             };
             let is_durable =
                 self.written.regions[region].generation == self.record.regions[region].generation;
-            if now_ms < at_ms || !is_durable || !self.execution.region_is_ended(region) {
+            if !is_durable || self.is_held(region, now_ms) {
+                continue;
+            }
+            if now_ms < at_ms || !self.execution.region_is_ended(region) {
                 continue;
             }
             for task in self.execution.regions[region].tasks.clone() {

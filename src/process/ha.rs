@@ -16,7 +16,7 @@ use tanist_ha::store::CoordinationStore;
 use tanist_ha::{Error, Result, embedded, etcd, zookeeper};
 use tracing::{info, warn};
 
-use crate::config::{BackendOptions, HaOptions, StorageLocation, StorageOptions};
+use crate::config::{BackendOptions, HaOptions, MemorySize, StorageLocation, StorageOptions};
 
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const SLOWEST_RETRY: Duration = Duration::from_secs(5);
@@ -48,6 +48,7 @@ impl Backend {
                 user: pair(&etcd.auth),
                 lease_ttl: etcd.lease_ttl,
                 request_timeout: etcd.request_timeout,
+                quota_bytes: etcd.quota.map(MemorySize::bytes),
             }),
             BackendOptions::Zookeeper(zookeeper) => {
                 let quorum = zookeeper.quorum.iter().map(ToString::to_string).collect();

@@ -2,10 +2,14 @@
 
 use std::io;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tracing::info;
 
 use crate::config::{Host, PortRange};
+
+/// How many connections may wait to be accepted, where the system allows as many (`net.core.somaxconn`). After a takeover all
+/// TaskManagers come at once; one that finds no place tries again after a second.
+const BACKLOG: u32 = 16_384;
 
 /// A server's port can't be bound.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +43,7 @@ pub(super) async fn bind(
 ) -> Result<TcpListener, BindError> {
     let mut last: Option<(u16, io::Error)> = None;
     for port in ports.iter() {
-        match TcpListener::bind((host.as_str(), port)).await {
+        match listen(host, port).await {
             Ok(listener) => {
                 let port = listener.local_addr().map_or(port, |address| address.port());
                 info!(host = host.as_str(), port, "{what} listens");
@@ -58,4 +62,23 @@ pub(super) async fn bind(
         key,
         reason,
     })
+}
+
+/// Listens on the first of a host's addresses that can be bound.
+async fn listen(host: &Host, port: u16) -> io::Result<TcpListener> {
+    let mut last = None;
+    for address in lookup_host((host.as_str(), port)).await? {
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
+        // A process that was started again finds connections of its predecessor that are not quite over.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::other("the host has no address")))
 }

@@ -8,11 +8,13 @@ use tanist_proto::resources::{Resources, WorkerResourceSpec};
 use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
 use crate::config::{
-    Attempts, ClusterOptions, Configuration, FailureThreshold, RestartStrategyOptions, WorkerDriver,
+    Attempts, ClusterOptions, Configuration, FailoverStrategyType, FailureThreshold,
+    LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
 };
 use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
-use crate::job_master::{JobMasterOptions, RestartStrategy};
+use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst};
+use crate::resource_manager::Balance;
 use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalProcessOptions};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
@@ -80,6 +82,10 @@ pub(super) fn resource_manager(options: &ClusterOptions) -> resource_manager::Op
         rpc_timeout: options.rpc.ask_timeout,
         job_timeout: options.resources.job_timeout,
         start_up_time: options.resources.start_up_time,
+        balance: match options.resources.load_balance {
+            LoadBalanceMode::None => Balance::None,
+            LoadBalanceMode::Slots => Balance::Slots,
+        },
         ..resource_manager::Options::default()
     }
 }
@@ -142,7 +148,15 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             .jobs
             .task_cancellation_timeout
             .unwrap_or(defaults.task_cancellation_timeout),
+        stop_first: StopFirst {
+            timeout: options.taskmanager.isolation_timeout,
+            cancellation: options.taskmanager.isolation_cancellation_timeout,
+        },
         restart_strategy: restart_strategy(&options.restart_strategy),
+        failover_strategy: match options.failover_strategy {
+            FailoverStrategyType::Region => FailoverStrategy::Region,
+            FailoverStrategyType::Full => FailoverStrategy::Full,
+        },
         ..defaults
     }
 }

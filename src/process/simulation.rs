@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tanist_ha::clock::Clock;
 use tanist_ha::election::ProcessId;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
@@ -23,7 +24,9 @@ use super::{StartError, listen, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::gateway::fencing::HighestEpoch;
 use crate::rpc::{RpcServer, Services, TonicConnector};
-use crate::task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration};
+use crate::task_executor::{
+    IsolationGuard, RunningTask, TaskLauncher, TaskStart, TaskStatus, first_registration,
+};
 use crate::telemetry::ExitCode;
 
 /// TaskExecutors that run. Dropping them ends them without a word, as the end of their processes would.
@@ -124,6 +127,7 @@ impl SimulatedTaskManagers {
             connector: Arc::new(TonicConnector::new(settings::rpc(options))),
             launcher: Arc::new(EndlessTasks(self.tasks.clone())),
             first_registration: first_registration(),
+            guard: IsolationGuard::new(Clock::tokio()),
         });
         let service = Services::TaskManager(Arc::new(executor.handle()));
         let server = RpcServer::new(listener, settings::rpc(options));

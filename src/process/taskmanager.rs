@@ -3,6 +3,9 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
 
 use tanist_ha::election::ProcessId;
 use tanist_ha::retrieval::{self, LeaderView};
@@ -26,8 +29,8 @@ use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
 use crate::rpc::{RpcServer, Services, TonicConnector};
 use crate::task_executor::{
-    Fatal, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
-    first_registration,
+    Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
+    TaskLauncher, first_registration,
 };
 use crate::telemetry::{ExitCode, memory_limit_bytes, version};
 
@@ -55,6 +58,7 @@ pub struct TaskManager {
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
     host: TaskHost,
+    is_alone: bool,
 }
 
 impl TaskManager {
@@ -110,6 +114,7 @@ impl TaskManager {
             highest_epoch,
             tasks,
             host: with_resources(TaskHost::default(), &options),
+            is_alone: false,
             options: Arc::new(options),
         })
     }
@@ -118,6 +123,13 @@ impl TaskManager {
     #[must_use]
     pub fn working_in(mut self, directory: &Path) -> TaskManager {
         self.host = with_resources(TaskHost::new(directory.to_owned()), &self.options);
+        self
+    }
+
+    /// The same in a process that does nothing else: it is killed where isolated tasks can't be stopped otherwise.
+    #[must_use]
+    pub fn alone(mut self) -> TaskManager {
+        self.is_alone = true;
         self
     }
 
@@ -148,6 +160,10 @@ impl TaskManager {
             connector: connector.clone(),
             ask_timeout: self.options.rpc.ask_timeout,
         }));
+        let guard = IsolationGuard::default();
+        if self.is_alone {
+            guard_isolation(guard.clone());
+        }
         let executor = start_executor(ExecutorServices {
             options: &self.options,
             description: self.description.clone(),
@@ -159,6 +175,7 @@ impl TaskManager {
                 TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(host),
             ),
             first_registration: first_registration(),
+            guard,
         });
         let serving = CancellationToken::new();
         let service = Services::TaskManager(Arc::new(executor.handle()));
@@ -239,6 +256,7 @@ pub(super) struct ExecutorServices<'a> {
     pub connector: Arc<dyn Connector>,
     pub launcher: Arc<dyn TaskLauncher>,
     pub first_registration: u64,
+    pub guard: IsolationGuard,
 }
 
 /// Starts a TaskExecutor that follows the leader.
@@ -254,8 +272,28 @@ pub(super) fn start_executor(services: ExecutorServices<'_>) -> TaskExecutor {
             launcher: services.launcher,
             description: services.description,
             first_registration: services.first_registration,
+            guard: services.guard,
         },
     )
+}
+
+/// How often a process looks whether it has to end for the sake of isolated jobs.
+const GUARD_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Kills this process when isolated tasks run that had to have ended: nothing in it may move any more, or it was stopped and goes
+/// on, and another attempt of them may run elsewhere.
+fn guard_isolation(guard: IsolationGuard) {
+    let watching = std::thread::Builder::new().name("isolation".to_owned());
+    let started = watching.spawn(move || {
+        while !guard.is_overdue() {
+            std::thread::park_timeout(GUARD_INTERVAL);
+        }
+        eprintln!("tasks of isolated jobs had to have ended: this process is killed");
+        let _killed = kill_process(getpid(), Signal::KILL);
+    });
+    if let Err(error) = started {
+        warn!(%error, "isolated tasks are not guarded by a thread of their own");
+    }
 }
 
 /// What the store says of the leader, once the store can be reached. A leader that dials before that is followed all the same.

@@ -17,8 +17,23 @@ pub struct Choice {
     pub profile: ResourceProfile,
 }
 
+/// Where slots are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Balance {
+    /// From TaskExecutors of which the job has slots already, then from those with the most room.
+    #[default]
+    None,
+    /// From those of which the smallest part is in use, whoever uses it.
+    Slots,
+}
+
 /// Slots for as many of the profiles as there are.
-pub fn choose(slots: &Slots, job: JobId, profiles: &[ResourceProfile]) -> Vec<Choice> {
+pub fn choose(
+    slots: &Slots,
+    job: JobId,
+    profiles: &[ResourceProfile],
+    balance: Balance,
+) -> Vec<Choice> {
     if profiles.is_empty() {
         return Vec::new();
     }
@@ -31,6 +46,7 @@ pub fn choose(slots: &Slots, job: JobId, profiles: &[ResourceProfile]) -> Vec<Ch
         id,
         worker,
         is_used_by_job: slots.is_held_at(job, id),
+        held: worker.held(),
         free: worker.free(),
         left: (is_any_cut || !worker.is_shared_equally()).then(|| worker.left()),
         next_number: worker.next_number(),
@@ -44,11 +60,11 @@ pub fn choose(slots: &Slots, job: JobId, profiles: &[ResourceProfile]) -> Vec<Ch
             .filter_map(|candidate| Some((room(candidate)?, candidate)))
             // Of equals the one with the lowest id.
             .max_by_key(|(room, candidate)| {
-                (
-                    candidate.is_used_by_job,
-                    *room,
-                    std::cmp::Reverse(candidate.id),
-                )
+                let rank = match balance {
+                    Balance::None => (candidate.is_used_by_job, 0),
+                    Balance::Slots => (false, candidate.unused_part(*room)),
+                };
+                (rank, *room, std::cmp::Reverse(candidate.id))
             });
         let Some((_, best)) = best else { continue };
         chosen.extend(best.take(profile));
@@ -61,6 +77,8 @@ struct Candidate<'a, Free> {
     id: &'a ResourceId,
     worker: &'a Worker,
     is_used_by_job: bool,
+    /// Slots that somebody has.
+    held: u64,
     /// The lowest number first.
     free: Free,
     /// What nobody has; `None`: enough for every free default slot, and nothing else is asked for.
@@ -84,6 +102,11 @@ impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
         (room > 0).then_some(room)
     }
 
+    /// Of all slots that could be here those that nobody has, in millionths.
+    fn unused_part(&self, room: u64) -> u64 {
+        room.saturating_mul(1_000_000) / room.saturating_add(self.held).max(1)
+    }
+
     fn take(&mut self, profile: &ResourceProfile) -> Option<Choice> {
         let number = match profile {
             ResourceProfile::Unknown => self.free.next()?,
@@ -98,6 +121,7 @@ impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
             *left = left.saturating_minus(profile.resources().unwrap_or(&share));
         }
         self.is_used_by_job = true;
+        self.held += 1;
         Some(Choice {
             worker: self.id.clone(),
             number,

@@ -81,6 +81,7 @@ impl Core {
     /// Knows nobody. `seed` tells this ResourceManager from all others.
     pub fn new(now: Instant, options: Options, term: Term, seed: u64) -> Core {
         let job_masters = JobMasters::new(options.heartbeat_timeout, options.job_timeout);
+        let slots = SlotManager::new(seed).balanced_by(options.balance);
         Core {
             fulfilling: Fulfilling::new(now, options.start_up_time),
             options,
@@ -88,7 +89,7 @@ impl Core {
             term,
             workers: BTreeMap::new(),
             highest_registrations: BTreeMap::new(),
-            slots: SlotManager::new(seed),
+            slots,
             check_at: None,
             retry_at: None,
             job_masters,

@@ -30,6 +30,7 @@ mod fulfilling;
 mod fulfilling_tests;
 mod handle;
 mod job_masters;
+mod lacking;
 #[cfg(test)]
 mod matching_model_tests;
 #[cfg(test)]
@@ -58,6 +59,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::choosing::Balance;
 pub use self::core::{Contact, Term};
 pub use self::handle::ResourceManagerHandle;
 pub use self::slot_manager::Shortage;
@@ -89,6 +91,8 @@ pub struct Options {
     /// `resourcemanager.standalone.start-up-time`: so long TaskExecutors have to register before a job is told that none can
     /// serve it.
     pub start_up_time: Duration,
+    /// `taskmanager.load-balance.mode`.
+    pub balance: Balance,
 }
 
 impl Default for Options {
@@ -102,6 +106,7 @@ impl Default for Options {
             slot_request_retry_delay: Duration::from_millis(500),
             job_timeout: Duration::from_secs(300),
             start_up_time: Duration::from_secs(300),
+            balance: Balance::None,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - A job's slots are taken from TaskExecutors that hold slots of it already, then from those with the most free slots.
 //!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
 //!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.
+//!   Or else, by configuration, from those of which the smallest part is in use.
 //! - A job that states no profile is given default slots; one that does is given dynamic slots of exactly that profile, cut out
 //!   of what a TaskExecutor has left. What slots that were asked for are to have counts as taken, answered or not.
 
@@ -19,7 +20,10 @@ use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVersion, Turn};
 
-use super::choosing::{Choice, choose};
+pub use super::lacking::Shortage;
+
+use super::choosing::{Balance, Choice, choose};
+use super::lacking::Bound;
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
 
@@ -51,27 +55,24 @@ pub enum RequestOutcome {
     Unknown,
 }
 
-/// What a job lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shortage {
-    /// Slots that it has.
-    pub acquired: u32,
-    /// Slots without which it can't run.
-    pub missing: u32,
-}
-
 #[derive(Debug)]
-struct Job {
-    order: u64,
+pub(super) struct Job {
+    pub(super) order: u64,
     address: String,
     /// The most demanding first.
-    resources: Vec<ResourceRequirement>,
+    pub(super) resources: Vec<ResourceRequirement>,
     /// Slots that it held before this term.
-    held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
+    pub(super) held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
 }
 
 impl Job {
-    fn states_profiles(&self) -> bool {
+    /// Whether there is a difference between what it needs and what it could use.
+    pub(super) fn takes_more(&self) -> bool {
+        let mut resources = self.resources.iter();
+        resources.any(|resource| resource.minimum < resource.maximum)
+    }
+
+    pub(super) fn states_profiles(&self) -> bool {
         // The most demanding stands first.
         let first = self.resources.first();
         first.is_some_and(|resource| !resource.profile.is_unknown())
@@ -81,14 +82,15 @@ impl Job {
 /// See the module.
 #[derive(Debug)]
 pub struct SlotManager {
-    slots: Slots,
+    pub(super) slots: Slots,
     /// All that ever registered: of these the reports say what a job holds there.
-    seen: BTreeSet<ResourceId>,
-    jobs: BTreeMap<JobId, Job>,
+    pub(super) seen: BTreeSet<ResourceId>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
     turn: Turn,
     next_order: u64,
     allocation_seed: u64,
     next_allocation: u64,
+    balance: Balance,
 }
 
 impl SlotManager {
@@ -102,7 +104,14 @@ impl SlotManager {
             next_order: 0,
             allocation_seed,
             next_allocation: 0,
+            balance: Balance::None,
         }
+    }
+
+    /// Slots are taken from there.
+    pub fn balanced_by(mut self, balance: Balance) -> SlotManager {
+        self.balance = balance;
+        self
     }
 
     /// The present turn: what is reported to a question asked now is not older than this.
@@ -290,7 +299,7 @@ impl SlotManager {
                     continue;
                 }
                 let lacking = self.lacking(job, bound);
-                let chosen = choose(&self.slots, job, &lacking);
+                let chosen = choose(&self.slots, job, &lacking, self.balance);
                 let is_useful = match bound {
                     Bound::Minimum => chosen.len() == lacking.len(),
                     Bound::Maximum => self.lacking(job, Bound::Minimum).is_empty(),
@@ -304,30 +313,6 @@ impl SlotManager {
             }
         }
         requests
-    }
-
-    /// The jobs that lack slots without which they can't run.
-    pub fn shortages(&self) -> BTreeMap<JobId, Shortage> {
-        let shortage = |&job: &JobId| {
-            let missing = self.missing(job);
-            let acquired = || self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
-            (missing > 0).then(|| {
-                let acquired = acquired();
-                (job, Shortage { acquired, missing })
-            })
-        };
-        self.jobs.keys().filter_map(shortage).collect()
-    }
-
-    /// What each job lacks without which it can't run, in the order in which jobs are served.
-    pub fn lacking_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
-        let lacking = self
-            .in_order()
-            .into_iter()
-            .filter(|job| self.missing(*job) > 0);
-        lacking
-            .map(|job| (job, self.lacking(job, Bound::Minimum)))
-            .collect()
     }
 
     /// How many jobs have stated requirements.
@@ -375,21 +360,6 @@ impl SlotManager {
         worker.map(|worker| worker.left()).unwrap_or_default()
     }
 
-    /// What the jobs lack without which they can't run and what none of these TaskExecutors could give if nothing of it were
-    /// taken: of each job the most demanding. Default slots are everywhere.
-    pub fn unfulfillable(
-        &self,
-        workers: &[WorkerResourceSpec],
-    ) -> BTreeMap<JobId, ResourceProfile> {
-        let stating = self.jobs.iter().filter(|(_, job)| job.states_profiles());
-        let lacking = stating.filter_map(|(&job, _)| {
-            let mut lacking = self.lacking(job, Bound::Minimum).into_iter();
-            let could = |profile: &ResourceProfile| workers.iter().any(|it| it.can_serve(profile));
-            Some((job, lacking.find(|profile| !could(profile))?))
-        });
-        lacking.collect()
-    }
-
     /// Every slot with its state.
     #[cfg(test)]
     pub fn slots(&self) -> impl Iterator<Item = (&ResourceId, u32, SlotState)> {
@@ -399,75 +369,10 @@ impl SlotManager {
         })
     }
 
-    fn in_order(&self) -> Vec<JobId> {
+    pub(super) fn in_order(&self) -> Vec<JobId> {
         let mut order: Vec<_> = self.jobs.iter().map(|(&id, job)| (job.order, id)).collect();
         order.sort_unstable();
         order.into_iter().map(|(_, id)| id).collect()
-    }
-
-    /// How many slots a job lacks without which it can't run. Asked of every job again and again.
-    fn missing(&self, job: JobId) -> u32 {
-        let Some(known) = self.jobs.get(&job) else {
-            return 0;
-        };
-        if known.states_profiles() {
-            return count(self.lacking(job, Bound::Minimum).len());
-        }
-        // Any slot will do: they need only be counted.
-        let wanted = known.resources.iter().map(|it| it.minimum.min(it.maximum));
-        let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots);
-        let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
-        let there = acquired.chain(unreported.map(|(_, slots)| count(slots.len())));
-        let (wanted, there): (u32, u32) = (wanted.sum(), there.sum());
-        wanted.saturating_sub(there)
-    }
-
-    /// The profiles of the slots that a job lacks up to the bound, the most demanding first.
-    fn lacking(&self, job: JobId, bound: Bound) -> Vec<ResourceProfile> {
-        let Some(known) = self.jobs.get(&job) else {
-            return Vec::new();
-        };
-        let mut acquired: BTreeMap<&ResourceProfile, u32> = BTreeMap::new();
-        if known.states_profiles() {
-            for (_, worker, _) in self.slots.held_by(job) {
-                let own = worker
-                    .slots()
-                    .filter(|(_, slot)| slot.state.holder().is_some_and(|it| it.job == job));
-                for (_, slot) in own {
-                    *acquired.entry(worker.profile_of(slot)).or_default() += 1;
-                }
-            }
-        } else {
-            let held = self.slots.held_by(job).map(|(_, _, slots)| slots);
-            acquired.insert(&ResourceProfile::Any, held.sum());
-        }
-        // Slots of TaskExecutors that have yet to report them: the job runs in them.
-        let unreported = known.held.iter().filter(|(id, _)| !self.seen.contains(*id));
-        for profile in unreported.flat_map(|(_, profiles)| profiles) {
-            let profile = match known.states_profiles() {
-                true => profile,
-                false => &ResourceProfile::Any,
-            };
-            *acquired.entry(profile).or_default() += 1;
-        }
-        let mut lacking = Vec::new();
-        for resource in &known.resources {
-            let mut wanted = match bound {
-                Bound::Minimum => resource.minimum.min(resource.maximum),
-                Bound::Maximum => resource.maximum,
-            };
-            for (profile, there) in &mut acquired {
-                if profile.is_matching(&resource.profile) {
-                    let taken = wanted.min(*there);
-                    *there -= taken;
-                    wanted -= taken;
-                }
-            }
-            for _ in 0..wanted {
-                lacking.push(resource.profile.clone());
-            }
-        }
-        lacking
     }
 
     fn reserve(&mut self, job: JobId, choice: Choice) -> SlotRequest {
@@ -501,13 +406,6 @@ impl SlotManager {
     }
 }
 
-/// Up to which number of slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
-    Minimum,
-    Maximum,
-}
-
-fn count(number: usize) -> u32 {
+pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -7,6 +7,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
+use super::choosing::Balance;
 use super::slot_manager::{
     ReportedSlot, RequestOutcome, SlotHolder, SlotManager, SlotRequest, SlotState, SlotsReport,
     SlotsVersion, Turn,
@@ -104,6 +105,20 @@ fn slots_are_taken_where_most_are_free_and_then_from_the_same_task_executor() {
 }
 
 #[test]
+fn balanced_by_slots_all_task_executors_are_used_alike() {
+    let mut slots = with_workers(&[2, 4, 2]).balanced_by(Balance::Slots);
+    slots.declare(needs(job(1), 4, 4));
+    let mut taken = chosen(&slots.match_slots());
+    taken.sort();
+    let expected = [("tm-0", 0), ("tm-1", 0), ("tm-1", 1), ("tm-2", 0)];
+    let expected = expected.map(|(worker, slot)| (worker.to_owned(), slot));
+    assert_eq!(taken, expected);
+    // Whoever uses it.
+    slots.declare(needs(job(2), 1, 1));
+    assert_eq!(chosen(&slots.match_slots()), [("tm-1".to_owned(), 2)]);
+}
+
+#[test]
 fn a_minimum_is_given_as_a_whole_or_not_at_all_and_lets_others_pass() {
     let mut slots = with_workers(&[2]);
     slots.declare(needs(job(1), 3, 3));
@@ -113,6 +128,22 @@ fn a_minimum_is_given_as_a_whole_or_not_at_all_and_lets_others_pass() {
     let shortages = slots.shortages();
     assert_eq!(shortages.keys().collect::<Vec<_>>(), [&job(1)]);
     assert_eq!(shortages[&job(1)].missing, 3);
+}
+
+#[test]
+fn who_could_use_more_takes_nothing_that_others_need() {
+    let mut slots = with_workers(&[2]);
+    slots.declare(needs(job(1), 1, 3));
+    slots.declare(needs(job(2), 1, 3));
+    let given: Vec<JobId> = slots.match_slots().iter().map(|it| it.holder.job).collect();
+    assert_eq!(given, [job(1), job(2)]);
+    let useful: Vec<(JobId, usize)> = slots
+        .useful_by_job()
+        .into_iter()
+        .map(|(job, useful)| (job, useful.len()))
+        .collect();
+    assert_eq!(useful, [(job(1), 2), (job(2), 2)]);
+    assert!(slots.lacking_by_job().is_empty());
 }
 
 #[test]

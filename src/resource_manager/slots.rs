@@ -179,6 +179,12 @@ impl Worker {
         self.free.iter().copied()
     }
 
+    /// How many slots somebody has, or may get.
+    pub fn held(&self) -> u64 {
+        let held = self.slots.values();
+        held.filter(|slot| slot.state.holder().is_some()).count() as u64
+    }
+
     /// What no slot has.
     pub fn left(&self) -> Resources {
         self.spec.total().saturating_minus(&self.taken)

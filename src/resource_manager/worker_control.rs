@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::core::{Connection, Core, Effect, connection};
 use super::workers::acting::WorkerEvent;
 use super::workers::core::{Admission, TaskExecutorView, Workers};
-use super::workers::{self, Room};
+use super::workers::{self, Lacking, Room};
 
 impl Core {
     /// The same, with workers that it starts itself.
@@ -114,7 +114,10 @@ impl Core {
         let Some(known) = &self.workers_of_driver else {
             return;
         };
-        let lacking = self.slots.lacking_by_job();
+        let lacking = Lacking {
+            needed: self.slots.lacking_by_job(),
+            useful: self.slots.useful_by_job(),
+        };
         let view = |(id, worker): (&ResourceId, &super::core::Worker)| {
             let (slots, free) = self.slots.slot_counts(id);
             let is_releasing = known.record_of(id).is_some_and(|record| record.releasing);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use tanist_proto::v1::ReadPosition;
 
@@ -17,6 +17,8 @@ use super::error::RestError;
 const EPOCH: &str = "tanist-epoch";
 /// The header with the change number that an answer is as of.
 const CHANGE: &str = "tanist-change";
+/// The header that marks an answer of a leader which the store does not confirm.
+const TERM: &str = "tanist-term";
 
 /// A part of the path that names something.
 pub(super) fn id<T>(text: &str) -> Result<T, RestError>
@@ -99,7 +101,7 @@ pub(super) fn header_text<'a>(
     headers: &'a HeaderMap,
     name: &str,
 ) -> Result<Option<&'a str>, RestError> {
-    let read = |value: &'a axum::http::HeaderValue| {
+    let read = |value: &'a HeaderValue| {
         value
             .to_str()
             .map_err(|_| RestError::bad_request(format!("the header `{name}` is no plain text")))
@@ -140,6 +142,9 @@ pub(super) fn position_headers(as_of: Option<ReadPosition>) -> HeaderMap {
     if let Some(position) = as_of {
         headers.insert(EPOCH, position.epoch.into());
         headers.insert(CHANGE, position.change.into());
+        if position.suspended {
+            headers.insert(TERM, HeaderValue::from_static("suspended"));
+        }
     }
     headers
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
 use super::graphs::{GraphFetches, GraphKey};
+use super::isolation::Unconfirmed;
 use super::launcher::{Question, RunningTask, TaskStart, TaskStatus};
 use super::superseding::PAUSE;
 use super::together::{Together, metrics_of};
@@ -89,6 +90,7 @@ pub(super) enum Called {
     ),
     Asked(JobId, u64, u64, GatewayResult<pb::AskCoordinatorResponse>),
     StoreAnswered(Result<JobStandings, NoAnswer>),
+    Confirmed(Box<Unconfirmed>, Result<JobStandings, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
     Watched,
 }
@@ -278,6 +280,7 @@ impl Actor {
                 self.core.asked(now, job, run, question, answer);
             }
             Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
+            Ok(Called::Confirmed(waiting, said)) => self.confirmed(now, *waiting, said),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
             Ok(Called::Watched) => {}
             Err(error) if error.is_cancelled() => {}
@@ -424,7 +427,7 @@ impl Actor {
 
     fn ask_store(&mut self, jobs: Vec<JobId>) {
         let records = self.services.records.clone();
-        let bound = self.options.rpc_timeout;
+        let bound = self.core.question_timeout();
         // So that many that lost the same leader don't ask at the same moment.
         let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
         self.calls.spawn(async move {

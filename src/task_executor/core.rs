@@ -1,5 +1,5 @@
 //! What a TaskExecutor decides: which tasks end and when, which slots become free, which jobs it lets go, whom it counts
-//! as lost. Pure but for the epoch, which it shares with its process.
+//! as lost. Pure but for the epoch, which it shares with its process, and the clock of isolated jobs.
 //!
 //! Its other parts: [`super::registering`] (whom it follows, where it registers), [`super::requests`] (what others ask of
 //! it), [`super::deliveries`] (what it tells them), [`super::superseding`] (what the store says of its jobs). What is to be done is collected as [`Effect`]s.
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::executions::ExecutionKey;
+use super::isolation::IsolationGuard;
 use super::job::Job;
 use super::launcher::{TaskStart, TaskStatus};
 use super::slot_table::{SlotHolder, SlotTable};
@@ -148,6 +149,7 @@ pub struct Core {
     /// When the store last answered a question about a job.
     pub(super) heard_of_store: Instant,
     pub(super) asking: Asking,
+    pub(super) guard: IsolationGuard,
     pub(super) is_store_believed: bool,
     pub(super) resource_manager: Connection,
     pub(super) slots: SlotTable,
@@ -168,6 +170,7 @@ impl Core {
         description: TaskExecutorDescription,
         highest: HighestEpoch,
         first_registration: u64,
+        guard: IsolationGuard,
     ) -> Core {
         let slots = SlotTable::new(&description.worker);
         Core {
@@ -180,6 +183,7 @@ impl Core {
             is_led: true,
             heard_of_store: now,
             asking: Asking::Quiet,
+            guard,
             is_store_believed: true,
             resource_manager: Connection::idle(),
             slots,
@@ -237,6 +241,7 @@ impl Core {
             .chain(self.slots.next_deadline())
             .chain(self.resource_manager.deadline())
             .chain(self.doubt_deadline())
+            .chain(self.isolation_deadline())
             .min()
     }
 
@@ -319,6 +324,7 @@ impl Core {
                     resource_id: resource_id.clone(),
                     incarnation: incarnation.clone(),
                     cause: cause.to_owned(),
+                    nothing_runs: self.is_stopping && !known.executions.is_running(),
                 };
                 (job, known.connection.address.clone(), request)
             })

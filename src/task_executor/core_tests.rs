@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId};
@@ -139,7 +140,14 @@ impl World {
         let now = Instant::now();
         World {
             now,
-            core: Core::new(now, Options::default(), description(), highest, 100),
+            core: Core::new(
+                now,
+                Options::default(),
+                description(),
+                highest,
+                100,
+                IsolationGuard::new(Clock::tokio()),
+            ),
             runs: BTreeMap::new(),
             senders: Vec::new(),
             registrations: BTreeMap::new(),
@@ -259,8 +267,9 @@ impl World {
                     }],
                     graph_reference: None,
                     stopping: false,
+                    stop_first: None,
                 };
-                let answer = self.core.submit_tasks(now, request);
+                let answer = self.core.submit(now, request, None);
                 self.check_heard(sender.as_ref(), &answer)?;
             }
             Step::Cancel {

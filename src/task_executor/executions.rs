@@ -286,10 +286,15 @@ impl Executions {
     ) -> Vec<ExecutionKey> {
         let mut told = Vec::new();
         for (key, execution) in &mut self.executions {
-            let is_told = execution.cancel_deadline.is_some();
-            if applies(key, execution.allocation) && !execution.status.is_terminal() && !is_told {
-                execution.cancel_deadline = Some(deadline);
-                told.push(*key);
+            if !applies(key, execution.allocation) || execution.status.is_terminal() {
+                continue;
+            }
+            match &mut execution.cancel_deadline {
+                Some(earlier) => *earlier = deadline.min(*earlier),
+                none @ None => {
+                    *none = Some(deadline);
+                    told.push(*key);
+                }
             }
         }
         told
@@ -301,14 +306,16 @@ fn message(
     execution: &Execution,
     metrics: Option<pb::TaskMetrics>,
 ) -> pb::ExecutionReport {
-    let mut unreadable = None;
+    let (mut unreadable, mut unrecoverable) = (None, false);
     let (cause, committables) = match &execution.status {
         TaskStatus::Finished { committables } => (String::new(), committables.clone()),
         TaskStatus::Failed {
             cause,
             unreadable: input,
+            unrecoverable: is_unrecoverable,
         } => {
             unreadable.clone_from(input);
+            unrecoverable = *is_unrecoverable;
             (cause.clone(), Vec::new())
         }
         TaskStatus::Deploying
@@ -327,5 +334,6 @@ fn message(
         metrics: metrics.or(execution.metrics),
         allocation_id: execution.allocation.to_string(),
         unreadable,
+        unrecoverable,
     }
 }

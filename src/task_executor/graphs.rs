@@ -127,7 +127,7 @@ impl Actor {
     ) {
         let key = match self.core.missing_graph(now, &request) {
             Ok(Some(key)) => key,
-            Ok(None) => return answer(reply, self.core.submit_tasks(now, request)),
+            Ok(None) => return self.start_deployed(now, request, reply),
             Err(refusal) => return answer(reply, Err(refusal)),
         };
         let reference = request.graph_reference.clone().unwrap_or_default();
@@ -154,11 +154,10 @@ impl Actor {
             Err(error) => Some(format!("the job's graph can't be fetched: {error}")),
         };
         for (request, reply) in waiting {
-            let answered = match &failure {
-                None => self.core.submit_tasks(now, request),
-                Some(reason) => self.core.refuse_tasks(now, &request, reason),
-            };
-            answer(reply, answered);
+            match &failure {
+                None => self.start_deployed(now, request, reply),
+                Some(reason) => answer(reply, self.core.refuse_tasks(now, &request, reason)),
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::executions::{ExecutionKey, Executions};
 use super::graphs::KnownGraph;
+use super::isolation::Isolation;
 use super::questions::Waiting;
 
 /// Something that is sent one at a time and repeated until it arrives.
@@ -56,6 +57,8 @@ pub struct Job {
     pub executions: Executions,
     /// The pipelined region of each vertex, as the graph that was deployed orders them.
     pub regions: BTreeMap<JobVertexId, usize>,
+    /// Whether, and how far, its attempts are kept apart.
+    pub(super) isolation: Option<Isolation>,
     /// Its graph, if deployments only name it and it was fetched.
     pub(super) graph: Option<KnownGraph>,
     /// Allocations to be offered.
@@ -80,6 +83,7 @@ impl Job {
             connection: Connection::idle(),
             executions: Executions::default(),
             regions: BTreeMap::new(),
+            isolation: None,
             graph: None,
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),

@@ -45,6 +45,9 @@ mod graphs_tests;
 mod handle;
 #[cfg(test)]
 mod incarnation_tests;
+mod isolation;
+#[cfg(test)]
+mod isolation_tests;
 mod job;
 mod launcher;
 mod questions;
@@ -81,6 +84,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use self::handle::TaskExecutorHandle;
+pub use self::isolation::IsolationGuard;
 pub use self::launcher::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::registration::RegistrationOptions;
@@ -199,6 +203,8 @@ pub struct TaskExecutorServices {
     pub description: TaskExecutorDescription,
     /// Registrations get higher numbers than this: [`first_registration`].
     pub first_registration: u64,
+    /// Knows until when tasks of isolated jobs may run; its clock is the one that counts for them.
+    pub guard: IsolationGuard,
 }
 
 /// A TaskExecutor. Dropping it ends it without a word, as the end of its process would.
@@ -224,6 +230,7 @@ impl TaskExecutor {
             services.description.clone(),
             services.highest_epoch.clone(),
             services.first_registration,
+            services.guard.clone(),
         );
         let channels = actor::Channels {
             mailbox: mailbox.clone(),

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::core::{Core, Effect, Target, TaskKey, cancel};
 use super::executions::{ExecutionKey, Metrics};
+use super::isolation::Confirmation;
 use super::job::Job;
 use super::launcher::TaskStart;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
@@ -123,11 +124,25 @@ impl Core {
         }
     }
 
-    /// A JobMaster deploys tasks.
-    pub fn submit_tasks(
+    /// The job of a deployment, if it is one whose attempts are kept apart.
+    pub(super) fn deployed_job(
+        &mut self,
+        now: Instant,
+        request: &pb::SubmitTasksRequest,
+    ) -> GatewayResult<Option<JobId>> {
+        if request.stop_first.is_none() {
+            return Ok(None);
+        }
+        self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())
+            .map(Some)
+    }
+
+    /// A JobMaster deploys tasks; of an isolated job after the store has said this.
+    pub(super) fn submit(
         &mut self,
         now: Instant,
         request: pb::SubmitTasksRequest,
+        confirmation: Option<&Confirmation>,
     ) -> GatewayResult<pb::SubmitTasksResponse> {
         let sender = request.sender.clone().unwrap_or_default();
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
@@ -148,10 +163,15 @@ impl Core {
         if request.stopping {
             self.stop_sources(job);
         }
+        if let (Some(bounds), Some(confirmation)) = (request.stop_first, confirmation) {
+            self.note_confirmation(job, bounds, confirmation);
+        }
         let mut refused = Vec::new();
         for deployment in request.tasks {
             let mut refusal = refusal(&deployment, String::new());
-            if let Err(reason) = self.start_task(now, job, &sender, &graph, deployment) {
+            if let Err(reason) =
+                self.start_task(now, job, &sender, &graph, deployment, confirmation)
+            {
                 let (subtask, generation) = (refusal.subtask, refusal.generation);
                 tracing::warn!(%job, vertex = refusal.vertex_id, subtask, generation, reason, "refused task");
                 refusal.reason = reason;
@@ -306,6 +326,7 @@ impl Core {
         sender: &pb::Sender,
         graph: &Arc<pb::JobGraph>,
         deployment: pb::TaskDeployment,
+        confirmation: Option<&Confirmation>,
     ) -> Result<(), String> {
         if self.is_stopping {
             return Err("the TaskManager is shutting down".to_owned());
@@ -329,12 +350,22 @@ impl Core {
             .ok_or_else(|| unknown_job(job).to_string())?;
         let deadline = now + self.options.task_cancellation_timeout;
         let below = Generation::new(key.generation.get().saturating_sub(1));
-        known.executions.admit(key, allocation)?;
-        // The job's record has a younger generation: the older ones have no effect any more.
         let older = ExecutionKey {
             generation: below,
             ..key
         };
+        if let Some(confirmation) = confirmation {
+            let region = known.regions.get(&key.vertex);
+            let stored = region.and_then(|region| confirmation.regions.get(*region));
+            if stored != Some(&key.generation) {
+                return Err(format!("the store has another generation: {stored:?}"));
+            }
+            if known.executions.is_running_up_to(older) {
+                return Err("an earlier attempt still runs here".to_owned());
+            }
+        }
+        known.executions.admit(key, allocation)?;
+        // The job's record has a younger generation: the older ones have no effect any more.
         let superseded = known.executions.cancel_up_to(older, deadline);
         // Who deploys into a slot has taken it, even if its answer to the offer was lost.
         self.slots.activate(allocation);

@@ -252,6 +252,7 @@ impl Leader {
             tasks: vec![deployment],
             graph_reference: None,
             stopping: false,
+            stop_first: None,
         }
     }
 

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tanist_ha::clock::Moment;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{Generation, JobId};
 use tokio::time::Instant;
@@ -39,6 +40,8 @@ pub enum Asking {
         heard: Epoch,
         /// When that was.
         since: Instant,
+        /// The same by the clock of isolated jobs.
+        asked_at: Moment,
     },
 }
 
@@ -55,6 +58,7 @@ impl Asking {
 impl Core {
     /// Begins or ends the asking, whenever something may have changed.
     pub fn review_doubts(&mut self, now: Instant) {
+        self.review_isolation(now);
         match &self.asking {
             Asking::Quiet if self.is_in_doubt(now) => self.asking = Asking::Waiting(now + PAUSE),
             Asking::Waiting(_) if !self.is_in_doubt(now) => self.asking = Asking::Quiet,
@@ -65,10 +69,12 @@ impl Core {
                     .push(Effect::AskStore(asked.keys().copied().collect()));
                 let heard = self.highest.heard().epoch;
                 let since = now;
+                let asked_at = self.isolation_clock().now();
                 self.asking = Asking::InFlight {
                     asked,
                     heard,
                     since,
+                    asked_at,
                 };
             }
             Asking::Quiet | Asking::Waiting(_) | Asking::InFlight { .. } => {}
@@ -95,6 +101,7 @@ impl Core {
             asked,
             heard,
             since,
+            asked_at,
         } = before
         else {
             return;
@@ -127,7 +134,7 @@ impl Core {
             let Some(&run) = asked.get(&job) else {
                 continue;
             };
-            self.job_stands(now, job, run, standing);
+            self.job_stands(now, job, run, standing, asked_at);
         }
     }
 
@@ -144,14 +151,24 @@ impl Core {
         }
     }
 
-    fn job_stands(&mut self, now: Instant, job: JobId, run: u64, standing: JobStanding) {
+    fn job_stands(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        run: u64,
+        standing: JobStanding,
+        asked_at: Moment,
+    ) {
         let Some(known) = self.jobs.get(&job) else {
             return;
         };
         // Whoever has registered meanwhile is told by the JobMaster, which may have begun after the store was read.
         let is_as_asked = known.connection.run == run;
         match standing {
-            JobStanding::Present(regions) => self.stop_superseded(now, job, &regions),
+            JobStanding::Present(regions) => {
+                self.stop_superseded(now, job, &regions);
+                self.confirm_isolated(job, asked_at);
+            }
             JobStanding::Ended if is_as_asked => {
                 self.end_job(now, job, "the store has its result");
             }
@@ -166,10 +183,12 @@ impl Core {
     }
 
     fn stop_superseded(&mut self, now: Instant, job: JobId, stored: &[Generation]) {
-        let deadline = now + self.options.task_cancellation_timeout;
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
         };
+        let all = self.options.task_cancellation_timeout;
+        let isolation = known.isolation.as_ref();
+        let deadline = now + isolation.map_or(all, |of| of.cancellation.min(all));
         let regions = &known.regions;
         let stored_of = |vertex| stored.get(*regions.get(&vertex)?).copied();
         let told = known.executions.supersede(&stored_of, deadline);
@@ -189,7 +208,7 @@ impl Core {
     fn doubted(&self, now: Instant) -> impl Iterator<Item = JobId> {
         let is_doubted = move |known: &super::job::Job| {
             let doubted_at = known.connection.doubted_at();
-            !self.is_led || doubted_at.is_none_or(|at| at <= now)
+            !self.is_led || doubted_at.is_none_or(|at| at <= now) || self.is_to_be_confirmed(known)
         };
         let alive = self
             .jobs

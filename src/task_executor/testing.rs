@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
@@ -158,6 +159,10 @@ pub struct ScriptedRecords {
     answer: Mutex<Option<(u64, JobStanding)>>,
     /// Questions are heard and never answered.
     is_silent: Mutex<bool>,
+    /// How long an answer takes.
+    latency: Mutex<Duration>,
+    /// When the last question began that was answered.
+    answered: Mutex<Option<Instant>>,
     pub questions: Mutex<Vec<Instant>>,
 }
 
@@ -171,6 +176,17 @@ impl ScriptedRecords {
     /// From now on it answers nothing.
     pub fn be_silent(&self) {
         *self.is_silent.lock().expect("not poisoned") = true;
+    }
+
+    /// From now on answers take so long.
+    pub fn answer_after(&self, latency: Duration) {
+        *self.latency.lock().expect("not poisoned") = latency;
+    }
+
+    /// When the last question began that was answered.
+    pub fn last_answered(&self) -> Instant {
+        let answered = *self.answered.lock().expect("not poisoned");
+        answered.expect("one was answered")
     }
 
     /// The regions' generations.
@@ -194,7 +210,15 @@ impl JobRecords for ScriptedRecords {
         if *self.is_silent.lock().expect("not poisoned") {
             std::future::pending::<()>().await;
         }
+        let began = Instant::now();
+        let latency = *self.latency.lock().expect("not poisoned");
+        if !latency.is_zero() {
+            pass(latency).await;
+        }
         let answer = self.answer.lock().expect("not poisoned").clone();
+        if answer.is_some() {
+            *self.answered.lock().expect("not poisoned") = Some(began);
+        }
         let (epoch, standing) = answer.ok_or_else(|| NoAnswer("a test says so".to_owned()))?;
         Ok(JobStandings {
             incarnation: ClusterIncarnation::new("c1"),
@@ -213,6 +237,7 @@ pub struct World {
     pub launcher: Arc<ScriptedLauncher>,
     pub records: Arc<ScriptedRecords>,
     pub started: mpsc::Receiver<Started>,
+    pub guard: IsolationGuard,
 }
 
 impl World {
@@ -235,6 +260,7 @@ impl World {
         });
         let records = Arc::new(ScriptedRecords::default());
         let runs = runs.unwrap_or_else(|| launcher.clone());
+        let guard = IsolationGuard::new(Clock::tokio());
         let services = TaskExecutorServices {
             connector: Arc::new(connector.clone()),
             leaders: followed,
@@ -243,6 +269,7 @@ impl World {
             launcher: runs,
             description: description(),
             first_registration: first_registration(),
+            guard: guard.clone(),
         };
         let executor = TaskExecutor::start(Options::default(), services);
         connector.put_task_executor(TE, Arc::new(executor.handle()));
@@ -254,6 +281,7 @@ impl World {
             launcher,
             records,
             started,
+            guard,
         }
     }
 

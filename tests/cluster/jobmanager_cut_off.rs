@@ -4,7 +4,7 @@ use anyhow::ensure;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
 use tanist_ha::testing::proxy::TcpProxy;
 
-use crate::support::{PROGRAM, WordsAndTicks};
+use crate::support::{PROGRAM, RunningOn, until_standby};
 
 on_stores! {
     etcd(Etcd) {
@@ -21,36 +21,27 @@ async fn a_leader_that_no_longer_hears_its_store_is_replaced_and_changes_nothing
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, proxy) = cluster_with_a_proxy(kind, None).await?;
-    let workload = WordsAndTicks::prepare(&cluster, 15)?;
-    cluster.submit(&workload.submission).await?;
-    workload.wait_until_ticking(&mut cluster).await?;
-    let former = cluster.leader().await?;
-    ensure!(former.index == 0, "the first one leads first: {former:?}");
-    let attempts = cluster.attempts(workload.job()).await?;
+    let running = RunningOn::start(&mut cluster, 12).await?;
+    ensure!(running.first.index == 0, "the first one leads first");
     proxy.hold();
-    let leader = cluster.successor_of(&former).await?;
-    ensure!(leader.index == 1, "it was cut off: {leader:?}");
-    workload.check_adopted(&mut cluster, &attempts).await?;
+    let second = cluster.successor_of(&running.first).await?;
+    ensure!(second.index == 1, "it was cut off: {second:?}");
+    running.check_untouched(&mut cluster).await?;
     proxy.forward();
-    workload.check_finished(&mut cluster).await
+    until_standby(&mut cluster, 0, &second).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["lease-expired"])])
+        .await
 }
 
 async fn a_leader_whose_connections_to_the_store_break_for_a_moment_goes_on(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let (mut cluster, proxy) = cluster_with_a_proxy(kind, Some("10 s")).await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
-    cluster.submit(&workload.submission).await?;
-    workload.wait_until_ticking(&mut cluster).await?;
+    let running = RunningOn::start(&mut cluster, 4).await?;
     proxy.cut();
     proxy.forward();
-    cluster.wait_for_state(workload.job(), "FINISHED").await?;
-    // Before the cluster ends and hands over.
-    ensure!(
-        !cluster.jobmanager(1).log().contains("leadership granted"),
-        "another one led although the leader was hardly gone"
-    );
-    workload.check_finished(&mut cluster).await
+    running.check_finished_under_the_first(&mut cluster).await
 }
 
 /// Two JobManagers, of which the first reaches the store through the proxy and leads.

@@ -1,34 +1,68 @@
-//! The leader stands still for longer than its lease, is replaced, and wakes up in the belief that it leads.
-//!
-//! Not on the embedded store: there a process keeps leadership for as long as it lives.
+//! The leader stands still and is replaced, long before its lease ends. It wakes up in the belief that it leads: that changes nothing,
+//! the same process stands by again, and it can lead again. All settings are the defaults.
+
+use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::StoreKind;
+use tanist_chaos::{Cluster, Leader, StoreKind, wait_for};
 
-use crate::support::{WordsAndTicks, cluster_on};
+use crate::support::{
+    RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
+};
+
+/// A leader looks for the one that it deposed every few seconds.
+const ALARM_BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
-    etcd(Etcd) { a_leader_that_wakes_up_after_its_term_changes_nothing }
-    zookeeper(ZooKeeper) { a_leader_that_wakes_up_after_its_term_changes_nothing }
+    each { a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again }
 }
 
-async fn a_leader_that_wakes_up_after_its_term_changes_nothing(
+/// There is one standby, and TaskManagers are asked.
+async fn a_leader_that_wakes_up_after_its_term_changes_nothing_and_leads_again(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let mut cluster = cluster_on(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 15)?;
-    cluster.submit(&workload.submission).await?;
-    workload.wait_until_ticking(&mut cluster).await?;
-    let former = cluster.leader().await?;
-    let attempts = cluster.attempts(workload.job()).await?;
-    cluster.jobmanager(former.index).stop()?;
-    let leader = cluster.successor_of(&former).await?;
+    let builder = cluster_on(kind).await?.with_default_settings();
+    let mut cluster = builder.jobmanagers(2).start().await?;
+    let running = RunningOn::start(&mut cluster, 12).await?;
+    until_others_can_be_asked(&mut cluster).await?;
+    let first = &running.first;
+    let pid = cluster.jobmanager(first.index).pid();
+    cluster.jobmanager(first.index).stop()?;
+    let second = cluster.successor_of(first).await?;
+    ensure!(second.index != first.index, "it stands still and leads");
+    running.check_untouched(&mut cluster).await?;
+
+    cluster.jobmanager(first.index).cont()?;
+    until_standby(&mut cluster, first.index, &second).await?;
+    running.check_untouched(&mut cluster).await?;
+    until_a_false_alarm(&mut cluster, &second).await?;
+
+    let third = transfer_to(&mut cluster, &second, first.index).await?;
     ensure!(
-        leader.index != former.index,
-        "a process that stands still leads: {leader:?}"
+        pid.is_some() && cluster.jobmanager(first.index).pid() == pid,
+        "another process leads under its name"
     );
-    workload.check_adopted(&mut cluster, &attempts).await?;
-    cluster.jobmanager(former.index).cont()?;
-    workload.check_adopted(&mut cluster, &attempts).await?;
-    workload.check_finished(&mut cluster).await
+    let successors: [(Leader, &[&str]); 2] =
+        [(second, &["silent-confirmed"]), (third, &["invited"])];
+    running
+        .check_finished_under(&mut cluster, &successors)
+        .await
+}
+
+/// The leader has seen that the one before it was well: that is in its term's record, and counted.
+async fn until_a_false_alarm(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()> {
+    wait_for("the false alarm to be told", ALARM_BOUND, async || {
+        let record = cluster.term_record(leader.epoch).await?;
+        ensure!(record["takeover"]["false_alarm"] == true, "{record}");
+        let history = cluster.rest().get(&leader.rest, "/v1/ha/history").await?;
+        let newest = &history["terms"][0];
+        ensure!(newest["epoch"] == leader.epoch, "{history}");
+        ensure!(newest["false-alarm"] == true, "{history}");
+        let metrics = cluster.rest().get(&leader.rest, "/metrics").await?;
+        let metrics = metrics.as_str().unwrap_or_default();
+        let counts = |line: &str| line == "tanist_remembered_false_alarms 1";
+        ensure!(metrics.lines().any(counts), "{metrics}");
+        anyhow::Ok(())
+    })
+    .await
 }

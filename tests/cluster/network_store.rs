@@ -1,10 +1,10 @@
 //! The way between the leader and its store is cut, in either direction or by resets, and nothing else: everybody still hears the
-//! leader, which hears no store. Another one leads in the end, and no task is touched.
+//! leader, which hears no store. Another one leads in the end, the former leader stands by and can lead again, and no task is touched.
 
 use anyhow::ensure;
-use tanist_chaos::{ClusterBuilder, Host, Link, Store, StoreKind};
+use tanist_chaos::{ClusterBuilder, Host, Leader, Link, Store, StoreKind};
 
-use crate::support::{PROGRAM, RunningOn};
+use crate::support::{PROGRAM, RunningOn, transfer_to, until_standby};
 
 /// For so long a leader that is heard is left alone when leadership came free.
 const HOLD_OFF: &str = "2 s";
@@ -49,9 +49,17 @@ async fn check_replaced(kind: StoreKind, from: Host, to: Host, link: Link) -> an
     cluster.network()?.set(from, to, link)?;
     let second = cluster.successor_of(&running.first).await?;
     running.check_untouched(&mut cluster).await?;
-    // The one that was cut off comes back, and stands by.
+    // The one that was cut off comes back: the same process stands by, and leads when it is asked to.
+    let pid = cluster.jobmanager(0).pid();
     cluster.network()?.heal()?;
+    until_standby(&mut cluster, 0, &second).await?;
+    let third = transfer_to(&mut cluster, &second, 0).await?;
+    ensure!(
+        pid.is_some() && cluster.jobmanager(0).pid() == pid,
+        "another process leads under its name"
+    );
+    let successors: [(Leader, &[&str]); 2] = [(second, &["lease-expired"]), (third, &["invited"])];
     running
-        .check_finished_under(&mut cluster, &[(second, &["lease-expired"])])
+        .check_finished_under(&mut cluster, &successors)
         .await
 }

@@ -1,19 +1,38 @@
-//! The way between the leader and a TaskManager is cut for a moment, in one direction and then in the other. It is shorter than what
-//! counts as loss, so that nothing is lost: neither the leader nor a task.
+//! The way between a JobManager and a TaskManager is cut. For a moment, in one direction and then in the other: nothing is lost, neither
+//! the leader nor a task. For longer than what counts as loss, with the store in reach: its region runs elsewhere, what is superseded
+//! stops, and the other region is not touched. Between the next leader and a TaskManager, when the leader is killed: its tasks are
+//! waited for, and adopted.
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
 use tanist_chaos::{ClusterBuilder, Host, Link, Store, StoreKind};
 
-use crate::support::{PROGRAM, RunningOn};
+use crate::regions::TwoRegions;
+use crate::support::{BOUND, PROGRAM, RunningOn, until_standby};
 
 /// Many heartbeats, and less than their timeout.
 const CUT: Duration = Duration::from_millis(1500);
+/// Of heartbeats, where it is to be reached.
+const TIMEOUT: &str = "3 s";
+/// Superseded tasks stop within two seconds; the rest is what a busy machine takes to look.
+const STOPS_WITHIN: Duration = Duration::from_secs(3);
 
 on_networks! {
-    embedded(Embedded) { a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on }
-    etcd(Etcd) { a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on }
+    embedded(Embedded) {
+        a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on,
+        a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
+        a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted,
+    }
+    etcd(Etcd) {
+        a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on,
+        a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
+        a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted,
+    }
+    zookeeper(ZooKeeper) {
+        a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
+    }
 }
 
 async fn a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on(
@@ -33,4 +52,70 @@ async fn a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on(
         running.check_untouched(&mut cluster).await?;
     }
     running.check_finished_under_the_first(&mut cluster).await
+}
+
+async fn a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
+        .taskmanagers(3)
+        .slots(1)
+        .on_hosts_of_their_own()
+        .set("heartbeat.timeout", TIMEOUT)
+        .start()
+        .await?;
+    let regions = TwoRegions::start(&mut cluster, 7).await?;
+    let first = cluster.leader().await?;
+    ensure!(first.index == 0, "the first one leads first");
+    let [left, _] = regions.taskmanagers;
+    let (leader, taskmanager) = (Host::JobManager(0), Host::TaskManager(left));
+    cluster
+        .network()?
+        .set_both(leader, taskmanager, Link::Silent)?;
+    regions.until_left_is_superseded(&mut cluster).await?;
+    let told = "the store has a younger generation, stopping tasks";
+    cluster.taskmanager(left).says(told, STOPS_WITHIN).await?;
+    regions.until_left_runs_elsewhere(&mut cluster).await?;
+    regions.check_right_untouched(&mut cluster).await?;
+
+    cluster.network()?.heal()?;
+    cluster.wait_until_complete().await?;
+    let leads = cluster.leader().await?;
+    ensure!(leads == first, "{leads:?} leads, not {first:?}");
+    regions.check_finished(&mut cluster).await
+}
+
+async fn a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
+        .on_hosts_of_their_own()
+        .start()
+        .await?;
+    let running = RunningOn::start(&mut cluster, 7).await?;
+    ensure!(running.first.index == 0, "the first one leads first");
+    until_standby(&mut cluster, 1, &running.first).await?;
+    let (next, taskmanager) = (Host::JobManager(1), Host::TaskManager(0));
+    cluster
+        .network()?
+        .set_both(next, taskmanager, Link::Silent)?;
+    cluster.kill_leader().await?;
+    let second = cluster.successor_of(&running.first).await?;
+    // Its tasks are waited for, and not touched.
+    let path = format!("/v1/jobs/{}", running.workload.job());
+    let awaits = |job: &Value| job["state"] == "RECONCILING";
+    let job = cluster
+        .wait_for_rest("a job that awaits tasks", BOUND, &path, awaits)
+        .await?;
+    let awaited = job["not-running"].as_array().context("hindrances")?;
+    ensure!(!awaited.is_empty(), "nobody is awaited: {job}");
+    tokio::time::sleep(CUT).await;
+    let job = cluster.get(&path).await?;
+    ensure!(job["state"] == "RECONCILING", "it goes on: {job}");
+    cluster.network()?.heal()?;
+    // Whichever is first: others have lost it too, or its lease ends.
+    let seen = ["process-gone", "lost-by-several", "lease-expired"];
+    running
+        .check_finished_under(&mut cluster, &[(second, &seen)])
+        .await
 }

@@ -1,6 +1,7 @@
 //! What a term had sent arrives after its successor was confirmed: a write at the store, a call at a TaskExecutor. Both are
 //! refused, and so is everybody else who speaks for that term.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -9,6 +10,7 @@ use tanist::gateway::{Connector as _, GatewayError};
 use tanist::rpc::{RpcOptions, TonicConnector};
 use tanist_chaos::{Cluster, ClusterBuilder, Host, Leader, Link, Store, StoreKind, wait_for};
 use tanist_proto::v1 as pb;
+use tempfile::TempDir;
 
 use crate::support::{PROGRAM, RunningOn, need_failpoints};
 
@@ -23,6 +25,7 @@ const STOPPED: Host = Host::JobManager(0);
 const TASKMANAGER: Host = Host::TaskManager(0);
 
 on_networks! {
+    embedded(Embedded) { what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confirmed }
     etcd(Etcd) { what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confirmed }
     zookeeper(ZooKeeper) { what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confirmed }
 }
@@ -31,10 +34,12 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     need_failpoints()?;
+    let directory = tempfile::tempdir()?;
+    let held = HeldWrite::on(kind, &directory);
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
         .on_hosts_of_their_own()
         .set("taskmanager.rpc.port", &TASKMANAGER_PORT.to_string())
-        .failpoints(0, "job.cancel-persisting=note")
+        .failpoints(0, &held.failpoints())
         .start()
         .await?;
     let running = RunningOn::start(&mut cluster, 16).await?;
@@ -42,27 +47,26 @@ async fn what_a_stopped_leader_had_sent_is_refused_after_its_successor_was_confi
     ensure!(first.index == 0, "the first one leads first");
 
     nothing_is_written(&cluster).await?;
-    hold_a_write(&mut cluster, &running).await?;
+    held.begin(&mut cluster, &running).await?;
     hold_a_call(&cluster).await?;
     cluster.jobmanager(0).stop()?;
-    // Its connections are gone for the store, and what is held is still on its way.
-    cluster.store_proxy(STOPPED)?.freeze();
+    held.outlives_its_connection(&cluster)?;
     let second = cluster.successor_of(first).await?;
     running.check_untouched(&mut cluster).await?;
 
-    cluster.store_proxy(STOPPED)?.thaw();
-    wait_for("the held write to arrive", BOUND, async || {
-        let held = cluster.store_proxy(STOPPED)?.held_requests();
-        ensure!(held == 0, "{held} bytes are held");
-        Ok::<_, anyhow::Error>(())
-    })
-    .await?;
+    if held == HeldWrite::InNetwork {
+        held.arrives(&mut cluster).await?;
+    }
     cluster.network()?.heal()?;
     let refused = format!("refused a message epoch={}", first.epoch);
     cluster.taskmanager(0).says(&refused, BOUND).await?;
     a_call_for_the_old_term_is_refused(&cluster, first, &second).await?;
 
     cluster.jobmanager(0).cont()?;
+    if held != HeldWrite::InNetwork {
+        // What it holds itself it can't let go while it stands still.
+        held.arrives(&mut cluster).await?;
+    }
     // The write would have cancelled the job.
     let seen = ["silent-confirmed", "lease-expired"];
     running
@@ -87,34 +91,99 @@ async fn nothing_is_written(cluster: &Cluster) -> anyhow::Result<()> {
     .await
 }
 
-/// Has the leader decide that the job is cancelled, in a write that does not get to the store.
-async fn hold_a_write(cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
-    let proxy = cluster.store_proxy(STOPPED)?;
-    proxy.hold_requests();
-    let rest = cluster.rest().clone();
-    let address = running.first.rest.clone();
-    let path = format!("/v1/jobs/{}?mode=cancel", running.workload.job());
-    let asking = tokio::spawn(async move { rest.ask(Method::PATCH, &address, &path).await });
-    cluster
-        .jobmanager(0)
-        .reached("job.cancel-persisting", BOUND)
-        .await?;
-    let before = cluster.store_proxy(STOPPED)?.held_requests();
-    wait_for("the write to be on its way", BOUND, async || {
-        let held = cluster.store_proxy(STOPPED)?.held_requests();
-        // More than renewals of a lease.
-        ensure!(held >= before + 200, "{held} bytes are held, {before} were");
-        Ok::<_, anyhow::Error>(())
-    })
-    .await?;
-    // Nobody waits for the answer any more: else the question would be passed on to the next leader.
-    asking.abort();
-    wait_for("the question to be forgotten", BOUND, async || {
-        let waits = cluster.network()?.is_connected(STOPPED, Host::Test)?;
-        ensure!(!waits, "a connection is open");
-        Ok::<_, anyhow::Error>(())
-    })
-    .await
+/// Where a write that is on its way is held up.
+#[derive(Debug, PartialEq, Eq)]
+enum HeldWrite {
+    /// Between the process and the store's server.
+    InNetwork,
+    /// In the process itself, where it is about to write into the database, for as long as this file exists: nothing that happens
+    /// to the term calls it back from there.
+    AtDatabase(PathBuf),
+}
+
+/// A leader that writes into a file has no way to the store on which something could be held.
+const AT_DATABASE: &str = "embedded.committing";
+
+impl HeldWrite {
+    fn on(kind: StoreKind, directory: &TempDir) -> HeldWrite {
+        match kind {
+            StoreKind::Embedded => HeldWrite::AtDatabase(directory.path().join("held")),
+            StoreKind::Etcd | StoreKind::ZooKeeper => HeldWrite::InNetwork,
+        }
+    }
+
+    fn failpoints(&self) -> String {
+        let noted = "job.cancel-persisting=note".to_owned();
+        match self {
+            HeldWrite::InNetwork => noted,
+            HeldWrite::AtDatabase(file) => {
+                format!("{noted};{AT_DATABASE}=hold-while:{}", file.display())
+            }
+        }
+    }
+
+    /// Has the leader decide that the job is cancelled, in a write that does not get to the store.
+    async fn begin(&self, cluster: &mut Cluster, running: &RunningOn) -> anyhow::Result<()> {
+        match self {
+            HeldWrite::InNetwork => cluster.store_proxy(STOPPED)?.hold_requests(),
+            HeldWrite::AtDatabase(file) => std::fs::write(file, "")?,
+        }
+        let rest = cluster.rest().clone();
+        let address = running.first.rest.clone();
+        let path = format!("/v1/jobs/{}?mode=cancel", running.workload.job());
+        let asking = tokio::spawn(async move { rest.ask(Method::PATCH, &address, &path).await });
+        let persisting = "job.cancel-persisting";
+        cluster.jobmanager(0).reached(persisting, BOUND).await?;
+        match self {
+            HeldWrite::InNetwork => {
+                let before = cluster.store_proxy(STOPPED)?.held_requests();
+                wait_for("the write to be on its way", BOUND, async || {
+                    let held = cluster.store_proxy(STOPPED)?.held_requests();
+                    // More than renewals of a lease.
+                    ensure!(held >= before + 200, "{held} bytes are held, {before} were");
+                    Ok::<_, anyhow::Error>(())
+                })
+                .await?;
+            }
+            HeldWrite::AtDatabase(_) => cluster.jobmanager(0).reached(AT_DATABASE, BOUND).await?,
+        }
+        // Nobody waits for the answer any more: else the question would be passed on to the next leader.
+        asking.abort();
+        wait_for("the question to be forgotten", BOUND, async || {
+            let waits = cluster.network()?.is_connected(STOPPED, Host::Test)?;
+            ensure!(!waits, "a connection is open");
+            Ok::<_, anyhow::Error>(())
+        })
+        .await
+    }
+
+    /// The leader's connections are gone for the store, and what is held is still on its way.
+    fn outlives_its_connection(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        if *self == HeldWrite::InNetwork {
+            cluster.store_proxy(STOPPED)?.freeze();
+        }
+        Ok(())
+    }
+
+    /// Lets it go, and waits until it has arrived.
+    async fn arrives(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        match self {
+            HeldWrite::InNetwork => {
+                cluster.store_proxy(STOPPED)?.thaw();
+                wait_for("the held write to arrive", BOUND, async || {
+                    let held = cluster.store_proxy(STOPPED)?.held_requests();
+                    ensure!(held == 0, "{held} bytes are held");
+                    Ok::<_, anyhow::Error>(())
+                })
+                .await
+            }
+            HeldWrite::AtDatabase(file) => {
+                std::fs::remove_file(file)?;
+                let passed = format!("failpoint {AT_DATABASE} passed");
+                cluster.jobmanager(0).says(&passed, BOUND).await
+            }
+        }
+    }
 }
 
 /// Waits until the leader has called a TaskExecutor that does not hear it.

@@ -1,13 +1,14 @@
 //! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled; and what their job ships
-//! outlives the leader that took it.
+//! outlives the leader that took it. A program that is not there fails its job at once.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{StoreKind, Submission, wait_for};
+use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
+use tanist_proto::id::JobId;
 
-use crate::support::{cluster_on, example, job_file};
+use crate::support::{cluster_on, example, job_file, need_failpoints};
 
 /// How long processes may take to come and to go.
 const BOUND: Duration = Duration::from_secs(30);
@@ -16,6 +17,8 @@ on_stores! {
     embedded(Embedded) {
         programs_end_with_their_job_and_with_a_killed_taskmanager,
         what_a_job_ships_survives_the_leader_that_took_it,
+        a_job_whose_program_is_missing_fails_in_its_first_attempt,
+        a_job_whose_program_is_missing_fails_under_the_next_leader_too,
     }
 }
 
@@ -72,6 +75,55 @@ async fn what_a_job_ships_survives_the_leader_that_took_it(kind: StoreKind) -> a
     lines.sort();
     ensure!(lines == ["1 9", "2 90", "3 900", "4 1"], "{lines:?}");
     cluster.check_nothing_left(&[output]).await
+}
+
+async fn a_job_whose_program_is_missing_fails_in_its_first_attempt(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(1);
+    let mut cluster = builder.start().await?;
+    let submission = Submission::new(job_file("missing-program.yaml"));
+    let job = cluster.submit(&submission).await?;
+    check_failed_at_once(&mut cluster, job).await
+}
+
+async fn a_job_whose_program_is_missing_fails_under_the_next_leader_too(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let failpoint = "job.failure-persisted";
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
+    let mut cluster = builder
+        .failpoints(0, &format!("{failpoint}=kill"))
+        .start()
+        .await?;
+    let former = cluster.leader().await?;
+    let submission = Submission::new(job_file("missing-program.yaml"));
+    let job = cluster.submit(&submission).await?;
+    cluster.jobmanager(0).reached(failpoint, BOUND).await?;
+    cluster.successor_of(&former).await?;
+    check_failed_at_once(&mut cluster, job).await
+}
+
+async fn check_failed_at_once(cluster: &mut Cluster, job: JobId) -> anyhow::Result<()> {
+    let view = cluster.wait_for_state(job, "FAILED").await?;
+    let mut attempts = Vec::new();
+    for vertex in view.0["vertices"].as_array().into_iter().flatten() {
+        let id = vertex["id"].as_str().unwrap_or_default();
+        let body = cluster
+            .get(&format!("/v1/jobs/{job}/vertices/{id}"))
+            .await?;
+        let subtasks = body["subtasks"].as_array().into_iter().flatten();
+        attempts.extend(subtasks.map(|subtask| subtask["attempt"].as_u64()));
+    }
+    ensure!(
+        !attempts.is_empty() && attempts.iter().all(|attempt| *attempt == Some(1)),
+        "attempts {attempts:?}: {view:?}"
+    );
+    let told = cluster.get(&format!("/v1/jobs/{job}/exceptions")).await?;
+    let told = told.to_string();
+    ensure!(told.contains("no-such-program-anywhere"), "{told}");
+    cluster.check_nothing_left(&[]).await
 }
 
 /// The process ids of all three, once all have said who they are.

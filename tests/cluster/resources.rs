@@ -1,17 +1,20 @@
 //! A job in slots that are cut to what it asks for, with devices: its leader is killed, and the next one knows exactly what of the
-//! TaskManager is taken.
+//! TaskManager is taken. And one that needs more slots than there are.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{Cluster, StoreKind, Submission};
+use tanist_chaos::{Cluster, StoreKind, Submission, wordcount};
 
 use crate::support::{cluster_on, job_file};
 
 on_stores! {
-    embedded(Embedded) { slots_with_devices_are_adopted_exactly_and_given_back }
+    embedded(Embedded) {
+        slots_with_devices_are_adopted_exactly_and_given_back,
+        parts_of_a_job_run_one_after_the_other_in_the_only_slot,
+    }
 }
 
 async fn slots_with_devices_are_adopted_exactly_and_given_back(
@@ -48,6 +51,26 @@ async fn slots_with_devices_are_adopted_exactly_and_given_back(
     ensure!(lines == ["device 0", "device 1"], "{lines:?}");
     until_free(&mut cluster, 4.0, &json!({"gpu": 2})).await?;
     cluster.check_nothing_left(&[output]).await
+}
+
+/// Each part runs for longer than anybody waits for slots.
+async fn parts_of_a_job_run_one_after_the_other_in_the_only_slot(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(1);
+    let builder = builder.slots(1).set("slot.request.timeout", "1 s");
+    let mut cluster = builder.start().await?;
+    let outputs = ["first", "second"].map(|name| cluster.directory().join(name));
+    let submission = Submission::new(job_file("two-parts.yaml"))
+        .path("first", &outputs[0])
+        .path("second", &outputs[1]);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    for output in &outputs {
+        let records: u64 = wordcount::read_output(output)?.values().sum();
+        ensure!(records == 3000, "{records} were counted in {output:?}");
+    }
+    cluster.check_nothing_left(&outputs).await
 }
 
 /// Until the leader says that so many cores and devices of the TaskManager are nobody's.

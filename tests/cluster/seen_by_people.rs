@@ -30,6 +30,7 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     let mut cluster = cluster_on(kind).await?.start().await?;
     let workload = WordsAndTicks::prepare(&cluster, 6)?;
     cluster.submit(&workload.submission).await?;
+    workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;
     check_told(&mut cluster, &former).await?;
     run_cli(&cluster, &former, &["ha", "transfer"]).await?;
@@ -40,22 +41,54 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     let leader = cluster.successor_of(&invited).await?;
     check_told(&mut cluster, &leader).await?;
 
+    let path = "/v1/ha/history";
     let history = cluster
-        .wait_for_rest("all terms", BOUND, "/v1/ha/history", |body| {
+        .wait_for_rest("all terms with what was adopted", BOUND, path, |body| {
             let terms = body["terms"].as_array();
-            terms.is_some_and(|terms| terms.len() >= 3)
+            // The last term may still be adopting.
+            let is_whole = |term: &Value| term["phases"]["last-adopted"].is_number();
+            terms.is_some_and(|terms| terms.len() >= 3 && is_whole(&terms[0]))
         })
         .await?;
-    let newest = &history["terms"][0];
+    let terms = history["terms"].as_array().context("terms")?;
+    let [newest, before, first] = &terms[..3] else {
+        anyhow::bail!("three terms: {history}");
+    };
     ensure!(newest["epoch"] == leader.epoch, "{history}");
-    ensure!(newest["phases"]["confirmed"].is_number(), "{history}");
+    ensure!(first["detected-by"].is_null(), "{history}");
+    ensure!(before["detected-by"] == "invited", "{history}");
     ensure!(newest["detected-by"].is_string(), "{history}");
-    let ends = history["terms"].as_array().context("terms")?.iter();
-    let ends: Vec<&Value> = ends.map(|term| &term["ended-how"]).collect();
-    ensure!(ends.contains(&&Value::from("transferred")), "{history}");
+    ensure!(first["ended-how"] == "transferred", "{history}");
+    for term in [newest, before] {
+        check_steps(term).with_context(|| history.to_string())?;
+        // Tasks of the words may have finished before.
+        ensure!(term["tasks-adopted"].as_u64() >= Some(4), "{history}");
+        ensure!(term["tasks-restarted"] == 0, "{history}");
+    }
     let said = run_cli(&cluster, &leader, &["ha", "history"]).await?;
     ensure!(said.starts_with("EPOCH"), "{said}");
     workload.check_finished(&mut cluster).await
+}
+
+/// Each step of a takeover is told in milliseconds, in the order in which it was taken.
+fn check_steps(term: &Value) -> anyhow::Result<()> {
+    let phases = &term["phases"];
+    let took = |name: &str| phases[name].as_f64().with_context(|| format!("no {name}"));
+    if term["detected-by"] != "invited" {
+        // From the last sign of life until it was clear.
+        ensure!(took("noticed")? > 0.0, "{term}");
+    }
+    ensure!(took("deposed")? >= 0.0, "{term}");
+    let steps = ["pipeline", "cache-proven", "recovered", "confirmed"];
+    let mut last = 0.0;
+    for step in steps {
+        let ms = took(step)?;
+        ensure!(ms >= last, "{step} before the step before it: {term}");
+        last = ms;
+    }
+    let (first, all) = (took("first-adopted")?, took("last-adopted")?);
+    ensure!(0.0 < first && first <= all, "{term}");
+    Ok(())
 }
 
 /// Each process that runs tells the same; only the leader says that it is the leader.
@@ -65,12 +98,21 @@ async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()
     for index in running {
         let address = cluster.rest_address(index).to_owned();
         let status = until(cluster, &address, "/v1/ha/status", |status| {
-            status["leader"]["epoch"] == leader.epoch && status["term"]["state"] == "leading"
+            let members = status["members"].as_array().into_iter().flatten();
+            let mut standbys = members.filter(|it| it["leads"] == false);
+            status["leader"]["epoch"] == leader.epoch
+                && status["term"]["state"] == "leading"
+                && standbys.all(|it| it["cache"]["behind"] == 0)
         })
         .await?;
         let members = status["members"].as_array().context("members")?;
         let leads = |it: &&Value| it["leads"] == true && it["role"] == "leading";
         ensure!(members.iter().filter(leads).count() == 1, "{status}");
+        let standbys = members.iter().filter(|it| it["role"] == "standby");
+        ensure!(standbys.clone().count() == members.len() - 1, "{status}");
+        for standby in standbys {
+            ensure!(standby["cache"]["behind"] == 0, "{status}");
+        }
         ensure!(status["store-health"]["latency"].is_number(), "{status}");
 
         let rest = cluster.rest().clone();

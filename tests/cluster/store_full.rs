@@ -1,5 +1,5 @@
-//! The disk of the store is full. No task and no leader minds; what can't be stored is refused or waits, and goes on when there is
-//! space again. (etcd is full by its quota long before its disk: `ha/src/etcd/tests/space.rs`.)
+//! The store is full: its disk, or of etcd the quota, which it reaches long before. No task and no leader minds; what can't be
+//! stored is refused or waits, and goes on when there is space again.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Store, StoreKind, small_file_system, wait_for};
 use tanist_ha::keys::Kind;
-use tanist_ha::testing::servers::ZooKeeperServerOptions;
+use tanist_ha::testing::servers::{EtcdServerOptions, ZooKeeperServerOptions};
 
 use crate::support::{PROGRAM, RunningOn, WordsAndTicks, cluster_on};
 
@@ -16,6 +16,12 @@ use crate::support::{PROGRAM, RunningOn, WordsAndTicks, cluster_on};
 const BOUND: Duration = Duration::from_secs(30);
 /// Longer than the sessions of these tests.
 const OUTAGE: Duration = Duration::from_secs(2);
+
+on_stores! {
+    etcd(Etcd) {
+        a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room,
+    }
+}
 
 on_networks! {
     embedded(Embedded) {
@@ -146,4 +152,99 @@ async fn a_zookeeper_that_ends_as_its_disk_is_full_changes_no_leader(
     cluster.wait_for_state(waiting.job(), "FINISHED").await?;
     waiting.check_result()?;
     running.check_finished_under_the_first(&mut cluster).await
+}
+
+/// Enough for what a cluster writes in a test, and soon filled.
+const QUOTA: u64 = 16 * 1024 * 1024;
+
+async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    ensure!(kind == StoreKind::Etcd, "{kind} has no quota");
+    let options = EtcdServerOptions {
+        quota_bytes: Some(QUOTA),
+        ..EtcdServerOptions::default()
+    };
+    let mut cluster = ClusterBuilder::new(PROGRAM, Store::own_etcd(options).await?)
+        .slots(4)
+        .set("high-availability.etcd.quota-backend-bytes", "16 mb")
+        .set("jobstore.expiration-time", "10 s")
+        .set("client.timeout", "600 ms")
+        .set("rest.await-leader-timeout", "1 s")
+        .start()
+        .await?;
+    let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
+    let running = RunningOn::start(&mut cluster, 40).await?;
+    cluster.submit(&ended.submission).await?;
+    cluster.wait_for_state(ended.job(), "FINISHED").await?;
+
+    cluster.store().fill().await?;
+    let results = async |cluster: &tanist_chaos::Cluster| {
+        let dump = cluster.store_dump().await?;
+        anyhow::Ok(dump.items.get(&Kind::Results).map_or(0, Vec::len))
+    };
+    ensure!(results(&cluster).await? == 1, "its result is kept");
+    let full = |status: &serde_json::Value| {
+        let warnings = status["warnings"].to_string();
+        warnings.contains("etcdctl alarm disarm") && status["term"]["state"] == "leading"
+    };
+    cluster
+        .wait_for_rest("the warning", BOUND, "/v1/ha/status", full)
+        .await?;
+    let metrics = cluster.rest().get(&running.first.rest, "/metrics").await?;
+    let metrics = metrics.as_str().unwrap_or_default();
+    ensure!(
+        metrics.contains("tanist_store_alarm{alarm=\"NOSPACE\"} 1"),
+        "{metrics}"
+    );
+    // Whoever submits is told to try again, and why.
+    let refused = WordsAndTicks::prepare_in(&cluster, "refused", 1)?;
+    let arguments = refused.submission.attached_arguments();
+    let mut line: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let address = running.first.rest.clone();
+    line.extend([
+        "--detached",
+        "--address",
+        &address,
+        "-D",
+        "client.timeout=3 s",
+    ]);
+    let answer = cluster.cli().run(&line).await?;
+    ensure!(
+        answer.code != Some(0) && answer.stderr.contains("out of space"),
+        "{answer:?}"
+    );
+    // What is not needed any more still goes.
+    wait_for("the result to expire", BOUND, async || {
+        let left = results(&cluster).await?;
+        ensure!(left == 0, "{left} results");
+        anyhow::Ok(())
+    })
+    .await?;
+    running.check_untouched(&mut cluster).await?;
+    let leads = cluster.leader().await?;
+    ensure!(leads == running.first, "{leads:?} leads");
+
+    // Nobody can take over, and says so.
+    let standby = 1 - running.first.index;
+    cluster.jobmanager(running.first.index).kill();
+    cluster
+        .jobmanager(standby)
+        .says("leadership can't be taken", BOUND)
+        .await?;
+    let nobody = |status: &serde_json::Value| {
+        let warnings = status["warnings"].to_string();
+        let says = |text: &str| warnings.contains(text);
+        says("nobody can take over") && says("etcdctl compact") && status["term"]["state"] == "none"
+    };
+    cluster
+        .wait_for_rest("what to do", BOUND, "/v1/ha/status", nobody)
+        .await?;
+    cluster.store().make_room().await?;
+    let second = cluster.successor_of(&running.first).await?;
+    ensure!(second.index == standby, "{second:?}");
+    let detections = &["process-gone", "lease-expired"];
+    running
+        .check_finished_under(&mut cluster, &[(second, detections)])
+        .await
 }

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
+use hyper::Method;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, test_all};
 
 use crate::support::{PROGRAM, RunningOn};
@@ -56,6 +58,15 @@ async fn a_store_that_is_down_for_longer_than_every_lease_changes_no_leader(
     cluster.store().kill_server()?;
     tokio::time::sleep(outage()).await;
     running.check_untouched(&mut cluster).await?;
+    let asked = cluster
+        .rest()
+        .ask_for_all(Method::GET, &running.first.rest, "/v1/jobs");
+    let (status, headers, _) = asked.await?;
+    let term = headers.get("tanist-term").map(|term| term.as_bytes());
+    ensure!(
+        status == 200 && term == Some(b"suspended".as_slice()),
+        "an unmarked read: {status} {headers:?}"
+    );
     cluster.store().restart_server().await?;
     running.check_finished_under_the_first(&mut cluster).await
 }

@@ -1,11 +1,14 @@
 //! What the tests of this binary share: the program, and the job that most of them run.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{
-    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, wordcount,
+    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, wait_for,
+    wordcount,
 };
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 
 /// The program under test.
@@ -23,6 +26,56 @@ pub fn need_failpoints() -> anyhow::Result<()> {
         "this test needs `--features failpoints`: run `cargo xtask test`"
     );
     Ok(())
+}
+
+/// How long something may take that is a matter of a second or two.
+pub const BOUND: Duration = Duration::from_secs(30);
+
+/// Which TaskManagers are to be asked is in the leader's beats, looked up anew each second: a standby that has heard fewer
+/// of them may know nobody to ask, and then the lease decides.
+pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
+    wait_for("the term to be some seconds old", BOUND, async || {
+        let status = cluster.get("/v1/ha/status").await?;
+        let since_ms = status["term"]["state-since"].as_u64();
+        let age_ms = since_ms.map(|since_ms| wall_clock_ms().saturating_sub(since_ms));
+        ensure!(age_ms.is_some_and(|age_ms| age_ms > 2_500), "{age_ms:?} ms");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until a JobManager stands by under `leader`, by its own account, with records that are current.
+pub async fn until_standby(
+    cluster: &mut Cluster,
+    jobmanager: usize,
+    leader: &Leader,
+) -> anyhow::Result<()> {
+    let address = cluster.rest_address(jobmanager).to_owned();
+    let what = format!("jm-{jobmanager} to stand by");
+    wait_for(&what, BOUND, async || {
+        let own = cluster.rest().get(&address, "/v1/ha/self").await?;
+        let is_current = own["cache"]["behind"] == 0 && own["epoch"] == leader.epoch;
+        ensure!(own["role"] == "standby" && is_current, "{own}");
+        Ok(())
+    })
+    .await
+}
+
+/// Has `leader` hand over to this JobManager, as a person does; gives the leader that it is then.
+pub async fn transfer_to(
+    cluster: &mut Cluster,
+    leader: &Leader,
+    jobmanager: usize,
+) -> anyhow::Result<Leader> {
+    let to = format!("jm-{jobmanager}");
+    let transfer = ["ha", "transfer", "--to", &to, "--address", &leader.rest];
+    cluster.cli().run(&transfer).await?.success()?;
+    let next = cluster.successor_of(leader).await?;
+    ensure!(
+        next.index == jobmanager && next.epoch == leader.epoch + 1,
+        "handed over to {next:?}, not to {to}"
+    );
+    Ok(next)
 }
 
 /// A job file of these tests.

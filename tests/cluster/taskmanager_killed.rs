@@ -3,12 +3,14 @@
 use anyhow::ensure;
 use tanist_chaos::{JobView, StoreKind, Submission};
 
+use crate::regions::TwoRegions;
 use crate::support::{WordsAndTicks, cluster_on, job_file};
 
 on_stores! {
     each {
         a_killed_taskmanager_costs_a_restart_and_changes_no_result,
         a_leader_and_a_taskmanager_that_are_killed_together_cost_a_restart,
+        the_region_on_another_taskmanager_than_the_killed_one_is_adopted,
     }
 }
 on_stores! {
@@ -61,6 +63,21 @@ async fn a_leader_and_a_taskmanager_that_are_killed_together_cost_a_restart(
     workload.wait_until_ticking(&mut cluster).await?;
     workload.check_nothing_visible()?;
     workload.check_finished(&mut cluster).await
+}
+
+async fn the_region_on_another_taskmanager_than_the_killed_one_is_adopted(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.taskmanagers(2).slots(1);
+    let mut cluster = builder.start().await?;
+    let regions = TwoRegions::start(&mut cluster, 4).await?;
+    let [left, _] = regions.taskmanagers;
+    let former = cluster.kill_leader().await?;
+    cluster.taskmanager(left).kill();
+    cluster.taskmanager(left).start()?;
+    cluster.successor_of(&former).await?;
+    regions.until_left_is_superseded(&mut cluster).await?;
+    regions.check_finished(&mut cluster).await
 }
 
 /// Its programs do not heed the request to end, so that they take a while to.

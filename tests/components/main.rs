@@ -18,8 +18,8 @@ use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
 use tanist::task_executor::{
-    self, RunningTask, TaskExecutor, TaskExecutorDescription, TaskExecutorServices, TaskLauncher,
-    TaskStart,
+    self, IsolationGuard, RunningTask, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
+    TaskLauncher, TaskStart,
 };
 use tanist_ha::election::{ClusterIncarnation, Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
@@ -228,6 +228,7 @@ impl Cluster {
                 worker_of: String::new(),
             },
             first_registration: task_executor::first_registration(),
+            guard: IsolationGuard::default(),
         };
         let executor = TaskExecutor::start(task_executor::Options::default(), services);
         self.connector

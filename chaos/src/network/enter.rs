@@ -1,10 +1,10 @@
-//! How a test gets a network and mounts of its own: the test binary runs the same test once more, alone, in fresh namespaces.
+//! How a test, or a measurement, gets a network and mounts of its own: its binary runs it once more, alone, in fresh namespaces.
 //!
 //! As root that takes a network namespace; else a user namespace too, in which the test is root and nowhere else. What the
 //! test says inside is said by the test outside; it fails if the one inside does not pass.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, bail, ensure};
@@ -30,7 +30,7 @@ pub fn on_a_network_of_its_own<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     test: impl FnOnce() -> F,
 ) -> anyhow::Result<()> {
-    if std::env::var(INSIDE).is_ok_and(|inside| inside == name) {
+    if is_inside(name) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -58,20 +58,45 @@ pub fn small_file_system(name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// Whether this process runs inside under this name.
+pub fn is_inside(name: &str) -> bool {
+    std::env::var(INSIDE).is_ok_and(|inside| inside == name)
+}
+
 fn run_inside(name: &str) -> anyhow::Result<()> {
+    let output = run_self_inside(name, &["--exact", name, "--nocapture"])?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "the test failed in its own network: {}",
+        output.status
+    );
+    // A name that matches no test would pass too.
+    ensure!(
+        said.contains("1 passed"),
+        "{name:?} is not the name of one test of this binary"
+    );
+    Ok(())
+}
+
+/// Runs this process's own program once more with these arguments, to its end, in a network of its own, where
+/// [`is_inside`] tells it so.
+pub fn run_self_inside(name: &str, arguments: &[&str]) -> anyhow::Result<Output> {
     let namespaces = namespaces()?;
-    let program = std::env::current_exe().context("cannot find the test binary")?;
+    let program = std::env::current_exe().context("cannot find the own program")?;
     let directory = tempfile::Builder::new()
         .prefix("tanist-network-")
         .tempdir()?
         .keep();
-    // Ends the test inside if this process is killed; what that one started then ends by guards of its own.
+    // Ends what is inside if this process is killed; what that one started then ends by guards of its own.
     let guard = Arc::new(Mutex::new(Guard::start(&directory)?));
     let child = Command::new("unshare")
         .args(namespaces)
         .args(["--", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#])
         .arg(program)
-        .args(["--exact", name, "--nocapture"])
+        .args(arguments)
         .env(INSIDE, name)
         .env(DIRECTORY, &directory)
         .stdin(Stdio::null())
@@ -87,20 +112,7 @@ fn run_inside(name: &str) -> anyhow::Result<()> {
     if let Ok(mut guard) = guard.lock() {
         guard.forget(pid);
     }
-    let said = String::from_utf8_lossy(&output.stdout);
-    print!("{said}");
-    eprint!("{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(
-        output.status.success(),
-        "the test failed in its own network: {}",
-        output.status
-    );
-    // A name that matches no test would pass too.
-    ensure!(
-        said.contains("1 passed"),
-        "{name:?} is not the name of one test of this binary"
-    );
-    Ok(())
+    Ok(output)
 }
 
 /// The arguments of `unshare` that give this process a network of its own.

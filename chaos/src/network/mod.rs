@@ -21,7 +21,7 @@ use anyhow::{Context as _, ensure};
 
 use namespace::{Namespace, ip_here};
 
-pub use enter::{on_a_network_of_its_own, small_file_system};
+pub use enter::{is_inside, on_a_network_of_its_own, run_self_inside, small_file_system};
 
 /// The bridge, in the namespace of the test.
 const BRIDGE: &str = "br0";

@@ -15,7 +15,7 @@ use crate::clock::{Moment, wall_clock_ms};
 use crate::election::core::{Effect, ElectionCore, Event, Standing, Term};
 use crate::election::deposing::{Wish, Wishes};
 use crate::election::driver::{
-    ClusterIncarnation, ElectionDriver, ElectionView, Epoch, SessionState,
+    Attempt, ClusterIncarnation, ElectionDriver, ElectionView, Epoch, SessionState,
 };
 use crate::election::service::ElectionOptions;
 use crate::election::session::{LeaderSession, Leadership};
@@ -66,8 +66,13 @@ pub(super) struct ElectionActor {
     attempt: Option<(Epoch, Option<(Epoch, Evidence)>)>,
     wishes: Wishes,
     resigning: Vec<oneshot::Sender<()>>,
+    /// When it was last said that leadership can't be taken.
+    complained: Option<Moment>,
     stop: CancellationToken,
 }
+
+/// How often it is said that leadership can't be taken.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 impl ElectionActor {
     pub(super) fn new(
@@ -97,6 +102,7 @@ impl ElectionActor {
             attempt: None,
             wishes: Wishes::default(),
             resigning: Vec::new(),
+            complained: None,
             stop,
         }
     }
@@ -132,6 +138,9 @@ impl ElectionActor {
                 else => break,
             };
             wake = None;
+            if let Event::AdvanceReply(reply) = &event {
+                self.note_attempt(reply);
+            }
             for effect in self.core.handle(clock.now(), event) {
                 match effect {
                     Effect::WakeAt(at) => wake = Some(at),
@@ -141,6 +150,27 @@ impl ElectionActor {
             self.answer_waiting();
         }
         self.over.cancel();
+    }
+
+    /// Says why leadership can't be taken, at first and then now and again.
+    fn note_attempt(&mut self, reply: &Result<Attempt>) {
+        let error = match reply {
+            Ok(_) => {
+                self.complained = None;
+                return;
+            }
+            // What is sent again within a moment, and may even have been applied.
+            Err(error) if !matches!(error, Error::OutOfSpace { .. } | Error::Denied { .. }) => {
+                return;
+            }
+            Err(error) => error,
+        };
+        let now = self.options.clock.now();
+        let said = self.complained.map(|at| now.since(at));
+        if said.is_none_or(|since| since >= COMPLAINT_INTERVAL) {
+            self.complained = Some(now);
+            warn!(%error, "leadership can't be taken: the store refuses it, nobody may lead until it does not");
+        }
     }
 
     fn take_command(&mut self, command: Command) -> Event {

@@ -15,6 +15,7 @@ use super::database::{DataVersion, Database};
 use super::worker::{Poll, Worker, spawn, work_and_poll};
 use super::{EmbeddedOptions, STORE};
 use crate::error::{Error, Result};
+use crate::failpoint::failpoint_on_a_thread;
 use crate::keys::{CHANGES_RING, Key, Kind};
 use crate::store::health::StoreHealth;
 use crate::store::{
@@ -179,6 +180,7 @@ impl CoordinationStore for EmbeddedStore {
             .iter()
             .any(|write| matches!(write, Write::Put { .. }));
         let commit = move |database: &mut Database| {
+            failpoint_on_a_thread("embedded.committing");
             if puts {
                 database.write_with_room(|tables| tables.commit(&request))
             } else {

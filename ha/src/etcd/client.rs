@@ -63,6 +63,11 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Connection {
+    /// What it was opened with.
+    pub(super) fn options(&self) -> &EtcdOptions {
+        &self.shared.options
+    }
+
     /// A connection that has not connected yet. Starts with a random endpoint, so that processes spread.
     pub(super) fn new(options: EtcdOptions) -> Connection {
         let count = options.endpoints.len();

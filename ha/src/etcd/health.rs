@@ -3,16 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmType, StatusResponse};
+use etcd_client::{AlarmAction, AlarmType, GetOptions, ResponseHeader, StatusResponse};
 use futures::future::join_all;
 use tokio::time::timeout;
 
 use super::client::{Connection, Position, Repeat};
-use super::status::{Failure, classify};
+use super::status::{Failure, classify, is_revision_gone};
 use crate::store::health::{ServerRole, StoreHealth, StoreServer};
 
 /// How long one server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// etcd's own quota where nobody set one. Servers before 3.6 don't say theirs.
+const DEFAULT_QUOTA: u64 = 2 * 1024 * 1024 * 1024;
+/// An etcd that keeps more old revisions than these is not compacted, or rarely: all of them count for its quota.
+const MANY_REVISIONS: u64 = 100_000;
 
 /// Asks all endpoints; `latency` was measured before.
 pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreHealth {
@@ -35,18 +40,17 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
         }
     };
     let mut answered = Vec::new();
+    let mut told = None;
     for (position, answer) in positions.into_iter().zip(answers) {
         let endpoint = connection.endpoint(position);
         match answer {
             Ok(status) => {
-                let id = status
-                    .header()
-                    .map_or(0, etcd_client::ResponseHeader::member_id);
+                let id = status.header().map_or(0, ResponseHeader::member_id);
                 let size = u64::try_from(status.db_size()).ok();
                 health.size_bytes = health.size_bytes.max(size);
                 // Servers before 3.6 don't say it.
                 let quota = u64::try_from(status.db_size_quota()).ok();
-                health.quota_bytes = health.quota_bytes.or(quota.filter(|quota| *quota > 0));
+                told = told.or(quota.filter(|quota| *quota > 0));
                 // Several endpoints may lead to one server.
                 if !answered.contains(&id) {
                     answered.push(id);
@@ -70,6 +74,15 @@ pub(super) async fn health(connection: &Connection, latency: Duration) -> StoreH
                 version: None,
             }),
         }
+    }
+    let quota = told.or(connection.options().quota_bytes);
+    health.quota_bytes = Some(quota.unwrap_or(DEFAULT_QUOTA));
+    health.quota_is_assumed = quota.is_none();
+    match keeps_more_than(connection, MANY_REVISIONS).await {
+        Ok(is_so) => health.revisions_kept = is_so.then_some(MANY_REVISIONS),
+        Err(reason) => health
+            .unknown
+            .push(format!("whether etcd is compacted: {reason}")),
     }
     let all_answered = health.servers.len() == answered.len();
     let others = names.into_iter().filter(|(id, _)| !answered.contains(id));
@@ -106,6 +119,35 @@ async fn status(connection: &Connection, position: Position) -> Result<StatusRes
     };
     let answer = timeout(PATIENCE, asked).await;
     answer.unwrap_or_else(|_| Err(format!("none within {PATIENCE:?}")))
+}
+
+/// Whether more than so many old revisions are kept: one that is as old as that can be read. Whether somebody compacts etcd, no
+/// server tells; what nobody compacted shows.
+pub(super) async fn keeps_more_than(connection: &Connection, many: u64) -> Result<bool, String> {
+    let call = connection.call(Repeat::Always, |client| {
+        let key = connection.options().namespace.clone();
+        async move {
+            let mut client = client.kv_client();
+            // Read by whichever server: all of them are compacted alike.
+            let read = || GetOptions::new().with_serializable().with_count_only();
+            let newest = client.get(key.as_str(), Some(read())).await?;
+            let newest = newest.header().map_or(0, ResponseHeader::revision);
+            let old = newest.saturating_sub(i64::try_from(many).unwrap_or(i64::MAX));
+            if old < 1 {
+                return Ok(false);
+            }
+            match client.get(key, Some(read().with_revision(old))).await {
+                Ok(_) => Ok(true),
+                Err(error) if is_revision_gone(&error) => Ok(false),
+                Err(error) => Err(error),
+            }
+        }
+    });
+    let answer = timeout(PATIENCE, call).await;
+    match answer {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    }
 }
 
 /// The names of all members, by id.

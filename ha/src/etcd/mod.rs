@@ -45,6 +45,8 @@ pub struct EtcdOptions {
     pub lease_ttl: Duration,
     /// How long a call may take before its answer counts as lost.
     pub request_timeout: Duration,
+    /// The servers' `--quota-backend-bytes`, for those that don't say it (before 3.6); none: taken for etcd's default.
+    pub quota_bytes: Option<u64>,
 }
 
 impl Default for EtcdOptions {
@@ -55,6 +57,7 @@ impl Default for EtcdOptions {
             user: None,
             lease_ttl: Duration::from_secs(5),
             request_timeout: Duration::from_secs(5),
+            quota_bytes: None,
         }
     }
 }

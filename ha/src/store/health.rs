@@ -18,6 +18,10 @@ pub struct StoreHealth {
     pub size_bytes: Option<u64>,
     /// Bytes above which it takes no writes any more.
     pub quota_bytes: Option<u64>,
+    /// Whether nobody said so, and that is what such a store has where nothing else is set.
+    pub quota_is_assumed: bool,
+    /// It keeps more old revisions of its data than these; none: it does not, or has none.
+    pub revisions_kept: Option<u64>,
     /// Free bytes where it keeps its data, where that is this host.
     pub free_bytes: Option<u64>,
     /// Alarms that it has raised, by its own names (etcd: `NOSPACE`, `CORRUPT`).
@@ -65,8 +69,18 @@ impl StoreHealth {
         if let (Some(size), Some(quota)) = (self.size_bytes, self.quota_bytes)
             && size.saturating_mul(100) >= quota.saturating_mul(NEARLY_FULL_PERCENT)
         {
+            let assumed = if self.quota_is_assumed {
+                " (assumed: it does not tell its quota)"
+            } else {
+                ""
+            };
             warnings.push(format!(
-                "the store's data takes {size} of at most {quota} bytes"
+                "the store's data takes {size} of at most {quota} bytes{assumed}"
+            ));
+        }
+        if let Some(many) = self.revisions_kept {
+            warnings.push(format!(
+                "the store keeps more than {many} old revisions of its data: it is not compacted, or rarely, and fills up"
             ));
         }
         if let Some(free) = self.free_bytes.filter(|free| *free < LITTLE_SPACE) {
@@ -104,6 +118,16 @@ mod tests {
             role: ServerRole::Unreachable("refused".to_owned()),
             version: None,
         };
+        let uncompacted = StoreHealth {
+            size_bytes: Some(90),
+            quota_is_assumed: true,
+            revisions_kept: Some(1000),
+            ..healthy.clone()
+        };
+        let warnings = uncompacted.warnings();
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("assumed"), "{warnings:?}");
+        assert!(warnings[1].contains("not compacted"), "{warnings:?}");
         let ill = StoreHealth {
             size_bytes: Some(80),
             free_bytes: Some(1000),

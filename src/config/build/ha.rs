@@ -64,7 +64,7 @@ impl Builder<'_> {
         let blob_orphan_grace = self.kept_for_retries(&BLOB_ORPHAN_GRACE);
         let cluster_id = values.get(&HA_CLUSTER_ID);
         let detector = self.detector(&backend);
-        let transfer_timeout = self.positive(&TRANSFER_TIMEOUT);
+        let transfer_timeout = self.transfer_timeout();
         let stall_timeout = self.stall_timeout(&backend);
         HaOptions {
             cluster_id,
@@ -78,6 +78,21 @@ impl Builder<'_> {
             max_graph_size,
             blob_orphan_grace,
         }
+    }
+
+    /// Whoever is asked to end hands over first, and is ended when its time is over.
+    fn transfer_timeout(&mut self) -> Duration {
+        let transfer_timeout = self.positive(&TRANSFER_TIMEOUT);
+        let shutdown_timeout = self.values.get(&SHUTDOWN_TIMEOUT);
+        let keys = [TRANSFER_TIMEOUT.name, SHUTDOWN_TIMEOUT.name];
+        self.require(transfer_timeout < shutdown_timeout, &keys, || {
+            let least = show_duration(transfer_timeout.saturating_mul(2));
+            format!(
+                "a leader hands over before its process is ended: write `{}: {least}` or more",
+                keys[1]
+            )
+        });
+        transfer_timeout
     }
 
     fn stall_timeout(&mut self, backend: &BackendOptions) -> Duration {
@@ -142,11 +157,18 @@ impl Builder<'_> {
                 "silence must be noticed before the lease or session ends".to_owned()
             });
         }
+        let failover = self.values.get(&TM_FAILOVER_TIMEOUT);
+        if let Some((key, lease)) = lease {
+            let keys = [key.name, TM_FAILOVER_TIMEOUT.name];
+            self.require(lease < failover, &keys, || {
+                "tasks must outlast the lease of a leader that died: the first must be below the second"
+                    .to_owned()
+            });
+        }
         let least = Duration::from_secs(10);
         let derived = lease.map_or(least, |(_, lease)| lease.max(least));
         let hold_off_timeout = self.values.find(&DETECTOR_HOLD_OFF).unwrap_or(derived);
         let keys = [DETECTOR_HOLD_OFF.name, TM_FAILOVER_TIMEOUT.name];
-        let failover = self.values.get(&TM_FAILOVER_TIMEOUT);
         self.require(hold_off_timeout < failover, &keys, || {
             "tasks must outlast the wait for their leader: the first must be below the second"
                 .to_owned()
@@ -227,6 +249,7 @@ impl Builder<'_> {
             auth: self.user_password(&ETCD_USER, &ETCD_PASSWORD),
             lease_ttl,
             request_timeout,
+            quota: self.values.find(&ETCD_QUOTA),
         }
     }
 

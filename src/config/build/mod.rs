@@ -91,6 +91,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
         resources: builder.resources(),
         jobs: builder.jobs(),
         restart_strategy: builder.restart_strategy(),
+        failover_strategy: values.get(&FAILOVER_STRATEGY),
         cleanup: builder.cleanup(),
         client: builder.client(),
         process: builder.process(),
@@ -263,7 +264,10 @@ impl Builder<'_> {
 
     fn taskmanager(&mut self) -> TaskManagerOptions {
         let (host, bind_host) = self.address(&TM_HOST, &TM_BIND_HOST, None);
+        let (isolation_timeout, isolation_cancellation_timeout) = self.isolation();
         TaskManagerOptions {
+            isolation_timeout,
+            isolation_cancellation_timeout,
             resource_id: self.values.find(&TM_RESOURCE_ID),
             bind_host,
             host,
@@ -360,6 +364,7 @@ impl Builder<'_> {
         ResourceOptions {
             start_up_time: start_up_time.unwrap_or_else(|| self.values.get(&SLOT_REQUEST_TIMEOUT)),
             job_timeout,
+            load_balance: self.values.get(&LOAD_BALANCE_MODE),
             slot_request_timeout: self.positive(&SLOT_REQUEST_TIMEOUT),
             slot_idle_timeout: self.positive(&SLOT_IDLE_TIMEOUT),
             workers: self.workers(),

@@ -1,14 +1,49 @@
 //! Builds what a TaskManager has to give: cores, memory, and what else it has.
 
+use std::time::Duration;
+
 use tanist_proto::resources::CpuCores;
 
 use super::super::external::ExternalResource;
 use super::super::memory::{MemoryOptions, Share};
 use super::super::table::*;
-use super::super::value::MemorySize;
+use super::super::value::{MemorySize, show_duration};
 use super::Builder;
 
+/// What is left of `heartbeat.timeout` for clocks that differ and threads that come late.
+const ISOLATION_MARGIN: u32 = 10;
+/// In a shorter time the store can't be asked often enough.
+const SHORTEST_ISOLATION: Duration = Duration::from_secs(1);
+
 impl Builder<'_> {
+    /// When isolated tasks are stopped, and how long that may take: both over before anybody starts them elsewhere.
+    pub(super) fn isolation(&mut self) -> (Duration, Duration) {
+        let lost = self.values.get(&HEARTBEAT_TIMEOUT);
+        let timeout = self.values.find(&TM_ISOLATION);
+        let timeout = timeout.unwrap_or(lost / 5 * 3);
+        let cancellation = self.values.find(&TM_ISOLATION_CANCELLATION);
+        let cancellation = cancellation.unwrap_or(lost / 5);
+        let keys = [
+            TM_ISOLATION.name,
+            TM_ISOLATION_CANCELLATION.name,
+            HEARTBEAT_TIMEOUT.name,
+        ];
+        let margin = lost / ISOLATION_MARGIN;
+        let needed = timeout.saturating_add(cancellation).saturating_add(margin);
+        self.require(needed <= lost, &keys, || {
+            format!(
+                "tasks must have stopped before others start elsewhere: the first two must be at most nine tenths of the last together, {}",
+                show_duration(lost.saturating_sub(margin))
+            )
+        });
+        if self.values.find(&TM_ISOLATION).is_some() {
+            self.require(timeout >= SHORTEST_ISOLATION, &keys[..1], || {
+                format!("write at least `{}`", show_duration(SHORTEST_ISOLATION))
+            });
+        }
+        (timeout, cancellation)
+    }
+
     pub(super) fn cpu(&mut self) -> Option<CpuCores> {
         let cores = self.values.find(&TM_CPU);
         let is_some = cores.is_none_or(|cores| cores > CpuCores::ZERO);

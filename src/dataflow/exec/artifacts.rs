@@ -49,10 +49,7 @@ impl ArtifactCache {
         if artifact.uploaded.is_some() {
             let path = self.path_of(artifact);
             let not_fetched = || {
-                OperatorError::specification(format!(
-                    "artifact {:?} was not fetched",
-                    artifact.name
-                ))
+                OperatorError::unavailable(format!("artifact {:?} was not fetched", artifact.name))
             };
             return self.hold_again(&path).ok_or_else(not_fetched);
         }
@@ -129,7 +126,7 @@ impl ArtifactCache {
         let cache = self.clone();
         let failed = |reason: String| {
             let name = &artifact.name;
-            OperatorError::specification(format!("artifact {name:?} can't be fetched: {reason}"))
+            OperatorError::unavailable(format!("artifact {name:?} can't be fetched: {reason}"))
         };
         let incomplete = Incomplete::new(&path);
         let mut writing = Writing::begin(&incomplete.0, artifact.executable).map_err(&failed)?;

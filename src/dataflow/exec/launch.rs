@@ -5,16 +5,13 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
 };
 
+use super::protocol::{NOT_EXECUTABLE, NOT_FOUND, NOT_LAUNCHED};
 use crate::job::ExecLimits;
-
-/// The program is not there, as shells say it.
-const NOT_FOUND: i32 = 127;
-/// It is there and can't be executed.
-const NOT_EXECUTABLE: i32 = 126;
 
 /// The arguments that [`launch`] understands.
 pub(super) fn arguments(supervisor: Pid, limits: &ExecLimits) -> Vec<String> {
@@ -29,29 +26,31 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
     let limits: Option<ExecLimits> = text().and_then(|text| serde_json::from_str(&text).ok());
     let (Some(supervisor), Some(limits)) = (supervisor.and_then(Pid::from_raw), limits) else {
         eprintln!("the launcher of a program was given wrong arguments");
-        return NOT_EXECUTABLE;
+        return NOT_LAUNCHED;
     };
     let Some(program) = arguments.next() else {
         eprintln!("the launcher of a program was given none");
-        return NOT_EXECUTABLE;
+        return NOT_LAUNCHED;
     };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         eprintln!("the program can't be tied to its supervisor: {error}");
-        return NOT_EXECUTABLE;
+        return NOT_LAUNCHED;
     }
     // It may have died before.
     if getppid() != Some(supervisor) {
-        return NOT_EXECUTABLE;
+        return NOT_LAUNCHED;
     }
     if let Err((name, error)) = limit(&limits) {
         eprintln!("the program's limit of {name} can't be set: {error}");
-        return NOT_EXECUTABLE;
+        return NOT_LAUNCHED;
     }
     let error = Command::new(&program).args(arguments).exec();
     eprintln!("the program {program:?} can't be started: {error}");
-    match error.kind() {
-        io::ErrorKind::NotFound => NOT_FOUND,
-        _ => NOT_EXECUTABLE,
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::NOTDIR) => NOT_FOUND,
+        Some(Errno::ACCESS | Errno::PERM | Errno::NOEXEC | Errno::ISDIR) => NOT_EXECUTABLE,
+        // No memory, too many processes, a file that is just being written.
+        _ => NOT_LAUNCHED,
     }
 }
 

@@ -42,6 +42,8 @@ pub enum ProgramError {
         how: String,
         /// What it said last, as the end of the sentence.
         last_lines: String,
+        /// It is not there, or can't be executed.
+        is_missing: bool,
     },
     /// It ended in peace, but too soon.
     #[error(
@@ -51,6 +53,16 @@ pub enum ProgramError {
     /// Its output is not what was declared.
     #[error("the program's output can't be read: {0}")]
     Output(String),
+}
+
+impl ProgramError {
+    /// Whether no restart mends it.
+    pub(crate) fn is_unrecoverable(&self) -> bool {
+        match self {
+            ProgramError::Ended { is_missing, .. } => *is_missing,
+            ProgramError::TooSoon | ProgramError::Output(_) => false,
+        }
+    }
 }
 
 /// What a program needs besides its request.
@@ -152,7 +164,7 @@ impl Program {
         if self.outcome.is_none()
             && let Poll::Ready(outcome) = Pin::new(&mut self.ended).poll(cx)
         {
-            let unknown = |_| Err(failed("nobody attends to the program any more", ""));
+            let unknown = |_| Err(failed("nobody attends to the program any more", "", false));
             self.outcome = Some(outcome.unwrap_or_else(unknown));
         }
         self.outcome.clone()
@@ -164,10 +176,11 @@ impl Program {
     }
 }
 
-fn failed(how: impl ToString, last_lines: impl ToString) -> ProgramError {
+fn failed(how: impl ToString, last_lines: impl ToString, is_missing: bool) -> ProgramError {
     ProgramError::Ended {
         how: how.to_string(),
         last_lines: last_lines.to_string(),
+        is_missing,
     }
 }
 
@@ -244,17 +257,22 @@ impl Attending {
         let outcome = match ended {
             Ok(Ended::Exited(0)) => Ok(()),
             Ok(ended) if was_asked && ended.is_by_term() => Ok(()),
-            Ok(ended) => Err(failed(ended, last_lines)),
+            Ok(ended) => {
+                let is_missing = ended.is_missing();
+                Err(failed(ended, last_lines, is_missing))
+            }
             Err(Lost::NoHello) => Err(failed(
                 "the program can't be started: this binary does not know how; its `main` has to call \
                  `tanist::dataflow::exec::become_child_if_asked` first",
                 last_lines,
+                false,
             )),
             Err(Lost::Silent) => {
                 let how = reaped.unwrap_or_default();
                 Err(failed(
                     format!("the program's supervisor ended without a word ({how})"),
                     last_lines,
+                    false,
                 ))
             }
         };

@@ -66,8 +66,22 @@ pub(crate) enum Ended {
 
 /// SIGTERM.
 const TERM: i32 = 15;
+/// The exit code of a program that is not there, as shells say it.
+pub(super) const NOT_FOUND: i32 = 127;
+/// It is there and can't be executed.
+pub(super) const NOT_EXECUTABLE: i32 = 126;
+/// Whoever was to start it could not, for a reason that may pass.
+pub(super) const NOT_LAUNCHED: i32 = 125;
 
 impl Ended {
+    /// Whether the program is not there or can't be executed, as we say it, and shells that were to run it.
+    pub(crate) fn is_missing(&self) -> bool {
+        match self {
+            Ended::Exited(code) => matches!(*code, NOT_FOUND | NOT_EXECUTABLE),
+            Ended::Killed(_) | Ended::Failed(_) => false,
+        }
+    }
+
     /// Whether this is what SIGTERM does, to the program or to a shell that ran it.
     pub(crate) fn is_by_term(&self) -> bool {
         match self {

@@ -68,12 +68,12 @@ pub fn unknown_operators(graph: &JobGraph) -> Option<String> {
 fn registered(spec: &CustomSpec) -> Result<CustomOperator, OperatorError> {
     let name = &spec.name;
     let wrong = |what: &str| {
-        OperatorError::Specification(format!(
+        OperatorError::Unavailable(format!(
             "the operator `{name}` of this binary is {what}, and the graph has it otherwise"
         ))
     };
     match (find(name), spec.role) {
-        (None, _) => Err(OperatorError::Specification(format!(
+        (None, _) => Err(OperatorError::Unavailable(format!(
             "this binary has no operator `{name}`: the job needs the binary of its application"
         ))),
         (Some(CustomOperator::Source(_)), CustomRole::Operator | CustomRole::Sink) => {

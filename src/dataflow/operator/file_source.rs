@@ -184,7 +184,7 @@ pub fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorE
     let sizes = found.into_iter().map(|path| {
         let metadata = fs::metadata(&path).map_err(|e| OperatorError::io("read", &path, e))?;
         if !metadata.is_file() {
-            return Err(OperatorError::specification(format!(
+            return Err(OperatorError::unavailable(format!(
                 "can't read {path:?}: it is no regular file (the files of a directory are named by a glob)"
             )));
         }
@@ -197,7 +197,7 @@ pub fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorE
 fn glob_files(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
     let found = matching(pattern)?;
     if found.is_empty() {
-        return Err(OperatorError::specification(format!(
+        return Err(OperatorError::unavailable(format!(
             "no file matches {pattern:?}"
         )));
     }

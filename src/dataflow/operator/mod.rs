@@ -69,9 +69,12 @@ use crate::job::spec::Trigger;
 /// What went wrong in an operator. Which operator and subtask it was is said by who called it.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// The specification doesn't fit the records, or asks for what can't be.
+    /// The specification doesn't fit the records, or asks for what can't be. Unrecoverable.
     #[error("{0}")]
     Specification(String),
+    /// What it needs is not here, or not at this moment: another TaskManager or a later attempt may have it.
+    #[error("{0}")]
+    Unavailable(String),
     /// One record can't be processed.
     #[error("{message}, at record [{record}]")]
     Record {
@@ -99,9 +102,12 @@ pub enum OperatorError {
     /// A key column is missing.
     #[error(transparent)]
     Key(#[from] NoKeyColumn),
-    /// What an operator of an application says.
+    /// What an operator of an application says. The restart strategy decides what follows.
     #[error(transparent)]
     Custom(Box<dyn std::error::Error + Send + Sync>),
+    /// What an operator of an application says that no restart mends: the job fails at once.
+    #[error(transparent)]
+    Unrecoverable(Box<dyn std::error::Error + Send + Sync>),
     /// A program did not do what it was to do.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -113,6 +119,29 @@ pub enum OperatorError {
 impl OperatorError {
     pub(super) fn specification(message: impl Into<String>) -> OperatorError {
         OperatorError::Specification(message.into())
+    }
+
+    pub(super) fn unavailable(message: impl Into<String>) -> OperatorError {
+        OperatorError::Unavailable(message.into())
+    }
+
+    /// Whether every further attempt would end the same way, so that the job fails at once. Where that is not certain, it is not
+    /// so: a file may appear, a peer may listen, another TaskManager may run another version.
+    pub fn is_unrecoverable(&self) -> bool {
+        match self {
+            OperatorError::Specification(_)
+            | OperatorError::Key(_)
+            | OperatorError::Unrecoverable(_)
+            | OperatorError::Sink(SinkError::Occupied { .. }) => true,
+            OperatorError::Program(error) => error.is_unrecoverable(),
+            OperatorError::Unavailable(_)
+            | OperatorError::Record { .. }
+            | OperatorError::Io { .. }
+            | OperatorError::Sink(SinkError::Lost { .. } | SinkError::Io { .. })
+            | OperatorError::Arrow(_)
+            | OperatorError::Custom(_)
+            | OperatorError::Coordinator(_) => false,
+        }
     }
 
     pub(super) fn io(
@@ -387,7 +416,7 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         }
         #[cfg(not(feature = "sql"))]
         OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. } => {
-            return Err(OperatorError::specification(NEEDS_SQL));
+            return Err(OperatorError::unavailable(NEEDS_SQL));
         }
         OperatorSpec::Count { keys, emit } => aggregate::count(&input, keys, *emit, output)?,
         OperatorSpec::Sum { keys, column, emit } => {
@@ -420,7 +449,7 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::ExecSink(spec) => Box::new(exec::Exec::sink(spec, context)),
         other => {
             let message = format!("{} can't be run here", other.kind());
-            return Err(OperatorError::specification(message));
+            return Err(OperatorError::unavailable(message));
         }
     }))
 }

@@ -186,7 +186,7 @@ impl Operator for SocketSink {
             queue.more.notify_one();
             // A task that is stopped takes the writer with it, which ends this wait.
             written.blocking_recv().map(|()| Vec::new()).map_err(|_| {
-                OperatorError::specification(format!("writing to {address} was stopped"))
+                OperatorError::unavailable(format!("writing to {address} was stopped"))
             })
         }))
     }

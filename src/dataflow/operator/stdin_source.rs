@@ -104,7 +104,7 @@ impl Source for StdinSource {
         self.inlet = Some(match std::mem::replace(&mut *state, State::Taken) {
             State::Free(inlet) => inlet,
             State::Taken => {
-                return Err(OperatorError::specification(
+                return Err(OperatorError::unavailable(
                     "another task of this TaskManager reads its standard input",
                 ));
             }

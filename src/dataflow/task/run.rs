@@ -73,14 +73,40 @@ impl From<JoinError> for TaskError {
 }
 
 impl TaskError {
+    /// Whether every further attempt would end the same way. What depends on the version of this program may go well elsewhere.
+    fn is_unrecoverable(&self) -> bool {
+        match self {
+            TaskError::Operator { source, .. } => source.is_unrecoverable(),
+            TaskError::Plan(PlanError::Operator { source, .. }) => source.is_unrecoverable(),
+            TaskError::Plan(PlanError::Key(_)) => true,
+            TaskError::Plan(
+                PlanError::Id(_)
+                | PlanError::Column(_)
+                | PlanError::Specification { .. }
+                | PlanError::Mismatch(_),
+            )
+            | TaskError::Input(_)
+            | TaskError::Output(_)
+            | TaskError::Keep(_)
+            | TaskError::Partition(_)
+            | TaskError::Artifact(_)
+            | TaskError::Aborted(_) => false,
+        }
+    }
+
     /// What the task ends with.
     pub(super) fn into_status(self) -> TaskStatus {
         let cause = self.to_string();
+        let unrecoverable = self.is_unrecoverable();
         let unreadable = match self {
             TaskError::Input(InputError { kept, .. }) => kept,
             _ => None,
         };
-        TaskStatus::Failed { cause, unreadable }
+        TaskStatus::Failed {
+            cause,
+            unreadable,
+            unrecoverable,
+        }
     }
 }
 

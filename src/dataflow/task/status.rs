@@ -31,6 +31,8 @@ pub enum TaskStatus {
         cause: String,
         /// The finished execution whose kept output it could not read, if that is why.
         unreadable: Option<ExecutionId>,
+        /// Whether every further attempt would end the same way.
+        unrecoverable: bool,
     },
 }
 
@@ -40,6 +42,7 @@ impl TaskStatus {
         TaskStatus::Failed {
             cause: cause.into(),
             unreadable: None,
+            unrecoverable: false,
         }
     }
 }

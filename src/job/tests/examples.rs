@@ -115,6 +115,7 @@ name: everything
 parallelism: 2
 max-parallelism: 64
 restart-strategy: {type: failure-rate, max-failures-per-interval: 3, failure-rate-interval: 5 min, delay: 500 ms}
+isolation: stop-first
 steps:
   - name: some
     datagen: {rate: 1_000, count: 50, seed: 7, keys: 10}
@@ -142,6 +143,7 @@ steps:
         .parallelism(2)
         .max_parallelism(64)
         .restart_strategy(strategy)
+        .isolation(tanist_proto::v1::Isolation::StopFirst)
         .datagen("some", Some(1_000), Some(50), 7, 10)
         .datagen("more", None, Some(50), 0, 100)
         .with_parallelism(3)
@@ -164,6 +166,7 @@ steps:
         Plan(&built).to_string(),
         "job `everything`: 6 vertices, 1 region, 5 slots
 restart strategy: failure-rate, 3 failures in 300000 ms, delay 500 ms
+isolation: stop-first
 
 some  (parallelism 2 of 64, slot sharing group default)
   some: datagen emits (seq: int64, key: int64, value: int64)

@@ -120,9 +120,19 @@ fn a_foreign_graph_is_refused_with_the_reason() {
             let strategy = v1::RestartStrategy { strategy: None };
             graph.options = Some(v1::JobOptions {
                 restart_strategy: Some(strategy),
+                ..v1::JobOptions::default()
             });
         },
         "the restart strategy is of no known type",
+    );
+    says(
+        |graph| {
+            graph.options = Some(v1::JobOptions {
+                isolation: 7,
+                ..v1::JobOptions::default()
+            });
+        },
+        "its isolation is not known",
     );
     says(
         |graph| {

@@ -34,6 +34,7 @@ pub(super) struct ResolvedJob {
     pub max_parallelism: u32,
     pub exchange: Exchange,
     pub restart_strategy: Option<v1::RestartStrategy>,
+    pub isolation: v1::Isolation,
     pub slot_sharing_groups: BTreeMap<String, Resources>,
 }
 
@@ -203,6 +204,7 @@ impl<'a> Check<'a> {
                 max_parallelism: self.max_parallelism,
                 exchange: self.graph.exchange.unwrap_or(Exchange::Pipelined),
                 restart_strategy: self.graph.restart_strategy,
+                isolation: self.graph.isolation,
                 slot_sharing_groups: self.graph.slot_sharing_groups.clone(),
             });
         }

@@ -95,6 +95,10 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     graph.restart_strategy = fields
         .node("restart-strategy")
         .and_then(|node| restart_strategy(node, reader));
+    let isolation = fields.optional_value("isolation", reader, |reader, field, node| {
+        reader.one_of(field, node, &ISOLATIONS)
+    });
+    graph.isolation = isolation.unwrap_or(v1::Isolation::None);
     if let Some(node) = fields.node("slot-sharing-groups") {
         graph.slot_sharing_groups = resources::groups(node, reader);
     }
@@ -127,6 +131,11 @@ fn job(root: &Node, reader: &mut Reader) -> StreamGraph {
     fields.finish("a job", reader);
     graph
 }
+
+const ISOLATIONS: [(&str, v1::Isolation); 2] = [
+    ("none", v1::Isolation::None),
+    ("stop-first", v1::Isolation::StopFirst),
+];
 
 fn exchanges() -> [(&'static str, Exchange); 2] {
     Exchange::ALL.map(|exchange| (exchange.name(), exchange))

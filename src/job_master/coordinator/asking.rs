@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::coordinator_state::State;
 
-use super::{Asked, Preparation, Taken, answer, take};
+use super::{Asked, Preparation, Taken, Unprepared, answer, take};
 use crate::job_master::core::{Failure, JobMasterCore};
 use crate::job_master::event::{
     Connection, CoordinatorAnswer, CoordinatorRequest, Effect, Refusal,
@@ -54,7 +54,7 @@ impl JobMasterCore {
         &mut self,
         region: usize,
         generation: u64,
-        outcome: Result<Vec<pb::CoordinatorState>, String>,
+        outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
     ) {
         let Some(coordination) = &mut self.coordination else {
             return;
@@ -68,7 +68,10 @@ impl JobMasterCore {
                 let ready = Preparation::Ready { generation, states };
                 coordination.preparations.insert(region, ready);
             }
-            Err(cause) => {
+            Err(Unprepared {
+                cause,
+                is_unrecoverable,
+            }) => {
                 coordination.preparations.remove(&region);
                 let phase = self.execution.regions[region].phase;
                 if matches!(phase, RegionPhase::Waiting { .. }) {
@@ -80,6 +83,7 @@ impl JobMasterCore {
                         host,
                         resource_id,
                         is_counted: true,
+                        is_unrecoverable,
                     });
                 }
             }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 
-use super::Taken;
+use super::{Taken, Unprepared};
 use crate::dataflow::matching_files;
 
 /// The names of all files that a job reads by splits take at most so many bytes of its record.
@@ -29,15 +29,22 @@ pub(super) fn prepare(
     paths: &[String],
     parallelism: u32,
     most_path_bytes: usize,
-) -> Result<pb::FileSplits, String> {
-    let files = matching_files(paths).map_err(|error| error.to_string())?;
+) -> Result<pb::FileSplits, Unprepared> {
+    let files = matching_files(paths).map_err(|error| Unprepared {
+        cause: error.to_string(),
+        is_unrecoverable: error.is_unrecoverable(),
+    })?;
     let path_bytes: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
     if path_bytes > most_path_bytes {
-        return Err(format!(
+        let cause = format!(
             "it reads {} files, whose names take {path_bytes} bytes, and {most_path_bytes} are the most that is kept in the job's \
              record: read fewer, larger files, or make several jobs",
             files.len()
-        ));
+        );
+        return Err(Unprepared {
+            cause,
+            is_unrecoverable: false,
+        });
     }
     Ok(cut(files, parallelism))
 }

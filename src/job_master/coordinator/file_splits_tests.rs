@@ -104,7 +104,7 @@ fn names_that_are_too_long_for_a_record_are_refused_with_their_number() {
     }
     let paths = [directory.path().join("*").to_string_lossy().into_owned()];
     let refused = prepare(&paths, 1, 10).expect_err("more than ten bytes");
-    assert!(refused.contains("3 files"), "{refused}");
+    assert!(refused.cause.contains("3 files"), "{refused:?}");
     prepare(&paths, 1, 10_000).expect("room for all");
 }
 

@@ -50,8 +50,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Finds out what the coordinator has to know. Blocks. The error is for people.
-    fn prepare(&self, parallelism: u32) -> Result<State, String> {
+    /// Finds out what the coordinator has to know. Blocks.
+    fn prepare(&self, parallelism: u32) -> Result<State, Unprepared> {
         match self {
             Kind::FileSplits {
                 paths,
@@ -59,6 +59,15 @@ impl Kind {
             } => file_splits::prepare(paths, parallelism, *most_path_bytes).map(State::FileSplits),
         }
     }
+}
+
+/// Why it could not be found out what a coordinator has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unprepared {
+    /// For people.
+    pub cause: String,
+    /// Whether every further attempt would end the same way.
+    pub is_unrecoverable: bool,
 }
 
 /// What became of a request.
@@ -90,10 +99,13 @@ fn answer(state: &State, subtask: u32, number: u64) -> Option<Answer> {
 pub(super) fn prepare(
     operators: &[Coordinated],
     generation: u64,
-) -> Result<Vec<pb::CoordinatorState>, String> {
+) -> Result<Vec<pb::CoordinatorState>, Unprepared> {
     let prepared = operators.iter().map(|it| {
         let state = it.kind.prepare(it.parallelism);
-        let state = state.map_err(|error| format!("operator {:?}: {error}", it.operator))?;
+        let state = state.map_err(|error| Unprepared {
+            cause: format!("operator {:?}: {}", it.operator, error.cause),
+            ..error
+        })?;
         Ok(pb::CoordinatorState {
             vertex_id: it.vertex_id.clone(),
             operator: it.operator.clone(),

@@ -9,7 +9,7 @@ use tanist_proto::v1::coordinator_state::State;
 
 use super::task_manager::TaskKey;
 use super::world::World;
-use crate::job_master::coordinator::Coordinated;
+use crate::job_master::coordinator::{Coordinated, Unprepared};
 use crate::job_master::event::{CoordinatorAnswer, CoordinatorRequest, Event};
 use crate::job_master::execution::is_terminal;
 
@@ -68,7 +68,10 @@ impl World {
             })),
         };
         let outcome = match std::mem::take(&mut self.asking.next_look_fails) {
-            true => Err("no such file".to_owned()),
+            true => Err(Unprepared {
+                cause: "no such file".to_owned(),
+                is_unrecoverable: false,
+            }),
             false => Ok(operators.iter().map(state).collect()),
         };
         let event = Event::Prepared {

@@ -4,12 +4,14 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use super::world::{RECONCILE_TIMEOUT_MS, World};
+use crate::job_master::failover::FailoverStrategy;
 
 impl World {
     /// Notes, when a term begins, which regions run whole.
     pub(super) fn note_healthy(&mut self) {
-        // Over blocking edges a region also suffers from what happens to the output of another.
-        let is_apart = self.blocking.is_empty();
+        // Over blocking edges a region also suffers from what happens to the output of another, and by the full strategy from
+        // whatever happens to it.
+        let is_apart = self.blocking.is_empty() && self.failover == FailoverStrategy::Region;
         let regions = self.stored.regions.iter().enumerate();
         let regions = regions.filter(|_| is_apart);
         let healthy = regions.filter(|(_, region)| self.is_whole(region));

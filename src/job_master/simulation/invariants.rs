@@ -6,8 +6,10 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use super::task_manager::TaskKey;
+use super::world::World;
 use crate::job_master::event::Connection;
 use crate::job_master::execution_graph::ExecutionGraph;
+use crate::job_master::failover::FailoverStrategy;
 
 /// The region of a vertex as a record has it.
 pub(super) fn region_of(
@@ -106,4 +108,26 @@ pub(super) fn assert_persisted_placement(
             })
     });
     assert!(is_stored, "deployed, but not stored by this term: {task:?}");
+}
+
+impl World {
+    /// By the full strategy, of what is placed and has not finished, all starts anew in the same write or nothing does.
+    pub(super) fn assert_restarts_together(&self, next: &pb::JobState) {
+        let is_to_end = next.wanted() == pb::WantedStatus::Canceled || !next.fatal_cause.is_empty();
+        if self.failover != FailoverStrategy::Full || is_to_end {
+            return;
+        }
+        let finished = finished_regions(&self.graph, &self.stored);
+        let regions = self.stored.regions.iter().zip(&next.regions).enumerate();
+        let placed: Vec<_> = regions
+            .filter(|(_, (before, _))| !before.placements.is_empty())
+            .map(|(region, (before, after))| (region, before.generation < after.generation))
+            .collect();
+        if placed.iter().any(|(_, is_restarted)| *is_restarted) {
+            let mut left = placed.iter();
+            let left =
+                left.find(|(region, is_restarted)| !is_restarted && !finished.contains_key(region));
+            assert_eq!(left, None, "it does not start anew with the others");
+        }
+    }
 }

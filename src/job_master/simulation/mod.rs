@@ -19,7 +19,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tanist_proto::v1 as pb;
 
+use self::steps::Fails;
 use self::world::{Reached, World};
+use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
 
 fn strategies() -> impl Strategy<Value = RestartStrategy> {
@@ -31,6 +33,10 @@ fn strategies() -> impl Strategy<Value = RestartStrategy> {
         }),
         Just(RestartStrategy::default()),
     ]
+}
+
+fn failovers() -> impl Strategy<Value = FailoverStrategy> {
+    prop_oneof![Just(FailoverStrategy::Region), Just(FailoverStrategy::Full)]
 }
 
 /// Vertices (name, parallelism), edges between their indices, and which edges are blocking.
@@ -95,9 +101,11 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
 fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let canceled_in = prop::option::of(0usize..20);
     let shapes = prop_oneof![shapes(), shapes_in_stages()];
-    let inputs = (strategies(), shapes, canceled_in, steps(104));
-    let reached = run_cases(400, inputs, |(strategy, shape, canceled_in, steps)| {
-        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, shapes, canceled_in, steps(104));
+    let reached = run_cases(400, inputs, |(strategies, shape, canceled_in, steps)| {
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategies.0);
+        world.fail_over_by(strategies.1);
         world.live(steps, canceled_in);
         world.reached
     });
@@ -109,6 +117,7 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     assert!(reached.given > 0, "{reached:?}");
     assert!(reached.given_again > 0, "{reached:?}");
     assert!(reached.not_served > 0, "{reached:?}");
+    assert!(reached.failed_for_good > 0, "{reached:?}");
 }
 
 #[test]
@@ -123,15 +132,47 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 #[test]
 fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
     let canceled_in = prop::option::weighted(0.2, 0usize..20);
-    let inputs = (strategies(), graphs::any_graph(), canceled_in, steps(104));
-    let reached = run_cases(100, inputs, |(strategy, graph, canceled_in, steps)| {
-        let mut world = World::of_graph(graph, strategy);
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, graphs::any_graph(), canceled_in, steps(104));
+    let reached = run_cases(100, inputs, |(strategies, graph, canceled_in, steps)| {
+        let mut world = World::of_graph(graph, strategies.0);
+        world.fail_over_by(strategies.1);
         world.live(steps, canceled_in);
         world.reached
     });
     assert!(reached.stale_refused > 0, "{reached:?}");
     assert!(reached.adopted > 0, "{reached:?}");
     assert!(reached.older_heard > 0, "{reached:?}");
+}
+
+#[test]
+fn with_slots_for_its_largest_region_alone_every_job_finishes_region_by_region() {
+    run_cases(400, graphs::any_graph(), |graph| {
+        let mut world = World::with_few_slots(graph, RestartStrategy::None);
+        world.come_to_an_end(None);
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+        let generations = world.stored.regions.iter().map(|region| region.generation);
+        assert_eq!(generations.max(), Some(1));
+        world.reached
+    });
+}
+
+#[test]
+fn with_few_slots_no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
+    let strategies = (strategies(), failovers());
+    let inputs = (strategies, graphs::any_graph(), steps(98));
+    let reached = run_cases(200, inputs, |(strategies, graph, steps)| {
+        let mut world = World::with_few_slots(graph, strategies.0);
+        world.fail_over_by(strategies.1);
+        for (kind, pick) in steps {
+            world.step(kind, usize::from(pick));
+        }
+        world.come_to_an_end(None);
+        world.reached
+    });
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.restarted > 0, "{reached:?}");
 }
 
 #[test]
@@ -154,6 +195,35 @@ fn however_often_leaders_change_no_task_that_runs_is_touched() {
     assert!(reached.adopted > 0, "{reached:?}");
     assert!(reached.given_again > 0, "{reached:?}");
     assert_eq!(reached.restarted, 0, "{reached:?}");
+}
+
+#[test]
+fn however_often_leaders_change_what_no_restart_mends_fails_the_job_in_its_first_attempt() {
+    let inputs = (shapes(), any::<u16>(), steps(91), steps(91));
+    let reached = run_cases(200, inputs, |(shape, pick, before, after)| {
+        let strategy = RestartStrategy::default();
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy);
+        world.come_to_run();
+        for (kind, pick) in before {
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        let pick = usize::from(pick);
+        let count = world.task_managers.len();
+        let mut order = (0..count).map(|offset| (pick + offset) % count);
+        let index = order.find(|index| !world.task_managers[*index].running.is_empty());
+        world.progress(index.expect("it runs"), pick, Fails::ForGood);
+        for (kind, pick) in after {
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        world.come_to_an_end(None);
+        let generations = world.stored.regions.iter().map(|region| region.generation);
+        assert_eq!(generations.max(), Some(1));
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Failed);
+        assert!(result.cause.contains("would not help"), "{}", result.cause);
+        world.reached
+    });
+    assert!(reached.adopted > 0, "{reached:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What may happen next: steps that go well, faults, and the end without faults.
 
 use tanist_proto::id::AllocationId;
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
@@ -11,21 +12,28 @@ use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
 use crate::job_master::execution_graph::ExecutionGraph;
 
+/// Whether an execution that moves on fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fails {
+    No,
+    Yes,
+    /// No restart mends it.
+    ForGood,
+}
+
 impl World {
-    /// Allocates a slot if the job needs more than it has.
+    /// Allocates a slot if the job needs more than it has: what it needs at once only where all of that is there, then what it
+    /// could use.
     pub(super) fn allocate(&mut self, pick: usize) {
-        let mut lacking = self.declared.clone();
-        for task_manager in &self.task_managers {
-            for slot in task_manager.slots.iter().flatten() {
-                let profile = &task_manager.profiles[slot];
-                let known = lacking.iter_mut().find(|(it, _)| it == profile);
-                if let Some((_, number)) = known {
-                    *number = number.saturating_sub(1);
-                }
-            }
-        }
-        let mut lacking = lacking.into_iter().filter(|(_, number)| *number > 0);
-        let Some((profile, _)) = lacking.next() else {
+        let slots = self.task_managers.iter().flat_map(|it| &it.slots);
+        let free = slots.filter(|slot| slot.is_none()).count();
+        let needed = self.lacking(&self.at_once);
+        let lacking = match needed.is_empty() {
+            true => self.lacking(&self.declared),
+            false if needed.len() <= free => needed,
+            false => return,
+        };
+        let Some(profile) = lacking.into_iter().next() else {
             return;
         };
         let count = self.task_managers.len();
@@ -44,8 +52,25 @@ impl World {
         }
     }
 
+    /// What is missing to so many slots.
+    fn lacking(&self, wanted: &[(ResourceProfile, u32)]) -> Vec<ResourceProfile> {
+        let mut lacking: Vec<ResourceProfile> = Vec::new();
+        for (profile, number) in wanted {
+            lacking.extend(std::iter::repeat_n(profile.clone(), *number as usize));
+        }
+        for task_manager in &self.task_managers {
+            for slot in task_manager.slots.iter().flatten() {
+                let profile = &task_manager.profiles[slot];
+                if let Some(at) = lacking.iter().position(|it| it == profile) {
+                    lacking.remove(at);
+                }
+            }
+        }
+        lacking
+    }
+
     /// An execution moves on.
-    pub(super) fn progress(&mut self, index: usize, pick: usize, fails: bool) {
+    pub(super) fn progress(&mut self, index: usize, pick: usize, fails: Fails) {
         let epoch = self.epoch;
         let kept = self.kept();
         let task_manager = &mut self.task_managers[index];
@@ -61,7 +86,7 @@ impl World {
         let (key, running) = &mut live[pick];
         running.state = match running.state {
             S::Canceling => S::Canceled,
-            _ if fails => S::Failed,
+            _ if fails != Fails::No => S::Failed,
             S::Deploying => S::Running,
             _ => {
                 let mut inputs = running.inputs.iter();
@@ -78,6 +103,7 @@ impl World {
                 }
             }
         };
+        running.unrecoverable = running.state == S::Failed && fails == Fails::ForGood;
         let output = (key.clone(), running.generation);
         let has_finished = running.state == S::Finished;
         let executions = vec![report(key, running)];
@@ -132,14 +158,15 @@ impl World {
             }
             40..50 => self.apply_write(),
             50..60 => self.allocate(pick),
-            60..72 => self.progress(index, pick / 3, false),
+            60..72 => self.progress(index, pick / 3, Fails::No),
             72..76 => self.register(index),
             76..80 => self.heartbeats(),
             80..84 => {
                 self.now_ms += 400;
                 self.hear(Event::TimePassed);
             }
-            84 => self.progress(index, pick / 3, true),
+            84 if pick.is_multiple_of(8) => self.progress(index, pick / 8, Fails::ForGood),
+            84 => self.progress(index, pick / 3, Fails::Yes),
             85 if !self.requests.is_empty() => {
                 // Repeated by the network.
                 let request = self.requests[pick % self.requests.len()].clone();
@@ -220,7 +247,7 @@ impl World {
             90 => self.step(96, pick),
             82 => self.step(89, pick),
             83..86 => self.step(92, pick),
-            91..97 => self.progress(pick % self.task_managers.len(), pick / 3, false),
+            91..97 => self.progress(pick % self.task_managers.len(), pick / 3, Fails::No),
             97..100 => self.allocate(pick),
             100 => self.commit(true),
             86..90 if self.now_ms < self.term_began_ms + RECONCILE_TIMEOUT_MS - 500 => {
@@ -316,7 +343,7 @@ impl World {
                 self.register(index);
             }
             if tasks_end {
-                self.progress(index, 0, false);
+                self.progress(index, 0, Fails::No);
             } else {
                 self.go_on(index);
             }

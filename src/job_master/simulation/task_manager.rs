@@ -22,6 +22,8 @@ pub(super) struct Running {
     pub(super) inputs: Vec<(TaskKey, u64, pb::TaskManagerLocation)>,
     /// Which of them it could not read.
     pub(super) unreadable: Option<pb::ExecutionId>,
+    /// It failed for a reason that no restart mends.
+    pub(super) unrecoverable: bool,
 }
 
 #[derive(Debug)]
@@ -145,6 +147,7 @@ impl TaskManager {
                 allocation: task.allocation_id.clone(),
                 inputs: complete_inputs(task, blocking),
                 unreadable: None,
+                unrecoverable: false,
             });
         }
         refused
@@ -214,6 +217,7 @@ pub(super) fn report(key: &TaskKey, running: &Running) -> pb::ExecutionReport {
         },
         allocation_id: running.allocation.clone(),
         unreadable: running.unreadable.clone(),
+        unrecoverable: running.unrecoverable,
         ..pb::ExecutionReport::default()
     }
 }

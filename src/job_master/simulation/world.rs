@@ -6,17 +6,20 @@ use tanist_ha::election::Epoch;
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
 
 use super::coordinators::{Asking, assert_decisions_stay, assert_prepared, coordinate_first};
 use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
 };
-use super::model::states_of;
+use super::model::{States, states_of};
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
+use crate::job_master::execution_graph::ExecutionGraph;
+use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
 use crate::job_master::testing::{graph_of, submitted};
 
@@ -35,6 +38,8 @@ pub(super) struct Reached {
     pub(super) given: u32,
     pub(super) given_again: u32,
     pub(super) not_served: u32,
+    /// Failures that no restart mends, heard by a job that was to run on.
+    pub(super) failed_for_good: u32,
 }
 
 impl Reached {
@@ -47,6 +52,7 @@ impl Reached {
         self.given += other.given;
         self.given_again += other.given_again;
         self.not_served += other.not_served;
+        self.failed_for_good += other.failed_for_good;
     }
 }
 
@@ -76,6 +82,7 @@ pub(super) struct World {
     /// The numbers of the blocking edges.
     pub(super) blocking: BTreeSet<u32>,
     pub(super) strategy: RestartStrategy,
+    pub(super) failover: FailoverStrategy,
     pub(super) now_ms: u64,
     pub(super) epoch: u64,
     pub(super) core: Option<JobMasterCore>,
@@ -91,6 +98,8 @@ pub(super) struct World {
     pub(super) deployed: BTreeSet<(TaskKey, u64)>,
     /// How many slots of each profile.
     pub(super) declared: Vec<(ResourceProfile, u32)>,
+    /// How many of them at least.
+    pub(super) at_once: Vec<(ResourceProfile, u32)>,
     pub(super) sinks_committed: bool,
     pub(super) cancel_is_acknowledged: bool,
     pub(super) result: Option<pb::JobResult>,
@@ -115,18 +124,30 @@ impl World {
         World::of_graph(graph, strategy)
     }
 
-    pub(super) fn of_graph(mut graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+    pub(super) fn of_graph(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        World::with_slots(graph, strategy, [3, 3, 3])
+    }
+
+    /// Its TaskManagers have together what the largest region of the graph needs, and no more.
+    pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let built = ExecutionGraph::build(&graph).expect("valid");
+        let largest = built.regions.iter().map(|region| region.slots.len()).max();
+        let largest = largest.expect("a graph has a region");
+        World::with_slots(graph, strategy, [0, 1, 2].map(|it| (largest + it) / 3))
+    }
+
+    fn with_slots(mut graph: pb::JobGraph, strategy: RestartStrategy, slots: [usize; 3]) -> World {
         coordinate_first(&mut graph);
         let edges = (0..).zip(&graph.edges);
         let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
         let blocking = blocking.map(|(number, _)| number).collect();
         let stored = submitted(&graph);
-        let task_manager = |number: u64| TaskManager {
+        let task_manager = |(number, slots): (usize, usize)| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
             incarnation: 1,
             registration: 0,
             epoch: 0,
-            slots: vec![None; 3],
+            slots: vec![None; slots],
             profiles: BTreeMap::new(),
             running: BTreeMap::new(),
             highest: BTreeMap::new(),
@@ -136,19 +157,21 @@ impl World {
             graph,
             blocking,
             strategy,
+            failover: FailoverStrategy::Region,
             now_ms: 1_000,
             epoch: 0,
             core: None,
             stored,
             write: None,
             committing: false,
-            task_managers: (0..3).map(task_manager).collect(),
+            task_managers: slots.into_iter().enumerate().map(task_manager).collect(),
             requests: Vec::new(),
             sent: Vec::new(),
             events: Vec::new(),
             next_allocation: 1,
             deployed: BTreeSet::new(),
             declared: Vec::new(),
+            at_once: Vec::new(),
             sinks_committed: false,
             cancel_is_acknowledged: false,
             result: None,
@@ -159,6 +182,13 @@ impl World {
         };
         world.begin_term();
         world
+    }
+
+    /// From the next term on, which begins.
+    pub(super) fn fail_over_by(&mut self, failover: FailoverStrategy) {
+        if std::mem::replace(&mut self.failover, failover) != failover {
+            self.begin_term();
+        }
     }
 
     /// The former term, if any, is forgotten; a new core recovers from what is stored.
@@ -174,6 +204,7 @@ impl World {
         self.write = None;
         self.committing = false;
         self.declared.clear();
+        self.at_once.clear();
         self.core = None;
         if self.result.is_some() {
             return;
@@ -184,6 +215,7 @@ impl World {
             task_cancellation_timeout_ms: 8_000,
             reconcile_timeout_ms: RECONCILE_TIMEOUT_MS,
             restart_strategy: self.strategy.clone(),
+            failover_strategy: self.failover,
             seed: 7,
         };
         let epoch = Epoch::new(self.epoch);
@@ -198,12 +230,15 @@ impl World {
             return;
         };
         let before = states_of(core);
+        let dooms = dooms(&event, &before);
         if let Ok(effects) = core.handle(self.now_ms, event) {
             let has_adopted = core.adoption().is_some();
             assert!(
                 has_adopted || self.declared.is_empty(),
                 "it asks for slots while it reconciles"
             );
+            assert!(!dooms || core.is_to_end(), "it is to go on");
+            self.reached.failed_for_good += u32::from(dooms);
             // What is due is done, or waits for something else than time: else the actor would turn without end.
             let next = core.next_deadline_ms();
             assert!(
@@ -248,7 +283,10 @@ impl World {
                 operators,
             } => self.look(region, generation, &operators),
             Effect::AnswerCoordinator { token, answer } => self.hear_answer(token, answer),
-            Effect::Declare(needs) => self.declared = needs.slots.clone(),
+            Effect::Declare(needs) => {
+                self.declared = needs.slots.clone();
+                self.at_once = needs.at_once.clone();
+            }
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
@@ -364,6 +402,7 @@ impl World {
                 && before != after;
             assert!(!is_placed_again, "a generation is placed once");
         }
+        self.assert_restarts_together(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
         let was_finished = all_finished(&self.graph, &self.stored)
             && self.stored.wanted() == pb::WantedStatus::Running;
@@ -375,6 +414,24 @@ impl World {
         self.stored = state;
         self.events.push((self.epoch, Event::Persisted(number)));
     }
+}
+
+/// Whether an event tells that a present execution has failed for a reason that no restart mends.
+fn dooms(event: &Event, before: &States) -> bool {
+    let (Event::Registered { executions, .. }
+    | Event::ExecutionsReported { executions, .. }
+    | Event::HeartbeatAnswered { executions, .. }) = event
+    else {
+        return false;
+    };
+    executions.iter().any(|report| {
+        let (state, attempt) = before[&(report.vertex_id.clone(), report.subtask)];
+        let is_there = matches!(
+            state,
+            S::Deploying | S::Initializing | S::Running | S::Canceling | S::Reconciling
+        );
+        report.unrecoverable && is_there && attempt == report.generation
+    })
 }
 
 /// The slot that a task goes to has what its group needs.

@@ -38,7 +38,9 @@ use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
 use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
 use crate::resource_manager::workers::ResourceManagerDriver;
-use crate::task_executor::{TaskExecutor, TaskExecutorDescription, first_registration};
+use crate::task_executor::{
+    IsolationGuard, TaskExecutor, TaskExecutorDescription, first_registration,
+};
 use crate::telemetry::ExitCode;
 
 /// How long a test waits for anything, in its own time.
@@ -305,6 +307,7 @@ impl TestCluster {
             connector: Arc::new(self.connector.from_host(&life)),
             launcher,
             first_registration,
+            guard: IsolationGuard::new(Clock::tokio()),
         });
         let observed = ObservedExecutor {
             inner: Arc::new(executor.handle()),

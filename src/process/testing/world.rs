@@ -61,6 +61,8 @@ struct Inner {
     stored: Stored,
     dead: BTreeSet<String>,
     cut: BTreeSet<String>,
+    /// Processes that reach each other, and nobody else.
+    apart: BTreeSet<String>,
     /// Processes that stand still, and until when.
     stopped: BTreeMap<String, Instant>,
     /// The highest epoch of which each life of a TaskManager has accepted a message.
@@ -69,6 +71,14 @@ struct Inner {
     strike: Option<Strike>,
     /// For how long the next transaction is held up, and who is told.
     held: Option<(Duration, oneshot::Sender<()>)>,
+}
+
+impl Inner {
+    /// Whether nothing passes between these two.
+    fn is_cut(&self, ends: [&str; 2]) -> bool {
+        let [from, to] = ends.map(|end| self.apart.contains(end));
+        from != to || ends.iter().any(|end| self.cut.contains(*end))
+    }
 }
 
 /// See the module.
@@ -186,6 +196,19 @@ impl World {
         self.note(Event::Disturbed(process.to_owned()));
     }
 
+    /// Cuts the network between these processes and all others.
+    pub fn set_apart(&self, processes: &[&str]) {
+        for process in processes {
+            self.lock().apart.insert((*process).to_owned());
+            self.note(Event::Disturbed((*process).to_owned()));
+        }
+    }
+
+    /// Mends that.
+    pub fn together(&self) {
+        self.lock().apart.clear();
+    }
+
     pub fn heal(&self, process: &str) {
         self.lock().cut.remove(process);
     }
@@ -288,7 +311,7 @@ impl Roads for World {
         let ends = [process_of(from), process_of(call.to)];
         let mut inner = self.lock();
         *inner.calls.entry(call.method).or_default() += 1;
-        if ends.iter().any(|end| inner.cut.contains(*end)) {
+        if inner.is_cut(ends) {
             return silent;
         }
         let Some(weather) = inner.weather.as_mut() else {
@@ -317,6 +340,6 @@ impl Roads for World {
         let from = call.from.unwrap_or_default();
         let inner = self.lock();
         let ends = [process_of(from), process_of(call.to)];
-        !inner.dead.contains(from) && !ends.iter().any(|end| inner.cut.contains(*end))
+        !inner.dead.contains(from) && !inner.is_cut(ends)
     }
 }

@@ -5,6 +5,7 @@ mod careful;
 mod coordinators;
 mod crashes;
 mod draining;
+mod isolation;
 mod job_records;
 mod large_graphs;
 mod leaderless;

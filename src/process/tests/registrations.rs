@@ -33,7 +33,8 @@ use crate::resource_manager::{
     Options, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
 use crate::task_executor::{
-    RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart, first_registration,
+    IsolationGuard, RunningTask, TaskExecutor, TaskExecutorServices, TaskLauncher, TaskStart,
+    first_registration,
 };
 use crate::telemetry::ExitCode;
 
@@ -232,6 +233,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
         launcher: Arc::new(NoTasks),
         description: describe(location, configuration.options()).expect("it adds up"),
         first_registration: first_registration(),
+        guard: IsolationGuard::default(),
     };
     let executor = TaskExecutor::start(crate::task_executor::Options::default(), services);
     connector.put_task_executor("tm:1", Arc::new(executor.handle()));

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use tanist_proto::id::{JobId, ResourceId};
-use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
+use tanist_proto::id::ResourceId;
+use tanist_proto::resources::WorkerResourceSpec;
 use tokio::time::Instant;
 
 use super::brake::Brake;
-use super::planning::{self, Bounds, Plan, Room, Situation};
+use super::planning::{self, Bounds, Lacking, Plan, Room, Situation};
 use super::{RecordedWorker, WorkerRecord, WorkersOptions};
 
 /// Something to do. Each is decided in the store first, where it takes or gives something.
@@ -248,7 +248,7 @@ impl Workers {
     pub fn review(
         &mut self,
         now: Instant,
-        lacking: Vec<(JobId, Vec<ResourceProfile>)>,
+        lacking: Lacking,
         registered: &BTreeMap<ResourceId, TaskExecutorView>,
     ) {
         let bounds = self.bounds();
@@ -294,7 +294,7 @@ impl Workers {
 
     fn situation(
         &self,
-        lacking: Vec<(JobId, Vec<ResourceProfile>)>,
+        lacking: Lacking,
         registered: &BTreeMap<ResourceId, TaskExecutorView>,
     ) -> Situation {
         let mut situation = Situation {

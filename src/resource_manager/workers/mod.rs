@@ -38,7 +38,7 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
 
 pub use self::driver::{DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest};
-pub use self::planning::Room;
+pub use self::planning::{Lacking, Room};
 pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
 
 /// Limits. The defaults are Flink's.

@@ -11,7 +11,7 @@ use tanist_proto::resources::ResourceProfile;
 use tokio::time::Instant;
 
 use super::core::{Admission, Effect, Starter, TaskExecutorView, Workers};
-use super::planning::Room;
+use super::planning::{Lacking, Room};
 use super::{DriverError, Found, WorkerRecord, WorkersOptions};
 
 pub(super) const EACH: u32 = 2;
@@ -152,10 +152,13 @@ impl World {
             .is_some_and(|record| record.releasing)
     }
 
-    fn needs(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+    fn needs(&self) -> Lacking {
         let slots = |needs: u32| vec![ResourceProfile::Unknown; needs as usize];
         let lacking = self.lacking().into_iter();
-        lacking.map(|(id, needs)| (id, slots(needs))).collect()
+        Lacking {
+            needed: lacking.map(|(id, needs)| (id, slots(needs))).collect(),
+            useful: Vec::new(),
+        }
     }
 
     pub(super) fn lacking(&self) -> Vec<(JobId, u32)> {

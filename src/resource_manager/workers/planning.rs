@@ -5,18 +5,28 @@
 //! - What a job lacks is reserved first in what registered TaskManagers have left, then in what workers will have that are
 //!   expected to register, and only for the rest more workers are asked for. Jobs are served in their order, as in matching.
 //! - A job is helped as a whole or not at all: what can't be enough for it, because of the maximum or because no worker is as
-//!   large, is not started.
+//!   large, is not started. What jobs could use beyond that, to run more of their regions at the same time, comes after all of it,
+//!   as far as it goes.
 
 use std::collections::BTreeSet;
 
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
+/// What jobs lack, in the order in which they are served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lacking {
+    /// What each lacks to run, or to go on.
+    pub needed: Vec<(JobId, Vec<ResourceProfile>)>,
+    /// What each could use beyond that, each slot by itself.
+    pub useful: Vec<(JobId, Vec<ResourceProfile>)>,
+}
+
 /// What there is and what is lacking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// What each job lacks to run, in the order in which jobs are served.
-    pub lacking: Vec<(JobId, Vec<ResourceProfile>)>,
+    /// What jobs lack.
+    pub lacking: Lacking,
     /// The registered TaskManagers of which slots may be had, whoever started them.
     pub registered: Vec<(ResourceId, Room)>,
     /// So many workers are expected to register.
@@ -164,6 +174,35 @@ impl Pool<'_> {
     }
 }
 
+impl Pool<'_> {
+    /// Takes as much of it as there can be. Gives the rooms that it took from.
+    fn take_some(&mut self, useful: &[ResourceProfile]) -> Vec<usize> {
+        let mut taken = Vec::new();
+        for same in useful.chunk_by(|one, next| one == next) {
+            let profile = &same[0];
+            let mut count = u32::try_from(same.len()).unwrap_or(u32::MAX);
+            let mut index = 0;
+            while count > 0 {
+                if index == self.rooms.len() {
+                    let new = Room::of(&self.bounds.spec);
+                    if new.holds(profile) == 0 || self.more <= self.started {
+                        break;
+                    }
+                    self.rooms.push((None, new));
+                    self.started += 1;
+                }
+                let some = self.rooms[index].1.take(profile, count);
+                if some > 0 {
+                    taken.push(index);
+                    count -= some;
+                }
+                index += 1;
+            }
+        }
+        taken
+    }
+}
+
 /// What is to be done.
 pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     let each = bounds.spec.slots().max(1);
@@ -182,7 +221,7 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
         bounds,
     };
     let mut plan = Plan::default();
-    for (job, lacking) in &situation.lacking {
+    for (job, lacking) in &situation.lacking.needed {
         match pool.take(lacking) {
             Ok(taken) => {
                 let ids = taken.into_iter().filter_map(|it| pool.rooms[it].0.clone());
@@ -191,6 +230,15 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
             Err(Hindered::Capped) => plan.capped.push(*job),
             Err(Hindered::TooLarge) => plan.too_large.push(*job),
         }
+    }
+    for (job, useful) in &situation.lacking.useful {
+        // Who can't go on has no use for more.
+        if plan.capped.contains(job) || plan.too_large.contains(job) {
+            continue;
+        }
+        let taken = pool.take_some(useful).into_iter();
+        let ids = taken.filter_map(|it| pool.rooms[it].0.clone());
+        plan.reserved.extend(ids);
     }
     let mut spare = 0_u32;
     for (id, room) in &pool.rooms {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
-use super::planning::{Bounds, Room, Situation, plan, releasable};
+use super::planning::{Bounds, Lacking, Room, Situation, plan, releasable};
 
 fn job(number: usize) -> JobId {
     JobId::from_bits(number as u128)
@@ -16,6 +16,13 @@ fn id(number: usize) -> ResourceId {
 
 fn slots(count: u32) -> Vec<ResourceProfile> {
     vec![ResourceProfile::Unknown; count as usize]
+}
+
+fn needed(needed: Vec<(JobId, Vec<ResourceProfile>)>) -> Lacking {
+    Lacking {
+        needed,
+        ..Lacking::default()
+    }
 }
 
 fn cores(count: u32) -> Resources {
@@ -59,9 +66,11 @@ fn situation(each: u32) -> impl Strategy<Value = Situation> {
         Situation {
             total: (u32::try_from(free.len()).expect("few") + pending) * each,
             registered: registered.collect(),
-            lacking: lacking
-                .map(|(number, count)| (job(number), slots(count)))
-                .collect(),
+            lacking: needed(
+                lacking
+                    .map(|(number, count)| (job(number), slots(count)))
+                    .collect(),
+            ),
             pending,
         }
     })
@@ -80,7 +89,7 @@ fn one_by_one(situation: &Situation, bounds: &Bounds) -> (u32, Vec<JobId>) {
     let each = bounds.spec.slots();
     let mut spare = free_of(situation) + situation.pending * each;
     let (mut total, mut started, mut capped) = (situation.total, 0, Vec::new());
-    for (job, lacking) in &situation.lacking {
+    for (job, lacking) in &situation.lacking.needed {
         let lacking = u32::try_from(lacking.len()).expect("few");
         let before = (spare, total, started);
         while spare < lacking && total + each <= bounds.max {
@@ -132,7 +141,7 @@ proptest! {
         after.total -= gone;
         prop_assert!(gone == 0 || after.total >= bounds.min);
         // Whoever was helped still is, and for that nothing is started anew.
-        after.lacking.retain(|(job, _)| !before.capped.contains(job));
+        after.lacking.needed.retain(|(job, _)| !before.capped.contains(job));
         let again = plan(&after, &bounds);
         prop_assert!(again.start <= before.start && again.capped.is_empty(), "{:?}", again);
     }
@@ -141,7 +150,7 @@ proptest! {
 #[test]
 fn a_job_that_the_maximum_keeps_from_running_starts_nothing_and_lets_the_next_one_pass() {
     let situation = Situation {
-        lacking: vec![(job(1), slots(9)), (job(2), slots(2))],
+        lacking: needed(vec![(job(1), slots(9)), (job(2), slots(2))]),
         registered: Vec::new(),
         pending: 1,
         total: 5,
@@ -160,7 +169,7 @@ fn a_job_that_the_maximum_keeps_from_running_starts_nothing_and_lets_the_next_on
 fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
     let (one, three, five) = (cores(1).into(), cores(3).into(), cores(5).into());
     let situation = |lacking: Vec<ResourceProfile>| Situation {
-        lacking: vec![(job(1), lacking)],
+        lacking: needed(vec![(job(1), lacking)]),
         // Four cores are left, but three nowhere.
         registered: vec![(id(1), with_free(4, 2)), (id(2), with_free(4, 2))],
         pending: 0,
@@ -185,4 +194,34 @@ fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
     assert_eq!(start(mixed).start, 2, "the small ones fit beside them");
     let too_large = start(of(&five, 1));
     assert_eq!((too_large.start, too_large.too_large), (0, vec![job(1)]));
+}
+
+#[test]
+fn what_jobs_could_use_comes_after_what_they_need_as_far_as_it_goes() {
+    let situation = Situation {
+        lacking: Lacking {
+            needed: vec![(job(1), slots(1)), (job(2), slots(2)), (job(3), slots(20))],
+            useful: vec![(job(1), slots(4)), (job(2), slots(9)), (job(3), slots(1))],
+        },
+        ..Situation::default()
+    };
+    let bounds = Bounds {
+        spec: spec(2),
+        min: 0,
+        max: 10,
+        redundant: 0,
+    };
+    let planned = plan(&situation, &bounds);
+    assert_eq!((planned.start, planned.spare), (5, 0));
+    assert_eq!(planned.capped, [job(3)]);
+    let few = Situation {
+        lacking: Lacking {
+            useful: vec![(job(1), slots(3))],
+            ..Lacking::default()
+        },
+        pending: 1,
+        total: 2,
+        ..Situation::default()
+    };
+    assert_eq!(plan(&few, &bounds).start, 1, "one is on its way");
 }

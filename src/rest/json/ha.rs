@@ -293,3 +293,80 @@ impl HaStatusBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(change: Option<u64>, newest: Option<u64>) -> CacheBody {
+        CacheBody {
+            change,
+            newest,
+            behind: None,
+            records: 0,
+            named_only: 0,
+            bytes: 0,
+        }
+    }
+
+    fn member(cache: Option<CacheBody>) -> MemberBody {
+        MemberBody {
+            process: "jm".to_owned(),
+            incarnation: "i".to_owned(),
+            rest_address: None,
+            rpc_address: None,
+            version: VERSION.to_owned(),
+            leads: cache.is_none(),
+            role: None,
+            cache,
+            clock_offset: None,
+            lacking_permissions: None,
+            error: None,
+        }
+    }
+
+    /// How far behind each is said to be.
+    fn lags(caches: Vec<Option<CacheBody>>) -> Vec<Option<u64>> {
+        let mut body = HaStatusBody {
+            store: "etcd",
+            process: "jm".to_owned(),
+            role: "standby",
+            epoch: 1,
+            cluster_incarnation: None,
+            leader: None,
+            term: TermBody {
+                state: "none",
+                epoch: 1,
+                process: None,
+                since: -1,
+                state_since: -1,
+            },
+            members: caches.into_iter().map(member).collect(),
+            members_error: None,
+            store_health: None,
+            store_error: None,
+            warnings: Vec::new(),
+        };
+        body.measure_lag();
+        let of_cache = |it: MemberBody| it.cache.and_then(|cache| cache.behind);
+        body.members.into_iter().map(of_cache).collect()
+    }
+
+    #[test]
+    fn a_cache_is_behind_the_newest_change_that_anybody_was_told_of() {
+        // The second was told of 9 and has read 7; the third does not know of it.
+        let caches = [(Some(9), Some(9)), (Some(7), Some(9)), (Some(6), Some(6))];
+        let members = caches.map(|(change, newest)| Some(cache(change, newest)));
+        assert_eq!(lags(members.to_vec()), [Some(0), Some(2), Some(3)]);
+        // Nobody but one that has read nothing yet was told of 12.
+        let members = vec![Some(cache(None, Some(12))), Some(cache(Some(9), Some(9)))];
+        assert_eq!(lags(members), [None, Some(3)]);
+    }
+
+    #[test]
+    fn who_has_no_cache_is_not_behind() {
+        let members = vec![None, Some(cache(Some(4), None))];
+        assert_eq!(lags(members), [None, Some(0)]);
+        assert_eq!(lags(vec![Some(cache(None, None))]), [None]);
+    }
+}

@@ -13,6 +13,10 @@ pub struct StoreBody {
     pub size_bytes: Option<u64>,
     /// Bytes above which it takes no writes any more.
     pub quota_bytes: Option<u64>,
+    /// Whether nobody said so, and that is the store's default.
+    pub quota_assumed: bool,
+    /// It keeps more old revisions of its data than these.
+    pub revisions_kept: Option<u64>,
     /// Free bytes where it keeps its data, where that is the host of who was asked.
     pub free_bytes: Option<u64>,
     /// Alarms that it has raised, by its own names.
@@ -62,6 +66,8 @@ impl From<&StoreHealth> for StoreBody {
             latency: health.latency.as_secs_f64() * 1000.0,
             size_bytes: health.size_bytes,
             quota_bytes: health.quota_bytes,
+            quota_assumed: health.quota_is_assumed,
+            revisions_kept: health.revisions_kept,
             free_bytes: health.free_bytes,
             alarms: health.alarms.clone(),
             servers: health.servers.iter().map(StoreServerBody::from).collect(),

@@ -97,9 +97,9 @@ pub fn store_warnings(store: &str, health: &StoreHealth) -> Vec<String> {
              take over; submissions are refused, and what jobs have to write waits. Free that disk"
                 .to_owned(),
         );
-    } else if store == "etcd" && is_nearly_full(health) {
+    } else if store == "etcd" && (is_nearly_full(health) || health.revisions_kept.is_some()) {
         warnings.push(
-            "etcd will soon refuse to write: compact and defragment it (etcdctl compact REVISION; etcdctl defrag \
+            "before etcd is full and refuses to write: compact and defragment it (etcdctl compact REVISION; etcdctl defrag \
              --cluster), start it with --auto-compaction-retention, or with a larger --quota-backend-bytes"
                 .to_owned(),
         );
@@ -126,6 +126,12 @@ mod tests {
         };
         let said = store_warnings("etcd", &filling).join("\n");
         assert!(said.contains("etcdctl defrag"), "{said}");
+        let uncompacted = StoreHealth {
+            revisions_kept: Some(100_000),
+            ..StoreHealth::default()
+        };
+        let said = store_warnings("etcd", &uncompacted).join("\n");
+        assert!(said.contains("--auto-compaction-retention"), "{said}");
         let full = StoreHealth {
             alarms: vec![NO_SPACE.to_owned()],
             ..filling.clone()

@@ -177,6 +177,9 @@ fn store(out: &mut Exposition, status: &HaStatus) {
     for (name, help, value) in sizes {
         out.gauge(name, help, value.map(number));
     }
+    let help = "Whether the store keeps very many old revisions of its data, as nobody compacts it";
+    let is_so = flag(health.revisions_kept.is_some());
+    out.single("tanist_store_uncompacted", Kind::Gauge, help, is_so);
     let help = "Alarms that the store has raised";
     let alarms: Vec<_> = health
         .alarms

@@ -39,6 +39,8 @@ pub(super) struct ScriptedDispatcher {
     pub(super) stopped: Mutex<Vec<String>>,
     /// It never answers anything, as a process that was stopped.
     pub(super) is_frozen: bool,
+    /// The store does not confirm its term.
+    pub(super) is_suspended: bool,
     /// How many reads were to be consistent.
     pub(super) consistent_reads: AtomicUsize,
 }
@@ -63,10 +65,15 @@ impl ScriptedDispatcher {
     }
 }
 
-const AS_OF: pb::ReadPosition = pb::ReadPosition {
-    epoch: 7,
-    change: 42,
-};
+impl ScriptedDispatcher {
+    fn as_of(&self) -> Option<pb::ReadPosition> {
+        Some(pb::ReadPosition {
+            epoch: 7,
+            change: 42,
+            suspended: self.is_suspended,
+        })
+    }
+}
 
 #[async_trait]
 impl DispatcherGateway for ScriptedDispatcher {
@@ -106,7 +113,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         self.read(request.consistent)?;
         Ok(pb::ListJobsResponse {
             jobs: self.jobs.lock().expect("nothing panics holding it").clone(),
-            as_of: Some(AS_OF),
+            as_of: self.as_of(),
         })
     }
 
@@ -116,7 +123,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         let found = jobs.iter().find(|job| job.job_id == request.job_id);
         let missing = || GatewayError::NotFound(format!("job {} is not known", request.job_id));
         Ok(pb::JobDetails {
-            as_of: Some(AS_OF),
+            as_of: self.as_of(),
             ..found.cloned().ok_or_else(missing)?
         })
     }
@@ -131,7 +138,7 @@ impl DispatcherGateway for ScriptedDispatcher {
             slots_total: 8,
             slots_available: 3,
             jobs_running: 1,
-            as_of: Some(AS_OF),
+            as_of: self.as_of(),
             ..pb::ClusterOverview::default()
         })
     }
@@ -143,7 +150,7 @@ impl DispatcherGateway for ScriptedDispatcher {
         self.read(request.consistent)?;
         Ok(pb::ListTaskManagersResponse {
             task_managers: self.task_managers.clone(),
-            as_of: Some(AS_OF),
+            as_of: self.as_of(),
             workers: None,
         })
     }

@@ -64,6 +64,22 @@ async fn answers_of_the_leader_say_as_of_when_they_are() {
         let answer = served.get(&path).await;
         assert_eq!(answer.headers["tanist-epoch"], "7", "{path}");
         assert_eq!(answer.headers["tanist-change"], "42", "{path}");
+        assert!(!answer.headers.contains_key("tanist-term"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn answers_of_a_leader_that_the_store_does_not_confirm_are_marked() {
+    let suspended = ScriptedDispatcher {
+        is_suspended: true,
+        ..with_job()
+    };
+    let (served, _) = Served::leading(suspended).await;
+    for path in read_paths() {
+        let answer = served.get(&path).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}");
+        assert_eq!(answer.headers["tanist-epoch"], "7", "{path}");
+        assert_eq!(answer.headers["tanist-term"], "suspended", "{path}");
     }
 }
 

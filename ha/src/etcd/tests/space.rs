@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions};
+use etcd_client::Client;
 
 use super::*;
 use crate::election::core::Timing;
 use crate::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership};
+use crate::etcd::client::Connection;
+use crate::etcd::health::keeps_more_than;
 use crate::store::pipeline::{CommitError, CommitPipeline};
 
 /// Enough for an empty etcd and a few values of this size.
@@ -25,27 +27,6 @@ async fn lead(options: &EtcdOptions) -> TestResult<(LeaderElection, LeaderSessio
     let granted = level(&mut leadership, is_granted).await?;
     let session = granted.session().cloned();
     Ok((election, session.ok_or("it was granted")?))
-}
-
-/// What an operator does: removes old revisions, gives their space back, and disarms.
-async fn make_room(endpoint: &str) -> TestResult {
-    let mut client = Client::connect([endpoint], None).await?;
-    let newest = client.get("any", None).await?;
-    let revision = newest.header().map_or(0, |header| header.revision());
-    let physical = CompactionOptions::new().with_physical();
-    client.compact(revision, Some(physical)).await?;
-    client.defragment().await?;
-    let raised = client
-        .alarm(AlarmAction::Get, AlarmType::None, None)
-        .await?;
-    for alarm in raised.alarms() {
-        let mut of_member = AlarmOptions::new();
-        of_member.with_member(alarm.member_id());
-        client
-            .alarm(AlarmAction::Deactivate, alarm.alarm(), Some(of_member))
-            .await?;
-    }
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,12 +68,59 @@ async fn a_full_etcd_refuses_puts_deletes_and_ends_no_term() -> TestResult {
     assert_eq!(store.get(&[key("0")]).await?, [None]);
     assert_eq!(session.check(), Ok(()), "its lease is renewed as before");
 
-    make_room(&server.endpoint()).await?;
+    server.make_room().await?;
     let next = pipeline.commit(vec![put("small", "x")]).await?;
     assert_eq!(next.number, full_at.number + 1);
     let touched = store.touched(next.number, next.number).await?;
     let touched = touched[0].clone().ok_or("it is in the ring")?.keys;
     assert_eq!(touched.len(), usize::from(written) + 1, "{touched:?}");
     assert!(touched.contains(&"graphs/0".to_owned()), "{touched:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_quota_and_what_nobody_compacts_are_told_before_etcd_is_full() -> TestResult {
+    let server = EtcdServer::start(EtcdServerOptions {
+        quota_bytes: Some(QUOTA),
+        ..EtcdServerOptions::default()
+    })
+    .await?;
+    let plain = options(vec![server.endpoint()], "quota");
+    let store = EtcdStore::open(plain.clone()).await?;
+    let health = store.health().await?;
+    // One that tells its quota tells this one.
+    let is_told = health.quota_bytes == Some(QUOTA);
+    let is_assumed = health.quota_bytes == Some(2 << 30) && health.quota_is_assumed;
+    assert!(is_told || is_assumed, "{health:?}");
+    let configured = EtcdOptions {
+        quota_bytes: Some(QUOTA),
+        ..plain.clone()
+    };
+    let store = EtcdStore::open(configured.clone()).await?;
+    let health = store.health().await?;
+    assert_eq!(health.quota_bytes, Some(QUOTA));
+    assert!(!health.quota_is_assumed, "{health:?}");
+    assert_eq!(health.revisions_kept, None);
+
+    let connection = Connection::new(configured);
+    let is_kept = async |many| keeps_more_than(&connection, many).await;
+    let mut client = Client::connect([server.endpoint()], None).await?;
+    for _ in 0..20 {
+        client.put("a", vec![0; 100_000], None).await?;
+    }
+    assert_eq!(is_kept(10).await, Ok(true), "nobody compacts");
+    assert_eq!(is_kept(1_000).await, Ok(false), "there are fewer");
+    // Space is what the last few take as well.
+    for _ in 0..20 {
+        client.put("a", vec![0; 70_000], None).await?;
+    }
+    wait_until("a warning", BOUND, async || {
+        let health = store.health().await.map_err(|error| error.to_string())?;
+        let said = health.warnings().join(" ");
+        said.contains("bytes").then_some(()).ok_or(said)
+    })
+    .await;
+    server.make_room().await?;
+    assert_eq!(is_kept(10).await, Ok(false), "it was compacted");
     Ok(())
 }

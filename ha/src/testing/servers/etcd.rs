@@ -5,7 +5,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Permission};
+use etcd_client::{
+    AlarmAction, AlarmOptions, AlarmType, Client, CompactionOptions, ConnectOptions, Permission,
+};
 use rustix::process::Signal;
 
 use super::ports::free_port;
@@ -13,6 +15,9 @@ use super::{ServerError, ServerProcess, ask, io_error};
 
 /// The Debian package that has the server.
 const PACKAGE: &str = "etcd-server";
+
+/// Bytes of one value that fills a server.
+const BALLAST: usize = 256 * 1024;
 
 /// How an etcd server is started.
 #[derive(Debug, Clone)]
@@ -85,6 +90,40 @@ impl EtcdServer {
         server.wait_ready().await?;
         set_up_users(&server.options, &server.endpoint()).await?;
         Ok(server)
+    }
+
+    /// Writes until the server refuses as its quota is used up, and raises its alarm `NOSPACE`. Needs a small quota and no user.
+    pub async fn fill(&self) -> Result<(), etcd_client::Error> {
+        let mut client = Client::connect([self.endpoint()], None).await?;
+        // Its size counts, not its keys: all of these but the last are old revisions.
+        loop {
+            match client.put("ballast", vec![1; BALLAST], None).await {
+                Ok(_) => {}
+                Err(error) if error.to_string().contains("space exceeded") => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What an operator does then: removes old revisions, gives their space back, and disarms.
+    pub async fn make_room(&self) -> Result<(), etcd_client::Error> {
+        let mut client = Client::connect([self.endpoint()], None).await?;
+        let newest = client.get("any", None).await?;
+        let revision = newest.header().map_or(0, |header| header.revision());
+        let physical = CompactionOptions::new().with_physical();
+        client.compact(revision, Some(physical)).await?;
+        client.defragment().await?;
+        let raised = client
+            .alarm(AlarmAction::Get, AlarmType::None, None)
+            .await?;
+        for alarm in raised.alarms() {
+            let mut of_member = AlarmOptions::new();
+            of_member.with_member(alarm.member_id());
+            client
+                .alarm(AlarmAction::Deactivate, alarm.alarm(), Some(of_member))
+                .await?;
+        }
+        Ok(())
     }
 
     fn launch(

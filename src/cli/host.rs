@@ -1,0 +1,64 @@
+//! What a process that runs a part of a cluster has of its own before all else: an ear for signals, and a directory.
+
+use tokio_util::sync::CancellationToken;
+
+use super::output::say;
+use crate::config::Configuration;
+use crate::process::WorkingDir;
+use crate::process::shutdown::watch_signals;
+use crate::telemetry::ExitCode;
+
+/// Both, for as long as the process works.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// Cancelled when the process is asked to end.
+    pub(super) stop: CancellationToken,
+    /// Removed with this.
+    pub(super) directory: WorkingDir,
+}
+
+impl Host {
+    /// Sets both up for a process of this kind.
+    pub(super) fn prepare(configuration: &Configuration, kind: &str) -> Result<Host, Failure> {
+        let stop = watch_signals(configuration.process().shutdown_timeout);
+        Ok(Host {
+            stop: stop.map_err(|error| Failure::new(ExitCode::Fatal, &error))?,
+            directory: own_directory(configuration, kind)?,
+        })
+    }
+}
+
+/// The directory alone, for a process that hears signals in its own way.
+pub(super) fn own_directory(
+    configuration: &Configuration,
+    kind: &str,
+) -> Result<WorkingDir, Failure> {
+    let directory = WorkingDir::create(configuration.process(), kind);
+    directory.map_err(|error| Failure::new(ExitCode::Directory, &error))
+}
+
+/// Why a process does not start.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: ExitCode,
+    cause: String,
+}
+
+impl Failure {
+    pub(super) fn new(code: ExitCode, cause: &impl std::error::Error) -> Failure {
+        let cause = cause.to_string();
+        Failure { code, cause }
+    }
+
+    /// To a person at a terminal; the code to end with.
+    pub(super) fn say(self) -> ExitCode {
+        say(self.cause);
+        self.code
+    }
+
+    /// As the last words of a process in its log; the code to end with.
+    pub(super) fn log(self) -> ExitCode {
+        self.code.log_last_words(&self.cause);
+        self.code
+    }
+}

@@ -1,0 +1,154 @@
+//! What follows a failure: which ones end the job at once, and what starts anew after the others.
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::core::CoreOptions;
+use super::event::{Effect, Event};
+use super::failover::FailoverStrategy;
+use super::recovered::{Recovered, both, end, one_region, options, placed, report, two_regions};
+use super::restart::RestartStrategy;
+
+/// Restarts for ever, the first time after a second.
+fn for_ever() -> CoreOptions {
+    CoreOptions {
+        restart_strategy: RestartStrategy::default(),
+        ..options()
+    }
+}
+
+/// The job runs in generation 3, on two TaskManagers.
+fn running(graph: &pb::JobGraph, options: CoreOptions) -> Recovered {
+    let mut job = Recovered::with_options(graph, placed(graph, 3), 2, options);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.effects.clear();
+    job
+}
+
+fn beyond_repair(vertex: u32, subtask: u32) -> pb::ExecutionReport {
+    pb::ExecutionReport {
+        cause: "no such program".to_owned(),
+        unrecoverable: true,
+        ..report(vertex, subtask, 3, S::Failed)
+    }
+}
+
+#[test]
+fn what_no_restart_mends_fails_the_job_in_the_write_that_says_so() {
+    let mut job = running(&one_region(), for_ever());
+    let writes = job.writes;
+    job.reports("tm0", vec![beyond_repair(1, 0)]);
+    assert_eq!(job.writes, writes + 1);
+    let expected = "a (1/2): no such program (not restarted: that would not help)";
+    assert_eq!(job.stored.fatal_cause, expected);
+    assert_eq!(job.stored.failures[0].cause, "no such program");
+    assert_eq!(job.generations(), [3]);
+    // What still runs is ended, and then the job.
+    assert_eq!(job.cancelled().len(), 3);
+    job.reports("tm0", vec![report(2, 0, 3, S::Canceled)]);
+    job.reports("tm1", both(1, 3, S::Canceled));
+    assert_eq!(job.ended_as(), Some(JobStatus::Failed));
+    assert_eq!(job.deployed(), []);
+}
+
+#[test]
+fn it_counts_though_others_that_fail_because_of_it_are_heard_first() {
+    let mut job = running(&one_region(), for_ever());
+    job.reports("tm1", vec![report(2, 1, 3, S::Failed)]);
+    assert_eq!(job.stored.fatal_cause, "");
+    assert_eq!(job.generations(), [4], "it is about to start anew");
+    job.reports("tm0", vec![beyond_repair(1, 0)]);
+    assert!(job.stored.fatal_cause.contains("no such program"));
+}
+
+#[test]
+fn of_several_failures_at_once_it_is_the_cause() {
+    let mut job = running(&one_region(), for_ever());
+    let other = report(2, 0, 3, S::Failed);
+    job.reports("tm0", vec![other, beyond_repair(1, 0)]);
+    assert!(job.stored.fatal_cause.contains("no such program"));
+}
+
+#[test]
+fn the_next_leader_hears_it_again_and_decides_the_same() {
+    let graph = one_region();
+    let mut job = running(&graph, for_ever());
+    let before = job.stored.clone();
+    let report = || vec![beyond_repair(1, 0), report(2, 0, 3, S::Running)];
+    let connection = job.connection("tm0");
+    let event = Event::ExecutionsReported {
+        connection,
+        executions: report(),
+    };
+    let effects = job.core.handle(job.now_ms, event).expect("taken");
+    let acknowledged = |effect: &Effect| matches!(effect, Effect::Acknowledge { .. });
+    assert!(!effects.iter().any(acknowledged), "{effects:?}");
+    // It dies before the write: the end is reported again.
+    let mut next = Recovered::with_options(&graph, before, 3, for_ever());
+    next.register("tm1", "1", both(1, 3, S::Running));
+    next.register("tm0", "1", report());
+    assert!(next.stored.fatal_cause.contains("no such program"));
+    assert_eq!(next.generations(), [3]);
+    assert_eq!(next.deployed(), []);
+}
+
+#[test]
+fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
+    let mut job = running(&two_regions(), for_ever());
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(job.generations(), [4, 3]);
+    assert_eq!(job.stored.fatal_cause, "");
+}
+
+fn all_together() -> CoreOptions {
+    CoreOptions {
+        failover_strategy: FailoverStrategy::Full,
+        ..for_ever()
+    }
+}
+
+#[test]
+fn under_the_full_strategy_a_failure_restarts_all_regions_in_one_write() {
+    let mut job = running(&two_regions(), all_together());
+    let writes = job.writes;
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(job.generations(), [4, 4]);
+    assert_eq!(job.writes, writes + 1);
+    let restarts = job.stored.restarts.as_ref();
+    assert_eq!(restarts.map(|it| it.restarts), Some(1));
+    job.reports("tm0", vec![report(2, 0, 3, S::Canceled)]);
+    job.reports("tm1", both(1, 3, S::Canceled));
+    job.pass(2_000);
+    assert_eq!(job.deployed().len(), 4);
+    assert!(
+        job.deployed()
+            .iter()
+            .all(|(_, generation)| *generation == 4)
+    );
+}
+
+#[test]
+fn what_has_finished_for_good_stays_so_under_the_full_strategy() {
+    let mut job = running(&two_regions(), all_together());
+    job.reports("tm0", vec![report(2, 0, 3, S::Finished)]);
+    job.reports("tm1", vec![report(2, 1, 3, S::Finished)]);
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(job.generations(), [4, 3]);
+}
+
+#[test]
+fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy() {
+    let graph = two_regions();
+    let mut state = placed(&graph, 3);
+    // Of the second one half has finished.
+    state.terminal = vec![end(2, 0, 3, S::Finished)];
+    let mut job = Recovered::with_options(&graph, state, 2, all_together());
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.generations(), [4, 4]);
+    assert_eq!(
+        job.stored.restarts, None,
+        "the restart strategy does not count it"
+    );
+}

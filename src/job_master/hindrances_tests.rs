@@ -1,0 +1,70 @@
+//! What a job says of why it does not run: who is awaited, and what is restarted after what.
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, HindranceKind};
+
+use super::core::CoreOptions;
+use super::recovered::{RECONCILE_MS, Recovered, both, one_region, options, placed, report};
+use super::restart::RestartStrategy;
+
+fn only(job: &Recovered) -> pb::Hindrance {
+    let mut hindrances = job.core.hindrances();
+    assert_eq!(hindrances.len(), 1, "{hindrances:?}");
+    hindrances.remove(0)
+}
+
+#[test]
+fn it_names_the_task_managers_that_are_awaited_and_until_when() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 3));
+    let began_ms = job.now_ms;
+    let hindrance = only(&job);
+    assert_eq!(hindrance.kind(), HindranceKind::Reconciling);
+    assert_eq!(hindrance.missing, ["tm0", "tm1"]);
+    assert_eq!(hindrance.since_ms, began_ms);
+    assert_eq!(hindrance.until_ms, began_ms + RECONCILE_MS);
+    let expected = "4 running tasks are awaited, on 2 TaskManagers";
+    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    job.now_ms += 7;
+    job.register("tm0", "1", both(0, 3, S::Running));
+    let hindrance = only(&job);
+    assert_eq!(hindrance.missing, ["tm1"]);
+    assert_eq!(hindrance.until_ms, began_ms + RECONCILE_MS);
+    let expected = "2 running tasks are awaited, on 1 TaskManagers";
+    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    job.register("tm1", "1", both(1, 3, S::Running));
+    assert_eq!(job.core.hindrances(), []);
+}
+
+#[test]
+fn it_says_what_is_restarted_after_what_and_when() {
+    let graph = one_region();
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 3,
+            delay_ms: 2_000,
+        },
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, placed(&graph, 3), 2, options);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    let failed = pb::ExecutionReport {
+        cause: "division by zero".to_owned(),
+        ..report(2, 0, 3, S::Failed)
+    };
+    let failed_at_ms = job.now_ms;
+    job.reports("tm0", vec![failed, report(1, 0, 3, S::Running)]);
+    let hindrance = only(&job);
+    assert_eq!(hindrance.kind(), HindranceKind::Restarting);
+    let expected = "1 of 1 regions are restarted, after: b (1/2): division by zero";
+    assert_eq!(hindrance.text, expected);
+    assert_eq!(hindrance.since_ms, failed_at_ms);
+    assert_eq!(hindrance.until_ms, failed_at_ms + 2_000);
+    job.reports("tm0", vec![report(1, 0, 3, S::Canceled)]);
+    job.reports("tm1", both(1, 3, S::Canceled));
+    job.pass(1_999);
+    assert_eq!(only(&job).kind(), HindranceKind::Restarting);
+    job.pass(1);
+    assert_eq!(job.core.hindrances(), [], "it is placed again");
+}

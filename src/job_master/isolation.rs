@@ -1,0 +1,76 @@
+//! The part of the core that keeps the attempts of an isolated job apart (`isolation: stop-first`, `docs/adr/0020`).
+//!
+//! A generation that was given up counts as ended when the ends of all its executions were reported, or when so much time has
+//! passed since that was durable that every TaskManager has stopped them by itself. Invariant: before that, no execution of the
+//! next one is placed. What a former JobMaster knew of ends is not known: after a change of the leader the whole time passes.
+
+use std::sync::Arc;
+
+use tanist_proto::v1 as pb;
+
+use super::core::JobMasterCore;
+
+/// Whether no two attempts of a subtask may run at the same time.
+pub(super) fn is_stop_first(graph: &pb::JobGraph) -> bool {
+    let options = graph.options.as_ref();
+    options.is_some_and(|options| options.isolation() == pb::Isolation::StopFirst)
+}
+
+impl JobMasterCore {
+    pub(super) fn is_stop_first(&self) -> bool {
+        is_stop_first(&self.graph)
+    }
+
+    /// The record says how long whoever follows has to wait: at least as long as any JobMaster of the job has let
+    /// TaskManagers take.
+    pub(super) fn promise_to_wait(&mut self) {
+        if self.is_stop_first() {
+            let record = Arc::make_mut(&mut self.record);
+            let longest = &mut record.stop_first_wait_ms;
+            *longest = (*longest).max(self.options.reconcile_timeout_ms);
+        }
+    }
+
+    /// An execution is taken for gone though nobody said that it has ended.
+    pub(super) fn doubt_end(&mut self, task: usize) {
+        let at = &self.execution.tasks[task];
+        if at.execution.is_deployed() {
+            self.execution.regions[at.region].is_end_unknown = true;
+        }
+    }
+
+    /// Until when a region that was given up is not placed again, as something of it may still run. None: nothing does, or it
+    /// is not durable yet that it was given up.
+    pub(super) fn held_until_ms(&self, region: usize) -> Option<u64> {
+        let at = &self.execution.regions[region];
+        let since_ms = at.given_up_at_ms?;
+        let is_held = at.is_end_unknown && self.is_stop_first();
+        is_held.then(|| since_ms.saturating_add(self.record.stop_first_wait_ms))
+    }
+
+    /// It is durable that a region was given up. Whether it can't be placed again yet.
+    pub(super) fn is_held(&mut self, region: usize, now_ms: u64) -> bool {
+        let is_first = self.execution.regions[region].given_up_at_ms.is_none();
+        self.execution.regions[region]
+            .given_up_at_ms
+            .get_or_insert(now_ms);
+        let Some(until_ms) = self.held_until_ms(region) else {
+            return false;
+        };
+        if is_first {
+            tracing::info!(
+                job = self.record.job_id,
+                wait_ms = until_ms.saturating_sub(now_ms),
+                "what may still run of a region is waited for"
+            );
+        }
+        now_ms < until_ms
+    }
+
+    /// The region has executions of the next generation.
+    pub(super) fn forget_given_up(&mut self, region: usize) {
+        let at = &mut self.execution.regions[region];
+        at.given_up_at_ms = None;
+        at.is_end_unknown = false;
+    }
+}

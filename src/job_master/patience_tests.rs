@@ -1,0 +1,151 @@
+//! Jobs of several regions with fewer slots than all of them need: one region after the other, and nobody fails for want of slots that
+//! will be free, or holds in vain what others lack.
+
+use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::{ExecutionState as S, JobStatus};
+
+use super::event::{Effect, Event};
+use super::recovered::{Recovered, one_region, report};
+use super::testing::{graph_of, submitted};
+use crate::job::OperatorSpec;
+
+/// Regions of these parallelisms, each in slots of its own.
+fn apart(parallelisms: &[u32]) -> pb::JobGraph {
+    let names = ["a", "b", "c"];
+    let vertices: Vec<(&str, u32)> = names
+        .into_iter()
+        .zip(parallelisms.iter().copied())
+        .collect();
+    let mut graph = graph_of(&vertices, &[]);
+    for vertex in &mut graph.vertices {
+        vertex.slot_sharing_group = vertex.name.clone();
+    }
+    graph
+}
+
+/// The vertex reads a source without an end.
+fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
+    let source = OperatorSpec::Datagen {
+        rate: None,
+        count: None,
+        seed: 0,
+        keys: 1,
+    };
+    graph.vertices[vertex].operators = vec![pb::Operator {
+        name: "source".to_owned(),
+        spec: source.to_json(),
+        ..pb::Operator::default()
+    }];
+}
+
+/// Not recovered; these TaskManagers have a slot each.
+fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
+    let mut job = Recovered::new(graph, submitted(graph));
+    for name in task_managers {
+        job.register(name, "1", vec![]);
+    }
+    job
+}
+
+/// What was asked for last: at least, and at most.
+fn asked(job: &Recovered) -> (u32, u32) {
+    let sum = |of: &[(ResourceProfile, u32)]| of.iter().map(|(_, number)| number).sum();
+    let needs = |effect: &Effect| match effect {
+        Effect::Declare(needs) => Some((sum(&needs.at_once), sum(&needs.slots))),
+        _ => None,
+    };
+    let last = job.effects.iter().rev().find_map(needs);
+    last.expect("it has asked")
+}
+
+fn freed(job: &Recovered) -> usize {
+    let freed = |effect: &Effect| match effect {
+        Effect::FreeSlots { allocations, .. } => allocations.len(),
+        _ => 0,
+    };
+    job.effects.iter().map(freed).sum()
+}
+
+fn finishes(job: &mut Recovered, vertex: u32) {
+    job.reports("tm0", vec![report(vertex, 0, 1, S::Finished)]);
+}
+
+#[test]
+fn regions_of_a_job_run_one_after_the_other_in_the_slot_that_there_is() {
+    let graph = apart(&[1, 1]);
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    assert_eq!(asked(&job), (1, 2));
+    job.register("tm0", "1", vec![]);
+    assert_eq!(job.deployed().len(), 1);
+    assert_eq!(asked(&job), (1, 2), "the slot will be free");
+    // Much longer than anybody waits for slots.
+    job.pass(100_000);
+    finishes(&mut job, 1);
+    assert_eq!(job.deployed().len(), 2);
+    finishes(&mut job, 2);
+    job.hear(Event::SinksCommitted);
+    assert_eq!(job.ended_as(), Some(JobStatus::Finished));
+    assert_eq!(job.generations(), [1, 1]);
+}
+
+#[test]
+fn nobody_waits_for_a_slot_whose_region_does_not_end() {
+    let mut graph = apart(&[1, 1]);
+    never_ends(&mut graph, 0);
+    let mut job = with_slots(&graph, &["tm0"]);
+    assert_eq!(asked(&job), (2, 2));
+    job.pass(10_000);
+    let expected = "not enough slots within 10000 ms";
+    assert!(job.stored.fatal_cause.contains(expected));
+}
+
+#[test]
+fn it_waits_from_when_the_last_region_that_ends_has_ended() {
+    let graph = apart(&[1, 2]);
+    let mut job = with_slots(&graph, &["tm0"]);
+    assert_eq!(
+        asked(&job),
+        (3, 3),
+        "one slot is too few for the second region"
+    );
+    job.pass(100_000);
+    finishes(&mut job, 1);
+    assert_eq!(asked(&job), (2, 2));
+    job.pass(9_999);
+    assert_eq!(job.stored.fatal_cause, "");
+    job.pass(1);
+    assert!(job.stored.fatal_cause.contains("2 of 2 slots are missing"));
+}
+
+#[test]
+fn slots_that_are_too_few_for_any_region_go_back_when_they_have_idled() {
+    let graph = apart(&[1, 2]);
+    let mut job = with_slots(&graph, &["tm0"]);
+    finishes(&mut job, 1);
+    assert_eq!((freed(&job), asked(&job)), (0, (2, 2)));
+    job.pass(5_000);
+    assert_eq!((freed(&job), asked(&job)), (1, (2, 2)));
+}
+
+#[test]
+fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
+    let mut job = with_slots(&one_region(), &["tm0"]);
+    assert_eq!(asked(&job), (2, 2));
+    job.pass(6_000);
+    assert_eq!(freed(&job), 0);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.deployed().len(), 4);
+    assert_eq!(asked(&job), (2, 2));
+}
+
+#[test]
+fn as_many_regions_run_as_there_are_slots_and_the_next_takes_the_first_that_is_left() {
+    let graph = apart(&[1, 1, 1]);
+    let mut job = with_slots(&graph, &["tm0", "tm1"]);
+    assert_eq!(job.deployed().len(), 2);
+    assert_eq!(asked(&job), (2, 3));
+    finishes(&mut job, 1);
+    assert_eq!(job.deployed().len(), 3);
+    assert_eq!(asked(&job), (2, 2));
+}

@@ -1,0 +1,294 @@
+//! What keeps the attempts of an isolated job apart on the side of the TaskExecutor (`isolation: stop-first`, `docs/adr/0020`).
+//! Pure but for its clock, a part of [`super::core`].
+//!
+//! - A task of such a job starts only after the store has said, in answer to a question that began after its deployment came,
+//!   that the deployment's generation is the job's.
+//! - Its tasks are told to end when the last question that was answered so *began* longer ago than the job's bound, and have ended
+//!   the job's time for cancellations later; else the process ends ([`Fatal::Stuck`], and [`IsolationGuard`] where nothing here moves).
+//! - Only the store's answers count. A JobMaster that is heard may have been deposed without knowing it.
+//! - Time is `CLOCK_BOOTTIME`, which goes on while the process is stopped or its host suspended, and is read when it is acted on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tanist_ha::clock::{Clock, Moment};
+use tanist_proto::id::{Generation, JobId};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::actor::{Actor, Called, Reply, answer};
+use super::core::{Core, cancel};
+use crate::gateway::{GatewayResult, JobStanding, JobStandings, NoAnswer};
+
+/// How often the clock is read while isolated tasks run: a timer would sleep on while the host is suspended.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Until when isolated tasks may run at all, for whoever ends a process in which nothing moves. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct IsolationGuard {
+    clock: Clock,
+    /// Milliseconds of the clock; [`NEVER`]: none run.
+    ended_by_ms: Arc<AtomicU64>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl IsolationGuard {
+    /// Nothing runs yet.
+    pub fn new(clock: Clock) -> IsolationGuard {
+        IsolationGuard {
+            clock,
+            ended_by_ms: Arc::new(AtomicU64::new(NEVER)),
+        }
+    }
+
+    /// Whether tasks run that had to have ended.
+    pub fn is_overdue(&self) -> bool {
+        millis(self.clock.now()) > self.ended_by_ms.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set(&self, ended_by: Option<Moment>) {
+        let ended_by_ms = ended_by.map_or(NEVER, millis);
+        self.ended_by_ms.store(ended_by_ms, Ordering::SeqCst);
+    }
+}
+
+impl Default for IsolationGuard {
+    fn default() -> IsolationGuard {
+        IsolationGuard::new(Clock::Boottime)
+    }
+}
+
+fn millis(at: Moment) -> u64 {
+    u64::try_from(at.since(Moment::default()).as_millis()).unwrap_or(NEVER)
+}
+
+/// What is known of an isolated job.
+#[derive(Debug, Clone)]
+pub(super) struct Isolation {
+    timeout: Duration,
+    pub(super) cancellation: Duration,
+    /// When the last question began that was answered with its own generation.
+    confirmed: Moment,
+    /// Whether its tasks were told to end since then.
+    has_lapsed: bool,
+}
+
+impl Isolation {
+    fn lapses_at(&self) -> Moment {
+        self.confirmed.after(self.timeout)
+    }
+
+    fn confirm(&mut self, asked: Moment) {
+        self.confirmed = self.confirmed.max(asked);
+        self.has_lapsed = false;
+    }
+}
+
+/// What the store said before tasks start: the question's begin, and the regions' generations.
+#[derive(Debug, Clone)]
+pub(super) struct Confirmation {
+    pub(super) asked: Moment,
+    pub(super) regions: Vec<Generation>,
+}
+
+/// A deployment whose generation the store is asked for.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    request: pb::SubmitTasksRequest,
+    reply: Reply<pb::SubmitTasksResponse>,
+    asked: Moment,
+}
+
+impl Core {
+    /// By this clock isolated tasks end.
+    pub(super) fn isolation_clock(&self) -> Clock {
+        self.guard.clock
+    }
+
+    /// The store said that a job's generations are those that run here.
+    pub(super) fn confirm_isolated(&mut self, job: JobId, asked: Moment) {
+        let known = self.jobs.get_mut(&job);
+        if let Some(isolation) = known.and_then(|known| known.isolation.as_mut()) {
+            isolation.confirm(asked);
+        }
+    }
+
+    /// Whether the store is to be asked about an isolated job whose JobMaster is heard.
+    pub(super) fn is_to_be_confirmed(&self, known: &super::job::Job) -> bool {
+        let Some(isolation) = &known.isolation else {
+            return false;
+        };
+        let asked_again_at = isolation.confirmed.after(isolation.timeout / 3);
+        known.executions.is_running() && self.guard.clock.now() >= asked_again_at
+    }
+
+    /// So long a question may take: with isolated jobs there has to be time for another one.
+    pub(super) fn question_timeout(&self) -> Duration {
+        let isolations = self
+            .jobs
+            .values()
+            .filter_map(|known| known.isolation.as_ref());
+        let shortest = isolations.map(|isolation| isolation.timeout / 3).min();
+        let all = self.options.rpc_timeout;
+        shortest.map_or(all, |shortest| shortest.min(all))
+    }
+
+    /// Tells isolated tasks to end of which the store has not said for too long that they are nobody else's.
+    pub(super) fn review_isolation(&mut self, now: Instant) {
+        let at = self.guard.clock.now();
+        let mut ended_by = None;
+        for (&job, known) in &mut self.jobs {
+            let Some(isolation) = &mut known.isolation else {
+                continue;
+            };
+            if !known.executions.is_running() {
+                continue;
+            }
+            if at >= isolation.lapses_at() && !isolation.has_lapsed {
+                isolation.has_lapsed = true;
+                // What is left of the time for cancellations, where this process or its host stood still.
+                let end = isolation.lapses_at().after(isolation.cancellation);
+                let told = known.executions.cancel_all(now + end.since(at));
+                tracing::warn!(
+                    %job,
+                    tasks = told.len(),
+                    since = ?at.since(isolation.confirmed),
+                    "the store was not heard for too long, stopping tasks: another attempt may be about to start"
+                );
+                self.effects
+                    .extend(told.into_iter().map(|key| cancel(job, key)));
+            }
+            let end = isolation.lapses_at().after(isolation.cancellation);
+            ended_by = ended_by.into_iter().chain([end]).min();
+        }
+        self.guard.set(ended_by);
+    }
+
+    /// When [`Core::review_isolation`] is to be called next.
+    pub(super) fn isolation_deadline(&self) -> Option<Instant> {
+        let at = self.guard.clock.now();
+        let running = self
+            .jobs
+            .values()
+            .filter(|known| known.executions.is_running());
+        let isolated = running.filter_map(|known| known.isolation.as_ref());
+        let left = isolated.map(|isolation| match isolation.has_lapsed {
+            true => TICK,
+            false => isolation.lapses_at().since(at).min(TICK),
+        });
+        left.min().map(|left| Instant::now() + left)
+    }
+
+    /// Whether an execution of the job may start, as far as isolation goes.
+    pub(super) fn note_confirmation(
+        &mut self,
+        job: JobId,
+        bounds: pb::StopFirst,
+        confirmation: &Confirmation,
+    ) {
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let confirmed = confirmation.asked;
+        let isolation = known.isolation.get_or_insert(Isolation {
+            timeout: Duration::ZERO,
+            cancellation: Duration::ZERO,
+            confirmed,
+            has_lapsed: false,
+        });
+        isolation.timeout = Duration::from_millis(bounds.timeout_ms);
+        isolation.cancellation = Duration::from_millis(bounds.cancellation_ms);
+        isolation.confirm(confirmed);
+    }
+
+    /// What the store said of the job of a deployment, if that says anything.
+    fn confirmation(
+        &mut self,
+        request: &pb::SubmitTasksRequest,
+        asked: Moment,
+        standings: JobStandings,
+    ) -> Result<Confirmation, String> {
+        let observed = self
+            .highest
+            .observe(&standings.incarnation, standings.epoch);
+        if let Err(error) = observed {
+            return Err(error.to_string());
+        }
+        let scope = request.job.as_ref();
+        let job = scope.and_then(|scope| scope.job_id.parse::<JobId>().ok());
+        let standing = job.and_then(|job| standings.jobs.get(&job));
+        match standing {
+            Some(JobStanding::Present(regions)) => Ok(Confirmation {
+                asked,
+                regions: regions.clone(),
+            }),
+            other => Err(format!("it says {other:?}")),
+        }
+    }
+
+    /// A deployment that waited for the store.
+    fn submit_confirmed(
+        &mut self,
+        now: Instant,
+        request: pb::SubmitTasksRequest,
+        asked: Moment,
+        answer: Result<JobStandings, NoAnswer>,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let answer = answer.map_err(|reason| reason.to_string());
+        let confirmed = answer.and_then(|standings| self.confirmation(&request, asked, standings));
+        match confirmed {
+            Ok(confirmation) => self.submit(now, request, Some(&confirmation)),
+            Err(reason) => {
+                let reason =
+                    format!("the store does not say that no other attempt is wanted: {reason}");
+                self.refuse_tasks(now, &request, &reason)
+            }
+        }
+    }
+}
+
+impl Actor {
+    /// A deployment whose graph is there: its tasks start, those of isolated jobs when the store has said that they may.
+    pub(super) fn start_deployed(
+        &mut self,
+        now: Instant,
+        request: pb::SubmitTasksRequest,
+        reply: Reply<pb::SubmitTasksResponse>,
+    ) {
+        let job = match self.core.deployed_job(now, &request) {
+            Ok(Some(job)) => job,
+            Ok(None) => return answer(reply, self.core.submit(now, request, None)),
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let asked = self.core.isolation_clock().now();
+        let waiting = Box::new(Unconfirmed {
+            request,
+            reply,
+            asked,
+        });
+        let records = self.services.records.clone();
+        let bound = self.options.rpc_timeout / 2;
+        self.calls.spawn(async move {
+            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
+            let answer = tokio::time::timeout(bound, records.standings(&[job])).await;
+            Called::Confirmed(waiting, answer.unwrap_or_else(late))
+        });
+    }
+
+    /// What the store said of a deployment.
+    pub(super) fn confirmed(
+        &mut self,
+        now: Instant,
+        waiting: Unconfirmed,
+        said: Result<JobStandings, NoAnswer>,
+    ) {
+        let Unconfirmed {
+            request,
+            reply,
+            asked,
+        } = waiting;
+        answer(reply, self.core.submit_confirmed(now, request, asked, said));
+    }
+}

@@ -1,0 +1,103 @@
+//! A job of two regions that are on two TaskManagers: what happens to the one is not to touch the other. For the tests that lose or
+//! cut off a TaskManager.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tanist_chaos::{Attempts, Cluster, Submission, wait_for, wordcount};
+use tanist_proto::id::JobId;
+
+use crate::support::{BOUND, job_file};
+
+/// Ticks a second.
+const RATE: u64 = 1000;
+const LEFT: &str = "left-clock";
+const RIGHT: &str = "right-clock";
+
+/// The job, running on a cluster whose TaskManagers have one slot each.
+#[derive(Debug)]
+pub struct TwoRegions {
+    job: JobId,
+    ticks: u64,
+    outputs: [PathBuf; 2],
+    /// The TaskManager of the left region, and that of the right one.
+    pub taskmanagers: [usize; 2],
+    left_attempt: u64,
+    right: Attempts,
+}
+
+impl TwoRegions {
+    /// Submits it, and waits until it ticks: for `seconds` without a failure.
+    pub async fn start(cluster: &mut Cluster, seconds: u64) -> anyhow::Result<TwoRegions> {
+        let outputs = ["left", "right"].map(|name| cluster.directory().join(name));
+        let [left, right] = &outputs;
+        let ticks = RATE * seconds;
+        let submission = Submission::new(job_file("two-regions.yaml"))
+            .path("left", left)
+            .path("right", right)
+            .parameter("rate", RATE)
+            .parameter("count", ticks);
+        let job = cluster.submit(&submission).await?;
+        cluster.wait_until_running(job).await?;
+        let (left, left_attempt) = cluster.place_of(job, LEFT).await?;
+        let (right, _) = cluster.place_of(job, RIGHT).await?;
+        ensure!(left != right, "both regions are on tm-{left}");
+        let attempts = cluster.attempts(job).await?;
+        Ok(TwoRegions {
+            job,
+            ticks,
+            outputs,
+            taskmanagers: [left, right],
+            left_attempt,
+            right: attempts.of_vertices(|vertex| vertex.starts_with("right")),
+        })
+    }
+
+    /// Waits until the left region has a younger generation than at first.
+    pub async fn until_left_is_superseded(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        wait_for("a younger left region", BOUND, async || {
+            let is_left = |it: &&Value| it["name"] == LEFT;
+            let view = cluster.job(self.job).await?;
+            let mut vertices = view.0["vertices"].as_array().into_iter().flatten();
+            let left = vertices.find(is_left).context("it is there")?;
+            let id = left["id"].as_str().context("an id")?;
+            let body = cluster
+                .get(&format!("/v1/jobs/{}/vertices/{id}", self.job))
+                .await?;
+            let attempt = body["subtasks"][0]["attempt"].as_u64();
+            ensure!(attempt > Some(self.left_attempt), "{body}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the left region runs as a younger generation, elsewhere than at first.
+    pub async fn until_left_runs_elsewhere(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        cluster.wait_until_running_or_finished(self.job).await?;
+        let (taskmanager, attempt) = cluster.place_of(self.job, LEFT).await?;
+        ensure!(
+            attempt > self.left_attempt && taskmanager != self.taskmanagers[0],
+            "attempt {attempt} on tm-{taskmanager}"
+        );
+        Ok(())
+    }
+
+    /// Checks that the right region is as it was.
+    pub async fn check_right_untouched(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        ensure!(self.right.count() == 2, "{:?}", self.right);
+        cluster.check_untouched(self.job, &self.right).await
+    }
+
+    /// Waits until it has finished, checks that the right region was not touched and both results, and that nothing is left.
+    pub async fn check_finished(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        self.check_right_untouched(cluster).await?;
+        cluster.wait_for_state(self.job, "FINISHED").await?;
+        self.check_right_untouched(cluster).await?;
+        for output in &self.outputs {
+            let ticks: u64 = wordcount::read_output(output)?.values().sum();
+            ensure!(ticks == self.ticks, "{ticks} ticks in {}", output.display());
+        }
+        cluster.check_nothing_left(&self.outputs).await
+    }
+}
