@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -17,7 +17,7 @@ const ANSWER_BOUND: Duration = Duration::from_secs(3);
 /// A client for any number of servers.
 #[derive(Debug, Clone)]
 pub struct RestClient {
-    http: Client<HttpConnector, Empty<Bytes>>,
+    http: Client<HttpConnector, Full<Bytes>>,
 }
 
 impl Default for RestClient {
@@ -61,20 +61,29 @@ impl RestClient {
         let request = Request::builder()
             .method(&method)
             .uri(format!("http://{address}{path}"))
-            .body(Empty::new())?;
+            .body(Full::default())?;
+        let answer = self.exchange(request, ANSWER_BOUND).await?;
+        let body = answer.body();
+        let value = serde_json::from_slice(body)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()));
+        Ok((answer.status(), answer.headers().clone(), value))
+    }
+
+    /// The whole answer to a request, if it comes within `bound`.
+    pub async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        bound: Duration,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let what = format!("{} {}", request.method(), request.uri());
         let exchange = async {
-            let answer = self.http.request(request).await?;
-            let (status, headers) = (answer.status(), answer.headers().clone());
-            let body = answer.into_body().collect().await?.to_bytes();
-            let value = serde_json::from_slice(&body)
-                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
-            anyhow::Ok((status, headers, value))
+            let (head, body) = self.http.request(request).await?.into_parts();
+            let body = body.collect().await?.to_bytes();
+            anyhow::Ok(Response::from_parts(head, body))
         };
-        tokio::time::timeout(ANSWER_BOUND, exchange)
+        tokio::time::timeout(bound, exchange)
             .await
-            .with_context(|| {
-                format!("{method} {address}{path}: no answer within {ANSWER_BOUND:?}")
-            })?
-            .with_context(|| format!("{method} {address}{path}"))
+            .with_context(|| format!("{what}: no answer within {bound:?}"))?
+            .context(what)
     }
 }

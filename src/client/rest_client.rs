@@ -134,7 +134,7 @@ impl RestClient {
     ) -> Result<Answer, ClientError> {
         let give_up = Instant::now() + self.options.timeout;
         let left = || give_up.saturating_duration_since(Instant::now());
-        let mut last = "there was no time to ask anybody".to_owned();
+        let mut last = None;
         loop {
             match self.finder.addresses(left()).await {
                 Ok(addresses) => {
@@ -151,15 +151,20 @@ impl RestClient {
                             Err(Failure::Final(error)) => return Err(error),
                             Err(Failure::Passing(reason)) => {
                                 tracing::debug!(address, reason, "no answer, trying on");
-                                last = format!("{address}: {reason}");
+                                // What our own end cuts short says less than what was said before.
+                                let is_cut_short = left().is_zero();
+                                if !is_cut_short || last.is_none() {
+                                    last = Some(format!("{address}: {reason}"));
+                                }
                             }
                         }
                     }
                 }
-                Err(reason) => last = reason,
+                Err(reason) => last = Some(reason),
             }
             if left() <= self.options.retry_period {
                 let waited = self.options.timeout;
+                let last = last.unwrap_or_else(|| "there was no time to ask anybody".to_owned());
                 return Err(ClientError::Unreachable { waited, last });
             }
             tokio::time::sleep(self.options.retry_period).await;

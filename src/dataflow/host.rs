@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::exec::ArtifactCache;
+use super::exec::{ArtifactCache, ProgramLeases};
 
 /// Where what was uploaded for a job is fetched.
 #[async_trait]
@@ -43,6 +43,8 @@ pub struct TaskHost {
     pub(super) external_resources: BTreeMap<String, Option<String>>,
     /// Where those come from that are too large for a graph.
     pub(super) uploads: Arc<dyn UploadSource>,
+    /// Until when programs of isolated jobs may run.
+    pub(super) leases: ProgramLeases,
 }
 
 impl TaskHost {
@@ -53,6 +55,7 @@ impl TaskHost {
             exec_binary: PathBuf::from("/proc/self/exe"),
             artifacts: ArtifactCache::new(working_dir.join("artifacts")),
             uploads: Arc::new(NoUploads),
+            leases: ProgramLeases::default(),
             working_dir,
             external_resources: BTreeMap::new(),
         }

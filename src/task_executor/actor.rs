@@ -361,6 +361,7 @@ impl Actor {
             } => self.ask_coordinator(job, address, run, question, request),
             Effect::AnswerQuestion { question, answer } => self.answer_question(question, answer),
             Effect::AskStore(jobs) => self.ask_store(jobs),
+            Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::Start(task, start) => self.start(task, *start),
             Effect::Cancel(task) => {
                 if let Some(running) = self.running.get(&task) {

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use tanist_ha::clock::Moment;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, JobId};
 use tanist_proto::v1 as pb;
@@ -113,6 +114,8 @@ pub enum Effect {
     },
     /// Ask the store how these jobs stand.
     AskStore(Vec<JobId>),
+    /// Tasks of an isolated job have ended by then unless this is said again.
+    Extend(JobId, Moment),
     /// Start a task.
     Start(TaskKey, Box<TaskStart>),
     /// Tell a task to end.

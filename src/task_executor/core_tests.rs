@@ -473,6 +473,7 @@ impl World {
                 | Effect::ReleaseTask(_)
                 | Effect::AskCoordinator { .. }
                 | Effect::AnswerQuestion { .. }
+                | Effect::Extend(..)
                 | Effect::Fatal(_) => {}
             }
         }

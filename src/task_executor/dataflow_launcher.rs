@@ -1,5 +1,6 @@
 //! The launcher that runs tasks in this process's dataflow. No logic.
 
+use tanist_ha::clock::Moment;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
@@ -28,6 +29,11 @@ impl TaskLauncher for TaskRuntime {
 
     fn release_job(&self, job: JobId, up_to: Generation) {
         self.exchange().release(job, up_to);
+        self.forget_programs(job);
+    }
+
+    fn may_run_until(&self, job: JobId, ends: Moment) {
+        TaskRuntime::may_run_until(self, job, ends);
     }
 
     fn kept_outputs(&self) -> watch::Receiver<usize> {

@@ -18,7 +18,7 @@ use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::actor::{Actor, Called, Reply, answer};
-use super::core::{Core, cancel};
+use super::core::{Core, Effect, cancel};
 use crate::gateway::{GatewayResult, JobStanding, JobStandings, NoAnswer};
 
 /// How often the clock is read while isolated tasks run: a timer would sleep on while the host is suspended.
@@ -80,6 +80,10 @@ impl Isolation {
         self.confirmed.after(self.timeout)
     }
 
+    fn ended_by(&self) -> Moment {
+        self.lapses_at().after(self.cancellation)
+    }
+
     fn confirm(&mut self, asked: Moment) {
         self.confirmed = self.confirmed.max(asked);
         self.has_lapsed = false;
@@ -112,6 +116,7 @@ impl Core {
         let known = self.jobs.get_mut(&job);
         if let Some(isolation) = known.and_then(|known| known.isolation.as_mut()) {
             isolation.confirm(asked);
+            self.effects.push(Effect::Extend(job, isolation.ended_by()));
         }
     }
 
@@ -149,7 +154,7 @@ impl Core {
             if at >= isolation.lapses_at() && !isolation.has_lapsed {
                 isolation.has_lapsed = true;
                 // What is left of the time for cancellations, where this process or its host stood still.
-                let end = isolation.lapses_at().after(isolation.cancellation);
+                let end = isolation.ended_by();
                 let told = known.executions.cancel_all(now + end.since(at));
                 tracing::warn!(
                     %job,
@@ -160,7 +165,7 @@ impl Core {
                 self.effects
                     .extend(told.into_iter().map(|key| cancel(job, key)));
             }
-            let end = isolation.lapses_at().after(isolation.cancellation);
+            let end = isolation.ended_by();
             ended_by = ended_by.into_iter().chain([end]).min();
         }
         self.guard.set(ended_by);
@@ -201,6 +206,7 @@ impl Core {
         isolation.timeout = Duration::from_millis(bounds.timeout_ms);
         isolation.cancellation = Duration::from_millis(bounds.cancellation_ms);
         isolation.confirm(confirmed);
+        self.effects.push(Effect::Extend(job, isolation.ended_by()));
     }
 
     /// What the store said of the job of a deployment, if that says anything.

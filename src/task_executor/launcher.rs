@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -38,6 +39,8 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation);
     /// Nothing of the job's generations up to this one will be asked for any more.
     fn release_job(&self, job: JobId, up_to: Generation);
+    /// Tasks of an isolated job have ended by then unless this is said again: for what goes on when this process stands still.
+    fn may_run_until(&self, _job: JobId, _ends: Moment) {}
     /// Follows how many outputs are kept for consumers that have not taken them to their end, also those of tasks that have
     /// ended.
     fn kept_outputs(&self) -> watch::Receiver<usize>;

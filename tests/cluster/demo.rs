@@ -128,9 +128,12 @@ async fn an_interrupted_demo_fails_and_leaves_nothing() -> anyhow::Result<()> {
     .await
 }
 
-/// Those of a demo's processes that run this command for this id.
+/// Those of a demo's processes that are this JobManager.
 fn named(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
-    let setting = format!("jobmanager.id={id}");
+    with_setting(directory, &format!("jobmanager.id={id}"))
+}
+
+fn with_setting(directory: &Path, setting: &str) -> anyhow::Result<Vec<i32>> {
     let mut found = Vec::new();
     for pid in processes_in(directory)? {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -142,21 +145,53 @@ fn named(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
 }
 
 #[tokio::test]
-async fn a_jobmanager_that_somebody_else_kills_while_the_demo_submits_is_named_at_once()
+async fn a_leader_that_somebody_else_kills_while_the_demo_submits_is_one_takeover_more()
 -> anyhow::Result<()> {
     let temporary = tempfile::tempdir()?;
     let mut demo = start_demo(temporary.path())?;
-    let line = until_told(&mut demo, " leads ").await?;
-    let mut words = line.split_whitespace().rev();
-    let leader = words.find(|word| word.starts_with("jm-"));
-    let leader = leader.with_context(|| format!("who leads is not told: {line}"))?;
-    for pid in named(temporary.path(), leader)? {
+    let stdout = demo.stdout.take().context("it is a pipe")?;
+    let mut story = BufReader::new(stdout).lines();
+    let mut told = Vec::new();
+    let telling = async {
+        while let Some(line) = story.next_line().await? {
+            let leads = line.split_once(" leads ").map(|(before, _)| before);
+            if let Some(leader) = leads.and_then(|before| before.rsplit(' ').next()) {
+                for pid in named(temporary.path(), leader)? {
+                    signal(pid, Signal::KILL)?;
+                }
+            }
+            told.push(line);
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(DEMO_BOUND, telling).await??;
+    let status = demo.wait().await?;
+    let story = told.join("\n");
+    ensure!(status.success(), "{status}:\n{story}");
+    ensure!(
+        story.contains("(signal: 9 (SIGKILL)): it is started again"),
+        "{story}"
+    );
+    ensure!(story.contains("NOBODY NOTICED"), "{story}");
+    check_nothing_left(temporary.path())
+}
+
+/// Those of a demo's processes that run as this TaskManager.
+fn taskmanager(directory: &Path, id: &str) -> anyhow::Result<Vec<i32>> {
+    with_setting(directory, &format!("taskmanager.resource-id={id}"))
+}
+
+#[tokio::test]
+async fn a_taskmanager_that_somebody_else_kills_is_named_at_once() -> anyhow::Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let mut demo = start_demo(temporary.path())?;
+    until_told(&mut demo, "records are read here").await?;
+    for pid in taskmanager(temporary.path(), "tm-1")? {
         signal(pid, Signal::KILL)?;
     }
-    // Far below the time for which a client tries.
     let said = last_words(demo, Duration::from_secs(20)).await?;
     ensure!(
-        said.contains(leader) && said.contains("signal: 9"),
+        said.contains("tm-1") && said.contains("signal: 9"),
         "{said:?}"
     );
     Ok(())

@@ -1,126 +1,144 @@
 //! A leader that is gone is noticed by evidence, long before its lease or session ends: each way of noticing it by its name
-//! in the record of the next term. All settings are the defaults.
+//! in the record of the next term. All settings are the defaults, but for those that say how long a process waits for others.
+//!
+//! Not here: those that only hosts of their own show (`network_watched`), and a leader that wakes up again (`jobmanager_stopped`).
 
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::wait::wait_for;
-use tanist_chaos::{Cluster, ClusterBuilder, Leader, StoreKind};
-use tanist_ha::clock::wall_clock_ms;
+use tanist_chaos::{ClusterBuilder, Leader, StoreKind};
 
-use crate::support::{WordsAndTicks, cluster_on};
+use crate::support::{
+    RunningOn, cluster_on, need_failpoints, until_others_can_be_asked, until_standby,
+};
 
-/// How long a process may take to end.
-const END_BOUND: Duration = Duration::from_secs(30);
+/// How long a process may take to end, or to get somewhere.
+const BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
-    embedded(Embedded) {
-        a_killed_leader_is_followed_because_its_process_is_gone,
-        a_leader_that_is_asked_to_end_hands_over,
-    }
-    etcd(Etcd) {
+    each {
         a_killed_leader_is_followed_because_its_process_is_gone,
         a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_either,
-        taskmanagers_are_asked_about_a_leader_that_stands_still,
         a_leader_that_is_asked_to_end_hands_over,
-        the_only_jobmanager_follows_its_own_earlier_start,
     }
-    zookeeper(ZooKeeper) {
-        a_killed_leader_is_followed_because_its_process_is_gone,
-        a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_either,
-        taskmanagers_are_asked_about_a_leader_that_stands_still,
-        a_leader_that_is_asked_to_end_hands_over,
-        the_only_jobmanager_follows_its_own_earlier_start,
+}
+on_stores! {
+    embedded_gives_up(Embedded) { a_leader_whose_recovery_stands_still_gives_up }
+    etcd_gives_up(Etcd) {
+        a_leader_that_can_invite_nobody_resigns,
+        a_leader_whose_recovery_stands_still_gives_up,
     }
+    etcd_alone(Etcd) { the_only_jobmanager_follows_its_own_earlier_start }
+    zookeeper_alone(ZooKeeper) { the_only_jobmanager_follows_its_own_earlier_start }
 }
 
 async fn default_cluster(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
     Ok(cluster_on(kind).await?.with_default_settings())
 }
 
-/// Waits for the successor and says how it was found out that it was needed.
-async fn detection(cluster: &mut Cluster, former: &Leader) -> anyhow::Result<(Leader, String)> {
-    let leader = cluster.successor_of(former).await?;
-    ensure!(leader.epoch == former.epoch + 1, "{former:?}, {leader:?}");
-    let record = cluster.term_record(leader.epoch).await?;
-    eprintln!("the takeover: {}", record["takeover"]);
-    let name = record["takeover"]["detection"].as_str().unwrap_or_default();
-    Ok((leader, name.to_owned()))
-}
-
 async fn a_killed_leader_is_followed_because_its_process_is_gone(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let mut cluster = default_cluster(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 4)?;
-    cluster.submit(&workload.submission).await?;
-    workload.wait_until_ticking(&mut cluster).await?;
-    let former = cluster.kill_leader().await?;
-    let (_, detection) = detection(&mut cluster, &former).await?;
-    ensure!(detection == "process-gone", "{detection:?}");
-    workload.check_finished(&mut cluster).await
+    let running = RunningOn::start(&mut cluster, 4).await?;
+    cluster.kill_leader().await?;
+    let second = cluster.successor_of(&running.first).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .await
 }
 
 async fn a_leader_that_stands_still_is_followed_when_others_do_not_hear_it_either(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    stopped_leader(default_cluster(kind).await?.jobmanagers(3)).await
-}
-
-async fn taskmanagers_are_asked_about_a_leader_that_stands_still(
-    kind: StoreKind,
-) -> anyhow::Result<()> {
-    stopped_leader(default_cluster(kind).await?.jobmanagers(2)).await
-}
-
-/// Which TaskManagers are to be asked is in the leader's beats, looked up anew each second: a standby that has heard fewer
-/// of them may know nobody to ask, and then the lease decides.
-async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
-    wait_for("the term to be some seconds old", END_BOUND, async || {
-        let status = cluster.get("/v1/ha/status").await?;
-        let since_ms = status["term"]["state-since"].as_u64();
-        let age_ms = since_ms.map(|since_ms| wall_clock_ms().saturating_sub(since_ms));
-        ensure!(age_ms.is_some_and(|age_ms| age_ms > 2_500), "{age_ms:?} ms");
-        Ok(())
-    })
-    .await
-}
-
-async fn stopped_leader(builder: ClusterBuilder) -> anyhow::Result<()> {
+    let builder = default_cluster(kind).await?.jobmanagers(3);
     let mut cluster = builder.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 8)?;
-    cluster.submit(&workload.submission).await?;
-    workload.wait_until_ticking(&mut cluster).await?;
+    let running = RunningOn::start(&mut cluster, 7).await?;
     until_others_can_be_asked(&mut cluster).await?;
-    let former = cluster.leader().await?;
-    cluster.jobmanager(former.index).stop()?;
-    let (_, detection) = detection(&mut cluster, &former).await?;
-    ensure!(detection == "silent-confirmed", "{detection:?}");
-    cluster.jobmanager(former.index).cont()?;
-    workload.check_finished(&mut cluster).await
+    cluster.jobmanager(running.first.index).stop()?;
+    let second = cluster.successor_of(&running.first).await?;
+    running.check_untouched(&mut cluster).await?;
+    cluster.jobmanager(running.first.index).cont()?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["silent-confirmed"])])
+        .await
 }
 
 async fn a_leader_that_is_asked_to_end_hands_over(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = default_cluster(kind).await?.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 2)?;
-    cluster.submit(&workload.submission).await?;
-    let former = cluster.leader().await?;
-    cluster.jobmanager(former.index).ask_to_end()?;
-    let (_, detection) = detection(&mut cluster, &former).await?;
-    ensure!(detection == "invited", "{detection:?}");
-    let status = cluster.jobmanager(former.index).ended(END_BOUND).await?;
+    let running = RunningOn::start(&mut cluster, 3).await?;
+    let first = running.first.index;
+    cluster.jobmanager(first).ask_to_end()?;
+    let second = cluster.successor_of(&running.first).await?;
+    let status = cluster.jobmanager(first).ended(BOUND).await?;
     ensure!(status.success(), "it did not end in order: {status}");
-    workload.check_finished(&mut cluster).await
+    running
+        .check_finished_under(&mut cluster, &[(second, &["invited"])])
+        .await
+}
+
+/// The standby stands still until the leader has ended.
+async fn a_leader_that_can_invite_nobody_resigns(kind: StoreKind) -> anyhow::Result<()> {
+    let builder = default_cluster(kind).await?;
+    let builder = builder.set("high-availability.transfer-timeout", "1 s");
+    let mut cluster = builder.start().await?;
+    let running = RunningOn::start(&mut cluster, 5).await?;
+    let first = running.first.index;
+    until_standby(&mut cluster, 1 - first, &running.first).await?;
+    cluster.jobmanager(1 - first).stop()?;
+    cluster.jobmanager(first).ask_to_end()?;
+    let status = cluster.jobmanager(first).ended(BOUND).await?;
+    ensure!(status.success(), "it did not end in order: {status}");
+    cluster.jobmanager(1 - first).cont()?;
+    let second = cluster.successor_of(&running.first).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["resigned"])])
+        .await
+}
+
+async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let mut cluster = cluster_on(kind)
+        .await?
+        // The shortest that go together.
+        .set("rpc.ask.timeout", "2 s")
+        .set("recovery.stall-timeout", "4 s")
+        .failpoints(1, "term.recovered=hold")
+        .start()
+        .await?;
+    let running = RunningOn::start(&mut cluster, 9).await?;
+    let first = &running.first;
+    ensure!(first.index == 0, "the first one leads first");
+    cluster.kill_leader().await?;
+    cluster
+        .jobmanager(1)
+        .reached("term.recovered", BOUND)
+        .await?;
+    // It is never confirmed: nobody but its record tells of it.
+    let stalled = Leader {
+        epoch: first.epoch + 1,
+        index: 1,
+        rest: cluster.rest_address(1).to_owned(),
+    };
+    cluster.jobmanager(0).start()?;
+    let third = cluster.successor_of(&stalled).await?;
+    ensure!(third.index == 0, "it stands still and leads: {third:?}");
+    // What holds it up holds it up for ever.
+    cluster.jobmanager(1).kill();
+    let successors: [(Leader, &[&str]); 2] = [(stalled, &["process-gone"]), (third, &["stalled"])];
+    running
+        .check_finished_under(&mut cluster, &successors)
+        .await
 }
 
 async fn the_only_jobmanager_follows_its_own_earlier_start(kind: StoreKind) -> anyhow::Result<()> {
     let builder = default_cluster(kind).await?.jobmanagers(1);
     let mut cluster = builder.start().await?;
-    let workload = WordsAndTicks::prepare(&cluster, 2)?;
-    cluster.submit(&workload.submission).await?;
-    let former = cluster.kill_leader().await?;
-    cluster.jobmanager(former.index).start()?;
-    let (_, detection) = detection(&mut cluster, &former).await?;
-    ensure!(detection == "own-earlier-incarnation", "{detection:?}");
-    workload.check_finished(&mut cluster).await
+    let running = RunningOn::start(&mut cluster, 3).await?;
+    cluster.kill_leader().await?;
+    cluster.jobmanager(running.first.index).start()?;
+    let second = cluster.successor_of(&running.first).await?;
+    running
+        .check_finished_under(&mut cluster, &[(second, &["own-earlier-incarnation"])])
+        .await
 }

@@ -1,17 +1,24 @@
 //! The leader's host is gone with its disk, and a TaskManager was on it: the next leader has the graph of every acknowledged job,
-//! small or large, and deploys from it what has to run elsewhere.
+//! small or large, and deploys from it what has to run elsewhere; files that a job brought along are there too, those in the graph and,
+//! where there is a place for them, those that were uploaded before it: a program reads them after the restart.
 //!
 //! On the embedded store the cluster has one host only: there the directories of the processes are lost, not the store's.
 
+use std::path::PathBuf;
+
 use anyhow::ensure;
-use tanist_chaos::{ClusterBuilder, StoreKind};
+use tanist_chaos::wordcount::visible_files;
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission};
 use tanist_ha::keys::Kind;
 
 use crate::large_graphs::make_large;
-use crate::support::{WordsAndTicks, cluster_on};
+use crate::support::{WordsAndTicks, cluster_on, job_file};
 
-/// One TaskManager has to do for both jobs.
-const SLOTS: usize = 4;
+/// One TaskManager has to do for all jobs.
+const SLOTS: usize = 6;
+/// Of files: what is part of a graph, and what is not.
+const INLINE: usize = 100 * 1024;
+const UPLOADED: usize = 1024 * 1024;
 
 on_stores! {
     embedded(Embedded) {
@@ -28,13 +35,14 @@ on_stores! {
 }
 
 async fn graphs_survive_the_directories_of_the_leader(kind: StoreKind) -> anyhow::Result<()> {
-    check_survives(cluster_on(kind).await?, |parts| parts == 0).await
+    check_survives(cluster_on(kind).await?, UPLOADED, |parts| parts == 0).await
 }
 
 async fn graphs_in_the_store_survive_the_host_of_the_leader(kind: StoreKind) -> anyhow::Result<()> {
     // There are directories for blobs, but each process has another one.
     let builder = cluster_on(kind).await?;
-    check_survives(builder, |parts| parts > 1).await
+    // Uploads would be lost with the host, and are refused.
+    check_survives(builder, INLINE, |parts| parts > 1).await
 }
 
 async fn a_graph_in_a_shared_directory_survives_the_host_of_the_leader(
@@ -48,18 +56,28 @@ async fn a_graph_in_a_shared_directory_survives_the_host_of_the_leader(
             &blobs.path().to_string_lossy(),
         )
         .set("high-availability.storage-shared", "true");
-    check_survives(builder, |parts| parts == 0).await
+    check_survives(builder, UPLOADED, |parts| parts == 0).await
 }
 
 async fn check_survives(
     builder: ClusterBuilder,
+    size_of_large: usize,
     split_as_meant: impl FnOnce(usize) -> bool,
 ) -> anyhow::Result<()> {
     let mut cluster = builder.slots(SLOTS).on_disks_of_their_own().start().await?;
     let small = WordsAndTicks::prepare_in(&cluster, "small", 4)?;
     let mut large = WordsAndTicks::prepare_in(&cluster, "large", 4)?;
     make_large(&cluster, &mut large)?;
+    let readers = [
+        Reader::prepare(&cluster, "reads-inline", INLINE)?,
+        Reader::prepare(&cluster, "reads-large", size_of_large)?,
+    ];
     let leader = cluster.leader().await?;
+    // All of it is on the TaskManager that is to be lost, and goes to the other one.
+    cluster.taskmanager(1).terminate().await?;
+    for reader in &readers {
+        cluster.submit(&reader.submission).await?;
+    }
     for workload in [&small, &large] {
         cluster.submit(&workload.submission).await?;
     }
@@ -69,6 +87,11 @@ async fn check_survives(
     for workload in [&small, &large] {
         workload.wait_until_ticking(&mut cluster).await?;
     }
+    for reader in &readers {
+        cluster.wait_until_running(reader.submission.job).await?;
+    }
+    cluster.taskmanager(1).start()?;
+    cluster.wait_until_complete().await?;
     cluster.jobmanager(leader.index).lose_host()?;
     cluster.taskmanager(0).lose_host()?;
     cluster.successor_of(&leader).await?;
@@ -76,6 +99,54 @@ async fn check_survives(
         cluster.wait_for_state(workload.job(), "FINISHED").await?;
         workload.check_result()?;
     }
-    let outputs = [small.outputs(), large.outputs()].concat();
+    for reader in &readers {
+        reader.check_read(&mut cluster).await?;
+    }
+    let mut outputs = [small.outputs(), large.outputs()].concat();
+    outputs.extend(readers.map(|reader| reader.output));
     cluster.check_nothing_left(&outputs).await
+}
+
+/// A job whose program reads a file that the job brought along, when the ticks before it have ended: long after all hosts were lost
+/// that are to be.
+struct Reader {
+    submission: Submission,
+    output: PathBuf,
+    expected: String,
+}
+
+impl Reader {
+    /// Its file has about this size.
+    fn prepare(cluster: &Cluster, name: &str, size: usize) -> anyhow::Result<Reader> {
+        let directory = cluster.directory().join(name);
+        std::fs::create_dir(&directory)?;
+        let line = format!("{name}\n");
+        let lines = size / line.len();
+        std::fs::write(directory.join("model.bin"), line.repeat(lines))?;
+        let file = directory.join("job.yaml");
+        std::fs::copy(job_file("reads-a-file-late.yaml"), &file)?;
+        let output = directory.join("output");
+        let submission = Submission::new(file)
+            .path("output", &output)
+            .parameter("word", name);
+        Ok(Reader {
+            submission,
+            output,
+            expected: format!("{} bytes, {lines} lines", lines * line.len()),
+        })
+    }
+
+    /// Waits for its end; the file was there, whole.
+    async fn check_read(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        cluster
+            .wait_for_state(self.submission.job, "FINISHED")
+            .await?;
+        let mut read = String::new();
+        for part in visible_files(&self.output)? {
+            read += &std::fs::read_to_string(part)?;
+        }
+        let expected = &self.expected;
+        ensure!(read.trim() == expected, "{read:?}, not {expected:?}");
+        Ok(())
+    }
 }

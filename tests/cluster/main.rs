@@ -63,6 +63,7 @@ mod quarantine;
 mod regions;
 mod resources;
 mod seen_by_people;
+mod served_by_all;
 mod splits;
 mod stages;
 mod stopped;

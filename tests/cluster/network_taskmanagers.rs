@@ -23,15 +23,11 @@ on_networks! {
     embedded(Embedded) {
         a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on,
         a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
-        a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted,
     }
     etcd(Etcd) {
         a_taskmanager_that_is_cut_off_from_its_leader_for_a_moment_runs_on,
         a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
         a_taskmanager_that_the_next_leader_does_not_hear_at_first_is_adopted,
-    }
-    zookeeper(ZooKeeper) {
-        a_taskmanager_that_is_cut_off_for_longer_stops_what_runs_elsewhere,
     }
 }
 

@@ -8,7 +8,6 @@ use crate::support::{PROGRAM, RunningOn, until_standby};
 
 on_networks! {
     etcd(Etcd) { a_leader_killed_on_another_host_is_followed_because_several_lost_it }
-    zookeeper(ZooKeeper) { a_leader_killed_on_another_host_is_followed_because_several_lost_it }
 }
 
 async fn a_leader_killed_on_another_host_is_followed_because_several_lost_it(

@@ -14,6 +14,7 @@ on_stores! {
     embedded(Embedded) {
         slots_with_devices_are_adopted_exactly_and_given_back,
         parts_of_a_job_run_one_after_the_other_in_the_only_slot,
+        jobs_that_hold_what_each_of_them_lacks_run_one_after_the_other,
     }
 }
 
@@ -69,6 +70,29 @@ async fn parts_of_a_job_run_one_after_the_other_in_the_only_slot(
     for output in &outputs {
         let records: u64 = wordcount::read_output(output)?.values().sum();
         ensure!(records == 3000, "{records} were counted in {output:?}");
+    }
+    cluster.check_nothing_left(&outputs).await
+}
+
+/// Each of them runs its first stage in one of both slots, and needs both for its second.
+async fn jobs_that_hold_what_each_of_them_lacks_run_one_after_the_other(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(1);
+    let builder = builder.slots(2).set("slot.idle.timeout", "1 s");
+    let mut cluster = builder.start().await?;
+    let outputs = ["one", "other"].map(|name| cluster.directory().join(name));
+    let submission = |output| Submission::new(job_file("widening.yaml")).path("output", output);
+    let jobs = [
+        cluster.submit(&submission(&outputs[0])).await?,
+        cluster.submit(&submission(&outputs[1])).await?,
+    ];
+    for job in jobs {
+        cluster.wait_for_state(job, "FINISHED").await?;
+    }
+    for output in &outputs {
+        let records: u64 = wordcount::read_output(output)?.values().sum();
+        ensure!(records == 1000, "{records} were counted in {output:?}");
     }
     cluster.check_nothing_left(&outputs).await
 }

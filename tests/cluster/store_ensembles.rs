@@ -74,6 +74,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     let back = Instant::now();
     check_led_by_the_first(&mut cluster, &running).await?;
     let took = back.elapsed();
+    println!("{kind}: led on after {took:?}");
     ensure!(
         took <= LED_ON_WITHIN,
         "{kind}: led on {took:?} after the quorum served"
@@ -92,6 +93,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
         .says("leadership confirmed", BOUND)
         .await?;
     let took = back.elapsed();
+    println!("{kind}: another one leads after {took:?}");
     ensure!(
         took <= LED_WITHIN,
         "{kind}: another one led {took:?} after the quorum served, {:?} after it was started",

@@ -10,11 +10,14 @@ on_stores! {
     each {
         a_killed_taskmanager_costs_a_restart_and_changes_no_result,
         a_leader_and_a_taskmanager_that_are_killed_together_cost_a_restart,
-        the_region_on_another_taskmanager_than_the_killed_one_is_adopted,
     }
 }
 on_stores! {
-    of_one_store(Embedded) { a_job_is_canceled_though_its_taskmanager_is_killed_meanwhile }
+    on_embedded(Embedded) {
+        the_region_on_another_taskmanager_than_the_killed_one_is_adopted,
+        a_job_is_canceled_though_its_taskmanager_is_killed_meanwhile,
+    }
+    on_etcd(Etcd) { the_region_on_another_taskmanager_than_the_killed_one_is_adopted }
 }
 
 async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(

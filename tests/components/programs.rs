@@ -15,6 +15,7 @@ use tanist::job::{
     JobBuilder, Steps,
 };
 use tanist_chaos::wait_for;
+use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::v1 as pb;
 use tempfile::TempDir;
@@ -45,6 +46,12 @@ impl World {
 
     /// Runs the one task that all these steps are chained into.
     async fn start(&self, steps: Steps) -> RunningTask {
+        let (runtime, spec) = self.task(steps).await;
+        runtime.start(spec)
+    }
+
+    /// What runs the task, and the task.
+    async fn task(&self, steps: Steps) -> (TaskRuntime, TaskSpec) {
         let options = CompileOptions {
             artifact_dir: Some(self.files.path().to_owned()),
             ..CompileOptions::default()
@@ -73,9 +80,7 @@ impl World {
             job_incarnation: 1,
             external_resources: BTreeMap::from([("gpu".to_owned(), vec![1, 3])]),
         };
-        TaskRuntime::new(Handle::current(), exchange)
-            .on(host)
-            .start(spec)
+        (TaskRuntime::new(Handle::current(), exchange).on(host), spec)
     }
 
     async fn run(&self, steps: Steps) -> TaskStatus {
@@ -381,6 +386,29 @@ async fn programs_find_what_their_job_ships() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_missing_is_beyond_a_restart_and_one_that_fails_is_not() {
+    let world = World::new();
+    let plain = world.file("plain");
+    fs::write(&plain, "it can't be executed").expect("written");
+    for (program, expected) in [
+        (ExecSpec::new(["no-such-program"]), true),
+        (ExecSpec::new([plain]), true),
+        (sh("no-such-program"), true),
+        (sh("exit 3"), false),
+        (sh("kill -9 $$"), false),
+        (sh("exit 0"), false),
+    ] {
+        let described = format!("{:?}", program.command);
+        match world.run(numbers(100_000).exec_sink("it", program)).await {
+            TaskStatus::Failed { unrecoverable, .. } => {
+                assert_eq!(unrecoverable, expected, "{described}");
+            }
+            other => panic!("{described} ended as {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_binary_that_can_not_supervise_is_said() {
     let mut world = World::new();
     world.binary = "true".to_owned();
@@ -416,4 +444,26 @@ async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
             "{lines:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_program_of_an_isolated_job_is_killed_when_nobody_says_that_it_may_go_on() {
+    let world = World::new();
+    let said = world.file("pids");
+    let script = format!("echo $$ > {said}; sleep 600 & echo $! >> {said}; wait");
+    let steps = JobBuilder::new("test").exec_source("program", sh(&script));
+    let may_run = Duration::from_secs(6);
+    let (runtime, spec) = world.task(steps.discard("drop")).await;
+    let job = spec.graph.job_id.parse().expect("an id");
+    let start = Clock::Boottime.now();
+    runtime.may_run_until(job, start.after(may_run * 5 / 6));
+    let task = runtime.start(spec);
+    let pids = pids(&said, 2).await;
+    // Said again, it goes on.
+    runtime.may_run_until(job, start.after(may_run));
+    let ended = tokio::time::timeout(BOUND, task.ended()).await;
+    let ended = ended.expect("it takes no minute");
+    assert!(matches!(ended, TaskStatus::Failed { .. }), "{ended:?}");
+    assert!(Clock::Boottime.now().since(start) >= may_run);
+    assert!(!pids.into_iter().any(is_alive), "with all that it started");
 }

@@ -295,8 +295,14 @@ impl ElectionActor {
             Some(reason) => reason,
             None => explanation.map(|(_, evidence)| evidence),
         };
+        // Who was gone when others looked had resigned before: the store knows better than they.
+        let resigned = self.core.was_resigned(seen);
         if let Some(known) = known {
-            return Some((former, known.clone()));
+            let mut evidence = known.clone();
+            if resigned && evidence.detection.may_be_a_false_alarm() {
+                evidence.detection = Detection::Resigned;
+            }
+            return Some((former, evidence));
         }
         let leases_end = matches!(
             &*self.session.borrow(),
@@ -310,7 +316,7 @@ impl ElectionActor {
                 Detection::OwnEarlierIncarnation
             }
             Some(_) => Detection::Invited,
-            None if self.core.was_resigned(seen) => Detection::Resigned,
+            None if resigned => Detection::Resigned,
             None if leases_end => Detection::LeaseExpired,
             None => Detection::ProcessGone,
         };

@@ -7,6 +7,7 @@
 mod artifacts;
 pub(super) mod codec;
 mod launch;
+mod lease;
 mod log;
 mod processes;
 pub(super) mod program;
@@ -17,6 +18,7 @@ pub(super) mod surroundings;
 use std::ffi::OsString;
 
 pub(super) use artifacts::{ArtifactCache, HeldArtifact};
+pub(super) use lease::ProgramLeases;
 
 /// The hidden first argument of this binary.
 const SUBCOMMAND: &str = "exec-child";

@@ -16,14 +16,14 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::artifacts::HeldArtifact;
 use super::log::{Labels, LastLines, log_lines};
-use super::protocol::{self, Ended, Report, Request, TERMINATE};
+use super::protocol::{self, Ended, Report, Request, TERMINATE, extension};
 use super::{SUBCOMMAND, SUPERVISE, processes};
 use crate::dataflow::host::Lingering;
 
@@ -80,6 +80,8 @@ pub(crate) struct Surroundings {
     pub(crate) lingering: Lingering,
     /// Standard output goes to the log.
     pub(crate) logs_output: bool,
+    /// Until when it may run, if that is bounded.
+    pub(crate) lease: Option<watch::Receiver<u64>>,
 }
 
 /// A program that runs. Dropped, it is asked to end, and killed when its grace is over.
@@ -143,6 +145,7 @@ impl Program {
             directory: around.directory,
             artifacts: around.artifacts,
             lingering: around.lingering,
+            lease: around.lease,
         };
         tokio::spawn(attending.run(control, cancel.clone(), tell));
         Ok(Program {
@@ -223,6 +226,7 @@ struct Attending {
     directory: PathBuf,
     artifacts: Vec<HeldArtifact>,
     lingering: Lingering,
+    lease: Option<watch::Receiver<u64>>,
 }
 
 impl Attending {
@@ -232,9 +236,8 @@ impl Attending {
         cancel: CancellationToken,
         tell: oneshot::Sender<Result<(), ProgramError>>,
     ) {
-        let ended = follow(control, &cancel).await;
-        let was_asked = cancel.is_cancelled();
         let Attending {
+            lease,
             mut supervisor,
             logs,
             last_lines,
@@ -242,6 +245,8 @@ impl Attending {
             artifacts,
             lingering,
         } = self;
+        let ended = follow(control, &cancel, lease).await;
+        let was_asked = cancel.is_cancelled();
         if matches!(ended, Err(Lost::NoHello))
             && let Some(child) = &mut supervisor.0
         {
@@ -301,8 +306,12 @@ enum Lost {
     Silent,
 }
 
-/// Listens to a supervisor, and tells it when the program is to end.
-async fn follow(control: UnixStream, cancel: &CancellationToken) -> Result<Ended, Lost> {
+/// Listens to a supervisor, and tells it when the program is to end, and how long it may run.
+async fn follow(
+    control: UnixStream,
+    cancel: &CancellationToken,
+    mut lease: Option<watch::Receiver<u64>>,
+) -> Result<Ended, Lost> {
     let (reports, mut orders) = control.into_split();
     let mut reports = BufReader::new(reports);
     match timeout(HELLO_TIMEOUT, next(&mut reports)).await {
@@ -320,12 +329,30 @@ async fn follow(control: UnixStream, cancel: &CancellationToken) -> Result<Ended
         }
     };
     tokio::pin!(listening);
-    tokio::select! {
-        ended = &mut listening => return ended,
-        () = cancel.cancelled() => {}
+    let mut was_told = false;
+    loop {
+        tokio::select! {
+            ended = &mut listening => return ended,
+            () = cancel.cancelled(), if !was_told => {
+                was_told = true;
+                let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
+            }
+            ends_ms = extended(&mut lease) => {
+                let _it_may_have_ended = orders.write_all(&extension(ends_ms)).await;
+            }
+        }
     }
-    let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
-    listening.await
+}
+
+/// Until when the program may run, when that has changed.
+async fn extended(lease: &mut Option<watch::Receiver<u64>>) -> u64 {
+    if let Some(following) = lease {
+        if following.changed().await.is_ok() {
+            return *following.borrow_and_update();
+        }
+        *lease = None;
+    }
+    std::future::pending().await
 }
 
 /// None: the supervisor is gone.

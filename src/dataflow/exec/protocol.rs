@@ -2,7 +2,7 @@
 //! version only.
 //!
 //! The request comes as one byte, which carries the program's standard input, then its length in 4 bytes, then JSON. After
-//! it, [`TERMINATE`] is all that is said that way; the end of the socket means "kill". Reports are JSON, one a line.
+//! it, [`TERMINATE`] is said that way, and [`EXTEND`], which 8 bytes follow; the end of the socket means "kill". Reports are JSON, one a line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +24,9 @@ use crate::job::ExecLimits;
 /// The request to end the program.
 pub(super) const TERMINATE: u8 = b't';
 
+/// The program may run longer: until the time in the next 8 bytes, as [`Request::ends_ms`] is.
+pub(super) const EXTEND: u8 = b'l';
+
 /// The largest request: no system takes more arguments and environment.
 const MAX_REQUEST: usize = 16 << 20;
 
@@ -40,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) limits: ExecLimits,
     /// How long after [`TERMINATE`] it is killed.
     pub(crate) grace_ms: u64,
+    /// When it is killed unless that is put off: milliseconds of `CLOCK_BOOTTIME`. None: never.
+    pub(crate) ends_ms: Option<u64>,
 }
 
 /// What a supervisor says.
@@ -144,6 +149,13 @@ pub(super) fn send(
     control.write_all(&encoded)
 }
 
+/// How [`EXTEND`] is said.
+pub(super) fn extension(ends_ms: u64) -> [u8; 9] {
+    let mut said = [EXTEND; 9];
+    said[1..].copy_from_slice(&ends_ms.to_be_bytes());
+    said
+}
+
 /// Waits for a request; none if the socket ends before.
 pub(super) fn receive(control: &mut UnixStream) -> io::Result<Option<(Request, OwnedFd)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -197,6 +209,7 @@ mod tests {
             directory: "/tmp".into(),
             limits: ExecLimits::default(),
             grace_ms: 7,
+            ends_ms: Some(9),
         };
         let (mut reader, writer) = std::io::pipe()?;
         let writer = OwnedFd::from(writer);

@@ -19,8 +19,8 @@ use rustix::process::{
 };
 use tokio::time::Instant;
 
-use super::protocol::{self, Ended, Report, Request, TERMINATE};
-use super::{LAUNCH, SUBCOMMAND, launch, processes};
+use super::protocol::{self, EXTEND, Ended, Report, Request, TERMINATE};
+use super::{LAUNCH, SUBCOMMAND, launch, lease, processes};
 
 /// What process listings call it; not like the program that it is of, so that whoever kills that by name leaves it its work.
 const NAME: &std::ffi::CStr = c"exec-child";
@@ -29,6 +29,8 @@ const NAME: &std::ffi::CStr = c"exec-child";
 const REAP_INTERVAL: Duration = Duration::from_secs(10);
 /// The same where the system can't say when a process ends.
 const BLIND_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the clock is read while the program may run for some time only: a timer would sleep on while the host is suspended.
+const LEASE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long is waited for what was killed before it is looked at again.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -92,15 +94,21 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
     Ok(Pid::from_child(&launcher))
 }
 
-/// Returns when everything is to be killed: the program ended, its grace is over, or the TaskManager is gone.
+/// Returns when everything is to be killed: the program ended, its grace or its lease is over, or the TaskManager is gone.
 fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Result<()> {
     let process = pidfd_open(program, PidfdFlags::empty()).ok();
     let mut kill_at: Option<Instant> = None;
+    let mut ends_ms = request.ends_ms;
     loop {
-        let interval = match process {
-            Some(_) => REAP_INTERVAL,
-            None => BLIND_INTERVAL,
+        let interval = match (&process, ends_ms) {
+            (None, _) => BLIND_INTERVAL,
+            (Some(_), Some(_)) => LEASE_INTERVAL,
+            (Some(_), None) => REAP_INTERVAL,
         };
+        if ends_ms.is_some_and(|ends_ms| lease::now_ms() >= ends_ms) {
+            // Not a word: nobody may read what is said, and then saying it would wait.
+            return Ok(());
+        }
         let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(());
@@ -120,6 +128,11 @@ fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Resu
                     let _it_may_have_ended = kill_process_group(program, Signal::TERM);
                     let grace = Duration::from_millis(request.grace_ms);
                     kill_at.get_or_insert(Instant::now() + grace);
+                }
+                Ok(1) if byte[0] == EXTEND => {
+                    let mut until = [0; 8];
+                    control.read_exact(&mut until)?;
+                    ends_ms = ends_ms.max(Some(u64::from_be_bytes(until)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) | Err(_) => return Ok(()),

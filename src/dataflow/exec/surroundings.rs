@@ -49,7 +49,9 @@ pub(crate) fn prepare(
     let (artifacts, command, env) = found.inspect_err(|_| {
         let _nothing_else_removes_it = fs::remove_dir_all(&directory);
     })?;
+    let mut lease = context.host.leases.of(context.job);
     let request = Request {
+        ends_ms: lease.as_mut().map(|lease| *lease.borrow_and_update()),
         command,
         env,
         directory: directory.clone(),
@@ -68,6 +70,7 @@ pub(crate) fn prepare(
         },
         lingering: context.lingering.clone(),
         logs_output,
+        lease,
     };
     Ok((request, around))
 }

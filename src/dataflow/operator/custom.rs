@@ -133,4 +133,17 @@ mod tests {
         let wrong = unknown_operators(&graph(&source)).expect("it is none");
         assert!(wrong.contains("no source"), "{wrong}");
     }
+
+    #[test]
+    fn an_operator_says_itself_what_no_restart_mends() {
+        let error = || Box::new(std::io::Error::other("no such table"));
+        assert!(OperatorError::Unrecoverable(error()).is_unrecoverable());
+        assert!(!OperatorError::Custom(error()).is_unrecoverable());
+        let spec = CustomSpec::sink("custom-tests-nobody-has-it");
+        let Err(unknown) = registered(&spec) else {
+            panic!("nobody has it");
+        };
+        // Another TaskManager may run another binary.
+        assert!(!unknown.is_unrecoverable());
+    }
 }

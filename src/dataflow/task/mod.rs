@@ -24,7 +24,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt as _;
+use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::JobId;
 use tanist_proto::v1::{Committable, JobGraph, TaskDeployment, TaskMetrics};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -69,6 +71,16 @@ pub struct TaskRuntime {
 }
 
 impl TaskRuntime {
+    /// Programs of the job may run until then, whatever becomes of this process; without a word they may for ever.
+    pub fn may_run_until(&self, job: JobId, ends: Moment) {
+        self.host.leases.extend(job, ends);
+    }
+
+    /// No program of the job runs here any more.
+    pub fn forget_programs(&self, job: JobId) {
+        self.host.leases.forget(job);
+    }
+
     /// Tasks on this runtime that meet in this exchange.
     pub fn new(runtime: Handle, exchange: Exchange) -> TaskRuntime {
         TaskRuntime {

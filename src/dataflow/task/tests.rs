@@ -492,9 +492,11 @@ async fn two_sinks_into_one_directory_write_parts_of_their_own() {
     assert!(contents.iter().all(|content| content.lines().count() == 10));
 
     let again = deploy(&graph, &managers, |_, _| 0);
-    let TaskStatus::Failed { cause, .. } = again[&(1, 0)].ended().await else {
+    let ended = again[&(1, 0)].ended().await;
+    let TaskStatus::Failed { cause, .. } = &ended else {
         panic!("the output is there already")
     };
+    assert!(matches!(&ended, TaskStatus::Failed { unrecoverable, .. } if *unrecoverable));
     assert!(
         cause.contains("the output of another run is not overwritten"),
         "{cause}"

@@ -1,14 +1,15 @@
 //! The demo's processes and its directory. None of them outlives the [`Playground`].
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{ChildStdout, Command};
 
-use super::DemoError;
+use super::{DemoError, tell};
 
 /// How long a process may take to end in order before it is killed.
 const END_BOUND: Duration = Duration::from_secs(10);
@@ -44,7 +45,20 @@ impl Child {
 struct Running {
     name: String,
     process: tokio::process::Child,
-    expected_to_run: bool,
+    /// Settings of its own.
+    own: Vec<String>,
+    duty: Duty,
+}
+
+/// What becomes of a process that somebody else ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Duty {
+    /// The demo fails.
+    Needed,
+    /// It is started again, as by a supervisor: that is what the demo shows.
+    JobManager,
+    /// Nothing: the demo has killed it.
+    Over,
 }
 
 /// The directory and the processes in it.
@@ -73,32 +87,54 @@ impl Playground {
         &self.directory
     }
 
+    /// By which the cluster is found.
+    pub(super) fn store_setting(&self) -> String {
+        format!("high-availability.embedded.dir={}", self.store().display())
+    }
+
     /// Where the embedded store is.
     pub(super) fn store(&self) -> PathBuf {
         self.directory.join("store")
     }
 
-    /// Starts `tanist COMMAND` with these settings; its output goes to a log in the directory.
-    pub(super) fn start(
+    /// Starts a JobManager with these settings; its output goes to a log in the directory.
+    pub(super) fn start_jobmanager(
         &mut self,
         name: &str,
-        command: &str,
-        own: &[&str],
+        own: Vec<String>,
     ) -> Result<Child, DemoError> {
-        let log = self.open_log(name)?;
-        self.spawn(name, command, own, log.into())
+        let process = self.spawn_jobmanager(name, &own)?;
+        Ok(self.keep(name, process, own, Duty::JobManager))
     }
 
-    /// The same; what it prints is read by the caller, and only what it logs goes to the log.
-    pub(super) fn start_watched(
+    /// Starts a TaskManager; what it prints is read by the caller, and only what it logs goes to the log.
+    pub(super) fn start_taskmanager(
         &mut self,
         name: &str,
-        command: &str,
-        own: &[&str],
+        own: Vec<String>,
     ) -> Result<ChildStdout, DemoError> {
-        let child = self.spawn(name, command, own, Stdio::piped())?;
+        let process = self.spawn(name, "taskmanager", &own, Stdio::piped())?;
+        let child = self.keep(name, process, own, Duty::Needed);
         let output = self.children[child.index].process.stdout.take();
         Ok(output.expect("it was started with a pipe"))
+    }
+
+    fn keep(
+        &mut self,
+        name: &str,
+        process: tokio::process::Child,
+        own: Vec<String>,
+        duty: Duty,
+    ) -> Child {
+        let name = name.to_owned();
+        self.children.push(Running {
+            name: name.clone(),
+            process,
+            own,
+            duty,
+        });
+        let index = self.children.len() - 1;
+        Child { index, name }
     }
 
     /// A process that was started before goes on in the same log.
@@ -108,25 +144,34 @@ impl Playground {
         log.map_err(DemoError::io(path.display().to_string()))
     }
 
+    fn spawn_jobmanager(
+        &self,
+        name: &str,
+        own: &[String],
+    ) -> Result<tokio::process::Child, DemoError> {
+        let log = self.open_log(name)?;
+        self.spawn(name, "jobmanager", own, log.into())
+    }
+
     fn spawn(
-        &mut self,
+        &self,
         name: &str,
         command: &str,
-        own: &[&str],
+        own: &[String],
         output: Stdio,
-    ) -> Result<Child, DemoError> {
-        let store = format!("high-availability.embedded.dir={}", self.store().display());
+    ) -> Result<tokio::process::Child, DemoError> {
+        let store = self.store_setting();
         let temporary = format!("io.tmp.dirs={}", self.directory.display());
         let mut process = Command::new(&self.program);
         process.arg(command);
         for setting in SETTINGS
-            .iter()
-            .chain(own)
-            .chain(&[store.as_str(), temporary.as_str()])
+            .into_iter()
+            .chain(own.iter().map(String::as_str))
+            .chain([store.as_str(), temporary.as_str()])
         {
             process.args(["-D", setting]);
         }
-        let process = process
+        process
             .current_dir(&self.directory)
             // Ctrl-C in a terminal is the demo's alone, which then ends its children.
             .process_group(0)
@@ -135,23 +180,17 @@ impl Playground {
             .stderr(self.open_log(name)?)
             .kill_on_drop(true)
             .spawn()
-            .map_err(DemoError::io(self.program.display().to_string()))?;
-        self.children.push(Running {
-            name: name.to_owned(),
-            process,
-            expected_to_run: true,
-        });
-        Ok(Child {
-            index: self.children.len() - 1,
-            name: name.to_owned(),
-        })
+            .map_err(DemoError::io(self.program.display().to_string()))
     }
 
-    /// Runs `tanist` with `arguments` to its end, and meanwhile waits for the end of any process that should run; an error
+    /// Runs `tanist` with `arguments` to its end, for this cluster, and meanwhile does what [`Playground::bounded`] does; an error
     /// unless it succeeds.
-    pub(super) async fn call(&mut self, arguments: &[String]) -> Result<(), DemoError> {
+    pub(super) async fn call(&mut self, mut arguments: Vec<String>) -> Result<(), DemoError> {
         let line = format!("`tanist {}`", arguments.join(" "));
-        let called = call(&self.program, &self.directory, arguments, &line);
+        for setting in [SETTINGS[0].to_owned(), self.store_setting()] {
+            arguments.extend(["-D".to_owned(), setting]);
+        }
+        let called = call(&self.program, &self.directory, &arguments, &line);
         self.bounded(&line, CALL_BOUND, called).await
     }
 
@@ -164,12 +203,13 @@ impl Playground {
     /// SIGKILL. Returns at once: whoever measures from here measures the kernel's work as well.
     pub(super) fn kill(&mut self, child: &Child) {
         let running = &mut self.children[child.index];
-        running.expected_to_run = false;
+        running.duty = Duty::Over;
         // It fails only if the process has ended by itself, which is as dead.
         let _ = running.process.start_kill();
     }
 
-    /// Waits for `what`, and meanwhile for the end of any process that should run.
+    /// Waits for `what`, and meanwhile for the end of any process that should run; a JobManager that somebody else ends is started
+    /// again.
     pub(super) async fn bounded<T>(
         &mut self,
         what: &str,
@@ -184,21 +224,45 @@ impl Playground {
         }
     }
 
+    /// The end of any process that nobody asked to end. JobManagers that somebody else ends are started again meanwhile.
     async fn first_to_end(&mut self) -> DemoError {
         loop {
-            for child in self
-                .children
-                .iter_mut()
-                .filter(|child| child.expected_to_run)
-            {
-                if let Ok(Some(status)) = child.process.try_wait() {
-                    let (name, status) = (child.name.clone(), status.to_string());
-                    let log = log_tail(&self.log_path(&name));
-                    return DemoError::Ended { name, status, log };
+            for index in 0..self.children.len() {
+                let child = &mut self.children[index];
+                if child.duty == Duty::Over {
+                    continue;
+                }
+                let Ok(Some(status)) = child.process.try_wait() else {
+                    continue;
+                };
+                let outcome = if child.duty == Duty::JobManager && is_from_outside(status) {
+                    self.start_again(index, status)
+                } else {
+                    Err(self.ended(index, status))
+                };
+                if let Err(error) = outcome {
+                    return error;
                 }
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
+    }
+
+    fn start_again(&mut self, index: usize, status: ExitStatus) -> Result<(), DemoError> {
+        let Running { name, own, .. } = &self.children[index];
+        tell(&format!(
+            "somebody ended {name} ({status}): it is started again"
+        ));
+        let process = self.spawn_jobmanager(name, own)?;
+        self.children[index].process = process;
+        Ok(())
+    }
+
+    fn ended(&self, index: usize, status: ExitStatus) -> DemoError {
+        let name = self.children[index].name.clone();
+        let log = log_tail(&self.log_path(&name));
+        let status = status.to_string();
+        DemoError::Ended { name, status, log }
     }
 
     /// Ends every process in order, by force if need be, and removes the directory.
@@ -246,6 +310,11 @@ impl Drop for Playground {
             eprintln!("{} is not removed: {error}", self.directory.display());
         }
     }
+}
+
+/// Whether a process ended because somebody asked it to, or killed it. What it does itself ends otherwise.
+fn is_from_outside(status: ExitStatus) -> bool {
+    status.success() || status.signal() == Some(Signal::KILL.as_raw())
 }
 
 /// The call of a program until its end. Dropped, it ends the program.

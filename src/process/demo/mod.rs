@@ -1,7 +1,8 @@
 //! `tanist demo`: a cluster of real processes whose leader is killed again and again while jobs run, told as a story.
 //!
 //! Three JobManagers and two TaskManagers run as child processes on the embedded store, in a directory of their own. Both the
-//! processes and the directory are gone when the demo ends, also when it fails or is interrupted. It succeeds only if no
+//! processes and the directory are gone when the demo ends, also when it fails or is interrupted. Whoever kills a JobManager
+//! from outside sees one more takeover: it is started again. The demo succeeds only if no
 //! task was restarted, the streaming job's records came without a hole or a repetition, and the word count's result is
 //! what a single thread counts.
 

@@ -41,7 +41,6 @@ pub(super) struct Story<'a> {
     watch: ClusterWatch,
     managers: Vec<Child>,
     stream: StreamWatch,
-    leader: Leader,
 }
 
 impl Story<'_> {
@@ -136,15 +135,13 @@ impl Story<'_> {
             "--detached".to_owned(),
             "--job-id".to_owned(),
             job.to_string(),
-            "--address".to_owned(),
-            self.leader.rest.clone(),
             "--parallelism".to_owned(),
             PARALLELISM.to_string(),
         ];
         for parameter in parameters {
             arguments.extend(["--param".to_owned(), parameter.clone()]);
         }
-        self.playground.call(&arguments).await
+        self.playground.call(arguments).await
     }
 
     async fn until_words_are_read(
@@ -174,9 +171,9 @@ impl Story<'_> {
         job: JobId,
         wanted: impl Fn(&JobDetails) -> bool,
     ) -> Result<JobDetails, DemoError> {
-        let reached = self.watch.until(&self.leader, job, |details| {
-            wanted(details) || is_over(details.status())
-        });
+        let reached = self
+            .watch
+            .until(job, |details| wanted(details) || is_over(details.status()));
         self.playground.bounded(what, JOB_BOUND, reached).await
     }
 
@@ -191,7 +188,8 @@ impl Story<'_> {
 
     /// Kills the leader, waits for the next one and for it to have found all tasks, and starts the dead process again.
     async fn kill_the_leader(&mut self, running: JobId) -> Result<(), DemoError> {
-        let leader = self.leader.clone();
+        // Whoever leads now: somebody else may have killed the one before.
+        let leader = self.leader().await?;
         let position = self
             .managers
             .iter()
@@ -208,7 +206,7 @@ impl Story<'_> {
         let killed = Instant::now();
         self.playground.kill(&victim);
         let successor = self.watch.leader_above(leader.epoch);
-        self.leader = self
+        let successor = self
             .playground
             .bounded("somebody to take over", TAKEOVER_BOUND, successor)
             .await?;
@@ -219,12 +217,19 @@ impl Story<'_> {
         tell(&format!(
             "{} TOOK OVER {took_over} ms after the kill (epoch {}), and had adopted the streaming job after {adopted} ms; \
              its record counter stands at {now}",
-            self.leader.process, self.leader.epoch
+            successor.process, successor.epoch
         ));
         self.managers
             .push(start_jobmanager(self.playground, victim.name())?);
         self.records_after(now + RECORDS_BETWEEN).await?;
         Ok(())
+    }
+
+    async fn leader(&mut self) -> Result<Leader, DemoError> {
+        let leader = self.watch.leader_above(0);
+        self.playground
+            .bounded("a leader", TAKEOVER_BOUND, leader)
+            .await
     }
 
     async fn finish_word_count(&mut self, job: JobId, submitted: Instant) -> Result<(), DemoError> {
@@ -243,9 +248,8 @@ impl Story<'_> {
     async fn finish_stream(&mut self, job: JobId) -> Result<(), DemoError> {
         let summary = self.stream.summary()?;
         tell("$ tanist cancel STREAM");
-        let address = self.leader.rest.clone();
-        let arguments = ["cancel", &job.to_string(), "--address", &address].map(str::to_owned);
-        self.playground.call(&arguments).await?;
+        let arguments = ["cancel", &job.to_string()].map(str::to_owned);
+        self.playground.call(arguments.into()).await?;
         let details = self.job("the streaming job to end", job, |_| false).await?;
         if details.status() != JobStatus::Canceled {
             let status = details.status().as_str_name();
@@ -270,9 +274,11 @@ async fn start_cluster(playground: &mut Playground) -> Result<Story<'_>, DemoErr
     let mut outputs = Vec::new();
     for index in 1..=TASKMANAGERS {
         let id = format!("tm-{index}");
-        let own = format!("taskmanager.resource-id={id}");
-        let slots = format!("taskmanager.numberOfTaskSlots={PARALLELISM}");
-        outputs.push(playground.start_watched(&id, "taskmanager", &[&own, &slots])?);
+        let own = vec![
+            format!("taskmanager.resource-id={id}"),
+            format!("taskmanager.numberOfTaskSlots={PARALLELISM}"),
+        ];
+        outputs.push(playground.start_taskmanager(&id, own)?);
     }
     let mut watch = ClusterWatch::open(playground.store()).await?;
     let leader = playground
@@ -289,14 +295,13 @@ async fn start_cluster(playground: &mut Playground) -> Result<Story<'_>, DemoErr
         watch,
         managers,
         stream: StreamWatch::of(outputs),
-        leader,
     })
 }
 
 fn start_jobmanager(playground: &mut Playground, id: &str) -> Result<Child, DemoError> {
     let own = format!("jobmanager.id={id}");
-    let any_port = ["jobmanager.rpc.port=0", "rest.bind-port=0"];
-    playground.start(id, "jobmanager", &[&own, any_port[0], any_port[1]])
+    let any_port = ["jobmanager.rpc.port=0", "rest.bind-port=0"].map(str::to_owned);
+    playground.start_jobmanager(id, [vec![own], any_port.into()].concat())
 }
 
 /// The part of all words that the sources have passed on, in percent.

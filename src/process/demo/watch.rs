@@ -23,7 +23,6 @@ const CLUSTER_ID: &str = "default";
 pub(super) struct Leader {
     pub(super) process: String,
     pub(super) epoch: u64,
-    pub(super) rest: String,
     rpc: String,
 }
 
@@ -58,24 +57,22 @@ impl ClusterWatch {
         let gone = || DemoError::Unexpected("the store is not watched any more".to_owned());
         let view = self.leaders.wait_for(confirmed).await.map_err(|_| gone())?;
         let leader = view.leader.clone().ok_or_else(gone)?;
-        let address = |name: &str| leader.addresses.get(name).cloned().unwrap_or_default();
         Ok(Leader {
             process: leader.process.to_string(),
             epoch: leader.epoch.get(),
-            rest: address("rest"),
-            rpc: address("rpc"),
+            rpc: leader.addresses.get("rpc").cloned().unwrap_or_default(),
         })
     }
 
-    /// Asks `leader` about `job` until it is as wanted or over.
+    /// Asks whoever leads about `job` until it is as wanted or over.
     pub(super) async fn until(
-        &self,
-        leader: &Leader,
+        &mut self,
         job: JobId,
         wanted: impl Fn(&JobDetails) -> bool,
     ) -> Result<JobDetails, DemoError> {
-        let dispatcher = self.connector.dispatcher(&leader.rpc);
         loop {
+            let leader = self.leader_above(0).await?;
+            let dispatcher = self.connector.dispatcher(&leader.rpc);
             match dispatcher
                 .describe_job(DescribeJobRequest {
                     job_id: job.to_string(),

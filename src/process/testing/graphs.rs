@@ -43,6 +43,28 @@ pub fn graph_with_resources(job: JobId, parallelism: u32) -> pb::JobGraph {
     stream.build().compile(&options).expect("a valid job")
 }
 
+/// A source and what reads it, in one region, each with a slot as large as a TaskManager that has two cores.
+pub fn graph_on_two_task_managers(job: JobId) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let whole = Resources {
+        cpu: "2".parse().expect("cores"),
+        ..Resources::ZERO
+    };
+    let stream = JobBuilder::new("two-task-managers")
+        .parallelism(1)
+        .slot_sharing_group("counting", whole.clone())
+        .datagen("numbers", Some(10), None, 1, 10)
+        .with_resources(whole)
+        .key_by("by-key", ["key"])
+        .count("counts")
+        .in_slot_sharing_group("counting")
+        .discard("out");
+    stream.build().compile(&options).expect("a valid job")
+}
+
 /// Two vertices that have nothing to do with each other: a region each, which share slots.
 pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
     let options = CompileOptions {

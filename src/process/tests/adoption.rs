@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use tanist_proto::id::JobId;
 use tanist_proto::resources::{CpuCores, Resources};
-use tanist_proto::v1::{ExecutionState, JobStatus};
+use tanist_proto::v1::{self as pb, ExecutionState, JobStatus};
+use tokio::time::Instant;
 
+use crate::gateway::Connector as _;
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-use crate::process::testing::graphs::graph_with_resources;
+use crate::process::testing::graphs::{graph_on_two_task_managers, graph_with_resources};
 use crate::process::testing::running::{self, JOB, used_task_manager};
+use crate::process::testing::world::process_of;
+use crate::telemetry::ExitCode;
 
 /// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
 async fn running(job_managers: u32) -> (TestCluster, String) {
@@ -215,10 +219,54 @@ async fn after_a_job_master_broke_its_task_managers_know_the_next_one_at_once() 
     tokio::time::timeout(bound, is_rebuilt)
         .await
         .expect("it broke");
-    let broke = tokio::time::Instant::now();
+    let broke = Instant::now();
     assert_eq!(cluster.until_running(JOB, 4).await, 1, "adopted");
     let took = broke.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert_eq!(cluster.epoch(), epoch, "the same term");
     finishes(&cluster, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_finished_on_a_task_manager_that_has_left_is_not_awaited() {
+    let mut cluster = TestCluster::start(2, 2, 1).await;
+    let graph = graph_on_two_task_managers(JOB);
+    cluster.client.submit(&graph, "t").await.expect("accepted");
+    assert_eq!(cluster.until_running(JOB, 2).await, 1);
+    let is_source = |vertex: &str| !graph.edges.iter().any(|edge| edge.target == vertex);
+    let running = cluster.world.tasks.of(JOB);
+    let source = running.iter().find(|(task, _)| is_source(&task.vertex));
+    let (source, life) = source.expect("it runs");
+    let left = process_of(life);
+    let apart = running.iter().filter(|(_, it)| process_of(it) == left);
+    assert_eq!(apart.count(), 1, "each is on a TaskManager of its own");
+    cluster.world.finish_task(source);
+    cluster
+        .until_stored("the end of the source", |stored| {
+            !stored.states[&JOB].terminal.is_empty()
+        })
+        .await;
+    let leader = cluster.leader().await;
+    let dispatcher = cluster.connector().dispatcher(&format!("{leader}:1"));
+    let drain = pb::DrainTaskManagerRequest {
+        resource_id: left.to_owned(),
+    };
+    dispatcher
+        .drain_task_manager(drain)
+        .await
+        .expect("it hears");
+    assert_eq!(cluster.end_of_task_manager(left).await, ExitCode::Ended);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+
+    let start = Instant::now();
+    kill_leader(&mut cluster).await;
+    assert_eq!(cluster.until_running(JOB, 1).await, 1, "adopted");
+    let took = start.elapsed();
+    assert!(
+        took < Duration::from_secs(1),
+        "somebody was awaited: {took:?}"
+    );
+    cluster.world.finish_tasks(JOB);
+    assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
+    cluster.check();
 }

@@ -1,0 +1,216 @@
+//! Standbys serve: while leaders are killed, freeze and hand over, a client that repeats nothing is answered by every JobManager that
+//! is well, at every moment, and what it is told never goes back. A job that is submitted to one of them while nobody leads is accepted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Method, Request, Response, StatusCode};
+use tanist_chaos::{Cluster, Leader, RestClient, StoreKind, wait_for};
+use tanist_proto::id::JobId;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::{
+    RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
+};
+
+/// The pause between an answer and the next question.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long one answer may take: a machine that is busy takes a while to find that a leader has frozen.
+const ANSWER_BOUND: Duration = Duration::from_secs(20);
+
+/// A job that is over at once.
+const SMALL_JOB: &str = "version: 1\nname: in-the-gap\nsteps:\n  - name: few\n    datagen: { count: 10 }\n  - name: out\n    discard: {}\n";
+
+on_stores! {
+    each { every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over }
+}
+
+async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.with_default_settings();
+    let mut cluster = builder.jobmanagers(3).start().await?;
+    let running = RunningOn::start(&mut cluster, 12).await?;
+    let job = running.workload.job();
+    let first = running.first.clone();
+    let mut submitted = Vec::new();
+    for standby in others(&first) {
+        until_standby(&mut cluster, standby, &first).await?;
+    }
+
+    let clients = ask(&cluster, job, &others(&first));
+    until_told_of(&clients, &first).await?;
+    cluster.jobmanager(first.index).kill();
+    submitted.push(submit_to(&cluster, others(&first)[0]).await?);
+    let second = cluster.successor_of(&first).await?;
+    all_were_answered(clients, &second).await?;
+    cluster.jobmanager(first.index).start()?;
+    until_standby(&mut cluster, first.index, &second).await?;
+
+    until_others_can_be_asked(&mut cluster).await?;
+    let clients = ask(&cluster, job, &others(&second));
+    until_told_of(&clients, &second).await?;
+    cluster.jobmanager(second.index).stop()?;
+    submitted.push(submit_to(&cluster, others(&second)[1]).await?);
+    let third = cluster.successor_of(&second).await?;
+    all_were_answered(clients, &third).await?;
+    cluster.jobmanager(second.index).cont()?;
+    until_standby(&mut cluster, second.index, &third).await?;
+
+    let clients = ask(&cluster, job, &[0, 1, 2]);
+    until_told_of(&clients, &third).await?;
+    let (rest, address) = (cluster.rest().clone(), third.rest.clone());
+    let submitting = tokio::spawn(async move { submit_through(&rest, &address).await });
+    let fourth = transfer_to(&mut cluster, &third, second.index).await?;
+    submitted.push(submitting.await??);
+    all_were_answered(clients, &fourth).await?;
+
+    for job in submitted {
+        cluster.wait_for_state(job, "FINISHED").await?;
+    }
+    let successors: [(Leader, &[&str]); 3] = [
+        (second, &["process-gone", "lost-by-several"]),
+        (third, &["silent-confirmed"]),
+        (fourth, &["invited"]),
+    ];
+    running
+        .check_finished_under(&mut cluster, &successors)
+        .await
+}
+
+/// The JobManagers that are not this one.
+fn others(leader: &Leader) -> Vec<usize> {
+    (0..3).filter(|index| *index != leader.index).collect()
+}
+
+/// Asks for a job again and again.
+struct Client {
+    address: String,
+    state: Arc<State>,
+    asking: JoinHandle<anyhow::Result<Told>>,
+}
+
+/// What a client and its test say to each other.
+#[derive(Debug, Default)]
+struct State {
+    is_over: AtomicBool,
+    /// The epoch of the last answer.
+    epoch: AtomicU64,
+}
+
+/// What a client was told.
+#[derive(Debug, Default)]
+struct Told {
+    answers: u32,
+    /// The longest that it waited for one.
+    longest: Duration,
+    /// The epoch and the change of the last one.
+    as_of: (u64, u64),
+}
+
+/// A client at each of these JobManagers.
+fn ask(cluster: &Cluster, job: JobId, jobmanagers: &[usize]) -> Vec<Client> {
+    let start = |index: &usize| {
+        let address = cluster.rest_address(*index).to_owned();
+        let state = Arc::<State>::default();
+        let url = format!("http://{address}/v1/jobs/{job}");
+        let asking = ask_until(cluster.rest().clone(), url, state.clone());
+        Client {
+            address,
+            state,
+            asking: tokio::spawn(asking),
+        }
+    };
+    jobmanagers.iter().map(start).collect()
+}
+
+async fn ask_until(rest: RestClient, url: String, state: Arc<State>) -> anyhow::Result<Told> {
+    let mut told = Told::default();
+    while !state.is_over.load(Ordering::Relaxed) {
+        let request = Request::get(&url).body(Full::default())?;
+        let asked = Instant::now();
+        let answer = rest.exchange(request, ANSWER_BOUND).await?;
+        let text = || String::from_utf8_lossy(answer.body()).into_owned();
+        ensure!(
+            answer.status() == StatusCode::OK,
+            "{url}: {}: {}",
+            answer.status(),
+            text()
+        );
+        let as_of = (
+            number(&answer, "tanist-epoch")?,
+            number(&answer, "tanist-change")?,
+        );
+        ensure!(
+            as_of >= told.as_of,
+            "{url}: as of {as_of:?} after {:?}",
+            told.as_of
+        );
+        told.answers += 1;
+        told.longest = told.longest.max(asked.elapsed());
+        told.as_of = as_of;
+        state.epoch.store(as_of.0, Ordering::Relaxed);
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(told)
+}
+
+fn number(answer: &Response<Bytes>, header: &str) -> anyhow::Result<u64> {
+    let value = answer.headers().get(header);
+    let value = value.with_context(|| format!("no {header}"))?;
+    Ok(value.to_str()?.parse()?)
+}
+
+/// Waits until each client was told something as of this leader's term.
+async fn until_told_of(clients: &[Client], leader: &Leader) -> anyhow::Result<()> {
+    for client in clients {
+        let what = format!("{} to answer as of {leader:?}", client.address);
+        wait_for(&what, ANSWER_BOUND, async || {
+            let epoch = client.state.epoch.load(Ordering::Relaxed);
+            let is_over = client.asking.is_finished();
+            ensure!(epoch == leader.epoch || is_over, "epoch {epoch}");
+            anyhow::Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Ends the clients when they have heard of `leader`; every answer that they got was a good one.
+async fn all_were_answered(clients: Vec<Client>, leader: &Leader) -> anyhow::Result<()> {
+    until_told_of(&clients, leader).await?;
+    for client in clients {
+        client.state.is_over.store(true, Ordering::Relaxed);
+        let told = client.asking.await??;
+        eprintln!("{}: {told:?}", client.address);
+        ensure!(told.as_of.0 == leader.epoch, "{}: {told:?}", client.address);
+    }
+    Ok(())
+}
+
+async fn submit_to(cluster: &Cluster, jobmanager: usize) -> anyhow::Result<JobId> {
+    submit_through(cluster.rest(), cluster.rest_address(jobmanager)).await
+}
+
+/// Submits a job through the JobManager at `address`, once, and says which one; it was accepted.
+async fn submit_through(rest: &RestClient, address: &str) -> anyhow::Result<JobId> {
+    let job = JobId::random();
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(format!("http://{address}/v1/jobs?job-id={job}"))
+        .header("content-type", "application/yaml")
+        .body(Full::from(SMALL_JOB))?;
+    let answer = rest.exchange(request, ANSWER_BOUND).await?;
+    ensure!(
+        answer.status() == StatusCode::ACCEPTED,
+        "{}: {}",
+        answer.status(),
+        String::from_utf8_lossy(answer.body())
+    );
+    Ok(job)
+}
