@@ -80,6 +80,14 @@ impl JobMasterCore {
 
     /// The first region that waits for slots, or will when its backoff is over, and does not find them in those that the job has.
     fn next_without_slots(&self) -> Option<usize> {
+        let waits = |region: &usize| match self.execution.regions[*region].phase {
+            RegionPhase::AwaitingInput => self.execution.could_run(*region),
+            RegionPhase::Waiting { .. } => true,
+            RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
+            RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => false,
+        };
+        // Asked after each event, and mostly nothing waits.
+        let first = (0..self.execution.regions.len()).find(waits)?;
         let taken = self.taken_slots();
         // What tasks are in that end by themselves comes free.
         let mut staying: BTreeSet<SlotKey> = BTreeSet::new();
@@ -101,22 +109,14 @@ impl JobMasterCore {
                 free.push((wanted, all.saturating_sub(stay)));
             }
         }
-        (0..self.execution.regions.len()).find(|index| {
-            let region = &self.execution.regions[*index];
-            let waits = match region.phase {
-                RegionPhase::AwaitingInput => self.execution.could_run(*index),
-                RegionPhase::Waiting { .. } => true,
-                RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
-                RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => false,
+        (first..self.execution.regions.len()).find(|index| {
+            let slots = self.execution.regions[*index].slots.iter();
+            let open: Vec<&SlotKey> = slots.filter(|key| !staying.contains(key)).collect();
+            let lacks = |(profile, free): &(&ResourceProfile, u32)| {
+                let wanted = open.iter().filter(|key| profiles[key.group] == **profile);
+                wanted.count() > usize::try_from(*free).unwrap_or(usize::MAX)
             };
-            waits && {
-                let open = region.slots.iter().filter(|key| !staying.contains(key));
-                let open: Vec<SlotKey> = open.copied().collect();
-                free.iter().any(|(profile, free)| {
-                    let wanted = open.iter().filter(|key| profiles[key.group] == **profile);
-                    wanted.count() > usize::try_from(*free).unwrap_or(usize::MAX)
-                })
-            }
+            waits(index) && free.iter().any(lacks)
         })
     }
 

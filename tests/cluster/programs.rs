@@ -1,9 +1,11 @@
-//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled; and what their job ships
-//! outlives the leader that took it. A program that is not there fails its job at once.
+//! Programs of tasks do not outlive a TaskManager that is killed by SIGKILL, nor a job that is cancelled, nor where that was asked for
+//! the time in which their TaskManager has to be heard of; and what their job ships outlives the leader that took it. A program that is
+//! not there fails its job at once.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, StoreKind, Submission, wait_for};
 use tanist_proto::id::JobId;
@@ -19,6 +21,9 @@ on_stores! {
         what_a_job_ships_survives_the_leader_that_took_it,
         a_job_whose_program_is_missing_fails_in_its_first_attempt,
         a_job_whose_program_is_missing_fails_under_the_next_leader_too,
+    }
+    etcd(Etcd) {
+        a_program_of_an_isolated_job_ends_before_the_next_one_begins_also_while_its_taskmanager_is_stopped,
     }
 }
 
@@ -75,6 +80,56 @@ async fn what_a_job_ships_survives_the_leader_that_took_it(kind: StoreKind) -> a
     lines.sort();
     ensure!(lines == ["1 9", "2 90", "3 900", "4 1"], "{lines:?}");
     cluster.check_nothing_left(&[output]).await
+}
+
+async fn a_program_of_an_isolated_job_ends_before_the_next_one_begins_also_while_its_taskmanager_is_stopped(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
+    let mut cluster = builder.start().await?;
+    let directory = tempfile::tempdir()?;
+    let pids = directory.path().join("pids");
+    std::fs::write(&pids, "")?;
+    let submission = Submission::new(job_file("isolated.yaml")).path("pids", &pids);
+    let job = cluster.submit(&submission).await?;
+    let attempts = async |count: usize| {
+        wait_for("the next attempt", 2 * BOUND, async || {
+            let text = std::fs::read_to_string(&pids)?;
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            ensure!(lines.len() >= count, "{lines:?}");
+            anyhow::Ok(lines)
+        })
+        .await
+    };
+    let first = attempts(1).await?[0].parse()?;
+    let supervisor = parent(first)?;
+    let of = u32::try_from(parent(supervisor)?)?;
+    let index = (0..2).find(|index| cluster.taskmanager(*index).pid() == Some(of));
+    let stopped = index.context("the program is of none of the TaskManagers")?;
+    cluster.taskmanager(stopped).stop()?;
+    let said = attempts(2).await?;
+    ensure!(
+        said.len() == 2 && alive(&[first]).is_empty(),
+        "two at a time: {said:?}"
+    );
+    // It goes on, and its tasks had to have ended long since.
+    cluster.taskmanager(stopped).cont()?;
+    let status = cluster.taskmanager(stopped).ended(BOUND).await?;
+    ensure!(status.signal() == Some(9), "{status}");
+    let leader = cluster.leader().await?.rest;
+    let arguments = ["cancel", &job.to_string(), "--address", &leader];
+    cluster.cli().run(&arguments).await?.success()?;
+    cluster.wait_for_state(job, "CANCELED").await?;
+    let said = attempts(2).await?;
+    ensure!(said.len() == 2, "more attempts: {said:?}");
+    cluster.check_nothing_left(&[]).await
+}
+
+/// The parent of a process.
+fn parent(pid: i32) -> anyhow::Result<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    Ok(parent.context("every process has one")?.trim().parse()?)
 }
 
 async fn a_job_whose_program_is_missing_fails_in_its_first_attempt(

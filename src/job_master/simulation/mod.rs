@@ -147,7 +147,7 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
 
 #[test]
 fn with_slots_for_its_largest_region_alone_every_job_finishes_region_by_region() {
-    run_cases(400, graphs::any_graph(), |graph| {
+    run_cases(200, graphs::any_graph(), |graph| {
         let mut world = World::with_few_slots(graph, RestartStrategy::None);
         world.come_to_an_end(None);
         let result = world.result.expect("it has ended");
