@@ -66,7 +66,7 @@ steps:
 ";
 
 /// The newest format of graphs that is read here.
-const GRAPH_FORMAT: u16 = 1;
+const GRAPH_FORMAT: u16 = 2;
 
 /// Submits a job file with parameters.
 pub async fn submit(

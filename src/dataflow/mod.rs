@@ -11,6 +11,7 @@
 //! A [`TaskRuntime`] starts [`task`]s; those of one TaskManager share an [`Exchange`]. Who deploys, restarts and reports
 //! tasks is not here, nor is who makes the output of [`sink`]s visible.
 
+mod coordination;
 pub mod exchange;
 pub mod exec;
 mod host;
@@ -24,6 +25,8 @@ pub mod task;
 mod testing;
 pub mod time;
 
+pub use coordination::{Asker, Asking, CoordinatorLine, Question};
 pub use exchange::{EpochGate, Exchange, ExchangeOptions, Refused};
 pub use host::{Lingering, TaskHost, UploadSource};
+pub use operator::matching_files;
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

@@ -25,6 +25,7 @@ use super::parts::KnownParts;
 use super::sweep::Holdings;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
+use crate::job::is_coordinated;
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
@@ -317,16 +318,30 @@ pub(super) fn name_of(job: JobId) -> Name {
     Name::new(job.to_string()).expect("32 hexadecimal digits are a name")
 }
 
+/// Who knows no coordinators would have each subtask cut its input by itself.
+fn graph_format(graph: &pb::JobGraph) -> u16 {
+    1 + u16::from(is_coordinated(graph))
+}
+
+/// Who knows no coordinators would lose what they decided when it writes the record again.
+fn state_format(state: &pb::JobState) -> u16 {
+    1 + u16::from(!state.coordinators.is_empty())
+}
+
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal) => {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal, format: $newest:literal $(, $needs:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name(pub $message);
 
         impl Record for $name {
             const KIND: Kind = $kind;
-            const FORMAT: u16 = 1;
+            const FORMAT: u16 = $newest;
             const SPLITS: bool = $splits;
+
+            $(fn format(&self) -> u16 {
+                $needs(&self.0)
+            })?
 
             fn encode(&self) -> Vec<u8> {
                 self.0.encode_to_vec()
@@ -341,17 +356,17 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, format: 2, graph_format
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false
+    StateRecord(pb::JobState), Kind::States, splits: false, format: 2, state_format
 }
 protobuf_record! {
     /// `results/<job>`.
-    ResultRecord(pb::JobResult), Kind::Results, splits: false
+    ResultRecord(pb::JobResult), Kind::Results, splits: false, format: 1
 }
 protobuf_record! {
     /// `descriptions/<job>`.
-    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true
+    DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true, format: 1
 }

@@ -497,5 +497,6 @@ forward_to_job! {
     offer_slots(OfferSlotsRequest) -> OfferSlotsResponse;
     update_task_execution_states(UpdateTaskExecutionStatesRequest) -> UpdateTaskExecutionStatesResponse;
     fail_slot(FailSlotRequest) -> Ack;
+    ask_coordinator(AskCoordinatorRequest) -> AskCoordinatorResponse;
     disconnect_task_manager(DisconnectTaskManagerRequest) -> Ack;
 }

@@ -299,6 +299,12 @@ pub trait JobMasterGateway: Send + Sync + fmt::Debug + 'static {
     ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse>;
     /// A slot is lost.
     async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack>;
+    /// A task asks the JobMaster's half of one of its operators; answered when the answer is durable. The same number has the
+    /// same answer. `Conflict`: the execution is not, or not yet, one that is served; `Invalid`: this is never answered.
+    async fn ask_coordinator(
+        &self,
+        request: pb::AskCoordinatorRequest,
+    ) -> GatewayResult<pb::AskCoordinatorResponse>;
     /// A TaskManager says goodbye.
     async fn disconnect_task_manager(
         &self,

@@ -77,6 +77,22 @@ pub fn unsupported(graph: &JobGraph) -> Option<String> {
     })
 }
 
+/// Whether an operator of a graph has a half at the JobMaster.
+pub fn is_coordinated(graph: &JobGraph) -> bool {
+    let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.any(|operator| coordinated_spec(&operator.spec).is_some())
+}
+
+/// The specification of an operator, if it has a half at the JobMaster.
+pub fn coordinated_spec(spec: &str) -> Option<OperatorSpec> {
+    // Whoever leads thousands of jobs looks at each operator, and most are none.
+    if !spec.contains("\"coordinated\"") {
+        return None;
+    }
+    let spec = OperatorSpec::from_json(spec).ok()?;
+    spec.is_coordinated().then_some(spec)
+}
+
 /// Whether checking a graph compiles expressions, which is not for a thread that others wait for.
 pub fn has_expressions(graph: &JobGraph) -> bool {
     let mut operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);

@@ -42,7 +42,10 @@ pub use compile::{CompileOptions, JobFile, JobFileError, compile};
 pub use custom::{CustomRole, CustomSpec};
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::NamedExpression;
-pub use job_graph::{InvalidJobGraph, has_expressions, unsupported, validate_job_graph};
+pub use job_graph::{
+    InvalidJobGraph, coordinated_spec, has_expressions, is_coordinated, unsupported,
+    validate_job_graph,
+};
 pub use operator::{Comparison, Emit, OperatorSpec};
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};

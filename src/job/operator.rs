@@ -19,6 +19,10 @@ pub enum OperatorSpec {
     FileSource {
         /// Paths or globs. Matching files are sorted, cut into byte ranges and shared out among the subtasks.
         paths: Vec<String>,
+        /// Whether the JobMaster cuts and shares out. Absent in graphs from before it did: then each subtask looks at the files
+        /// by itself and takes its part.
+        #[serde(default, skip_serializing_if = "is_false")]
+        coordinated: bool,
     },
     /// Makes records. Emits `seq: int64, key: int64, value: int64`. Bounded if `count` is given.
     Datagen {
@@ -124,6 +128,15 @@ pub enum OperatorSpec {
     ExecSink(Box<ExecSpec>),
 }
 
+/// What goes without saying in JSON.
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "that is how serde passes it"
+)]
+fn is_false(it: &bool) -> bool {
+    !it
+}
+
 /// How a filter compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -205,6 +218,17 @@ impl OperatorSpec {
         matches!(
             self,
             OperatorSpec::Where { .. } | OperatorSpec::Map { .. } | OperatorSpec::Project { .. }
+        )
+    }
+
+    /// Whether it has a half at the JobMaster.
+    pub fn is_coordinated(&self) -> bool {
+        matches!(
+            self,
+            OperatorSpec::FileSource {
+                coordinated: true,
+                ..
+            }
         )
     }
 

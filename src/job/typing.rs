@@ -118,7 +118,7 @@ impl OperatorSpec {
     pub(super) fn field_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         match self {
-            OperatorSpec::FileSource { paths } => {
+            OperatorSpec::FileSource { paths, .. } => {
                 problems.extend(path_problems(paths));
             }
             OperatorSpec::Datagen {

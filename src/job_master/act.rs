@@ -36,6 +36,9 @@ impl JobMasterCore {
         if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
             milestones.push(Milestone::GenerationPlaced);
         }
+        if self.take_decided() {
+            milestones.push(Milestone::CoordinatorDecided);
+        }
         let has_finished = |task: &Task| {
             task.execution.state == ExecutionState::Finished && task.execution.is_recorded
         };

@@ -101,6 +101,8 @@ async fn begin(
                 followed: 0,
                 cancels: Vec::new(),
                 stops: Vec::new(),
+                asks: BTreeMap::new(),
+                last_ask: 0,
                 wanted: None,
                 is_declaring: false,
                 is_registered: false,
@@ -183,6 +185,9 @@ pub(super) struct JobMasterActor {
     pub(super) followed: u64,
     pub(super) cancels: Vec<Reply<()>>,
     pub(super) stops: Vec<Reply<()>>,
+    /// Who has asked a coordinator and is not answered, by token.
+    pub(super) asks: BTreeMap<u64, Reply<pb::AskCoordinatorResponse>>,
+    pub(super) last_ask: u64,
     wanted: Option<Arc<Needs>>,
     is_declaring: bool,
     /// Whether the ResourceManager took the last that it was told.
@@ -277,6 +282,7 @@ impl JobMasterActor {
                 }
                 Effect::AnswerCancels(answer) => tell_all(&mut self.cancels, &answer),
                 Effect::AnswerStops(answer) => tell_all(&mut self.stops, &answer),
+                Effect::AnswerCoordinator { token, answer } => self.answer_ask(token, answer),
                 Effect::End(result) => {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
@@ -284,6 +290,7 @@ impl JobMasterActor {
                     self.seen.send_modify(|seen| seen.outcome = Some(result));
                 }
                 effect @ (Effect::Persist { .. }
+                | Effect::Prepare { .. }
                 | Effect::Deploy { .. }
                 | Effect::Cancel { .. }
                 | Effect::Acknowledge { .. }

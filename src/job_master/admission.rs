@@ -45,7 +45,7 @@ impl JobMasterActor {
             Err(Refusal::Outdated { seen, .. }) => Answer::TooLow {
                 highest: seen.get(),
             },
-            Err(refusal @ (Refusal::NotRegistered(_) | Refusal::Ended)) => {
+            Err(refusal @ (Refusal::NotRegistered(_) | Refusal::NotServed(_) | Refusal::Ended)) => {
                 Answer::Failure(refusal.to_string())
             }
         };
@@ -119,7 +119,7 @@ pub(super) fn refused(refusal: Refusal) -> GatewayError {
             epoch: 0,
             reason: refusal.to_string(),
         },
-        Refusal::Ended => GatewayError::Conflict(refusal.to_string()),
+        Refusal::NotServed(_) | Refusal::Ended => GatewayError::Conflict(refusal.to_string()),
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::job_id;
+use super::coordinator::{self, Coordinated, Unprepared};
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
 use super::isolation::is_stop_first;
@@ -132,6 +133,13 @@ impl Calls {
             } => {
                 io.spawn(persist(self.state_store.clone(), number, state, milestones));
             }
+            Effect::Prepare {
+                region,
+                generation,
+                operators,
+            } => {
+                io.spawn(prepare(region, generation, operators));
+            }
             Effect::CommitSinks(committables) => {
                 io.spawn(commit(self.committer.clone(), committables));
             }
@@ -195,6 +203,7 @@ impl Calls {
             }
             Effect::Declare(_)
             | Effect::AnswerOffer { .. }
+            | Effect::AnswerCoordinator { .. }
             | Effect::AnswerCancels(_)
             | Effect::AnswerStops(_)
             | Effect::End(_) => {}
@@ -452,6 +461,9 @@ async fn persist(
                     Milestone::CancelDecided => failpoint("job.cancel-persisted").await,
                     Milestone::StopDecided => failpoint("job.stop-persisted").await,
                     Milestone::GenerationPlaced => failpoint("job.generation-persisted").await,
+                    Milestone::CoordinatorDecided => {
+                        failpoint("job.coordinator-persisted").await;
+                    }
                     Milestone::AllFinished => failpoint("job.all-finished-persisted").await,
                     Milestone::FailureDecided => failpoint("job.failure-persisted").await,
                 }
@@ -463,6 +475,24 @@ async fn persist(
             Done::Local(Event::PersistRefused(number, error.to_string()))
         }
     }
+}
+
+/// Beside the runtime's threads: it looks at files.
+async fn prepare(region: usize, generation: u64, operators: Arc<[Coordinated]>) -> Done {
+    let preparing =
+        tokio::task::spawn_blocking(move || coordinator::prepare(&operators, generation));
+    let outcome = preparing.await.unwrap_or_else(|error| {
+        Err(Unprepared {
+            cause: format!("what it reads could not be looked at: {error}"),
+            is_unrecoverable: false,
+        })
+    });
+    failpoint("job.coordinators-prepared").await;
+    Done::Local(Event::Prepared {
+        region,
+        generation,
+        outcome,
+    })
 }
 
 async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committable>) -> Done {

@@ -17,6 +17,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::coordinator::Coordination;
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
@@ -139,6 +140,8 @@ pub struct JobMasterCore {
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
+    // None where no operator has a half here.
+    pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
     pub(super) status: pb::JobStatus,
     pub(super) statuses: Vec<pb::StatusTimestamp>,
@@ -182,6 +185,7 @@ impl JobMasterCore {
             .and_then(|options| options.restart_strategy.as_ref());
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
+        let coordination = Coordination::of(&graph, &execution);
         let mut core = JobMasterCore {
             graph,
             epoch,
@@ -211,6 +215,7 @@ impl JobMasterCore {
             patience: Patience::default(),
             declared: None,
             unfulfillable: None,
+            coordination,
             result: None,
             status: pb::JobStatus::Initializing,
             statuses: vec![pb::StatusTimestamp {
@@ -317,6 +322,18 @@ impl JobMasterCore {
                 self.check(&connection)?;
                 self.note_cancelled(&connection, &tasks, is_confirmed);
                 self.note_released(&connection.task_manager, &tasks, is_confirmed);
+            }
+            Event::Prepared {
+                region,
+                generation,
+                outcome,
+            } => self.note_prepared(region, generation, outcome),
+            Event::CoordinatorAsked {
+                connection,
+                request,
+            } => {
+                self.check(&connection)?;
+                self.ask(&connection, request)?;
             }
             Event::Unfulfillable(verdict) => self.unfulfillable = verdict,
             Event::CancelRequested => self.cancel_is_requested = true,

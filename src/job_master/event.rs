@@ -8,6 +8,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
+use super::coordinator::{Coordinated, Unprepared};
 use crate::gateway::Unfulfillable;
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
@@ -134,6 +135,22 @@ pub enum Event {
         /// Whether the TaskManager took note.
         is_confirmed: bool,
     },
+    /// What the coordinators of a region have to know was found out, or why not.
+    Prepared {
+        /// Which region.
+        region: usize,
+        /// For which generation.
+        generation: u64,
+        /// What.
+        outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
+    },
+    /// A task asks the coordinator of one of its operators.
+    CoordinatorAsked {
+        /// Through whom.
+        connection: Connection,
+        /// What.
+        request: CoordinatorRequest,
+    },
     /// The ResourceManager says what of the job's needs no TaskManager could ever give, or that there is nothing.
     Unfulfillable(Option<Unfulfillable>),
     /// Somebody wants the job canceled.
@@ -152,6 +169,30 @@ pub enum Event {
     SinksRefused(String),
     /// Time has passed; see [`super::core::JobMasterCore::next_deadline_ms`].
     TimePassed,
+}
+
+/// A request to a coordinator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CoordinatorRequest {
+    /// Names the request in its answer.
+    pub token: u64,
+    /// Who asks.
+    pub execution: pb::ExecutionId,
+    /// The operator.
+    pub operator: String,
+    /// Its number among the operator's requests in this execution, from 1.
+    pub number: u64,
+}
+
+/// What a request to a coordinator came to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CoordinatorAnswer {
+    /// It is durable that this is the answer.
+    Decided(pb::ask_coordinator_response::Answer),
+    /// There is none, at least for now.
+    NotServed(String),
+    /// There never will be one.
+    Invalid(String),
 }
 
 /// The answer to a deployment.
@@ -181,6 +222,9 @@ pub enum Refusal {
         /// The youngest.
         seen: Registration,
     },
+    /// No answer is due to this execution: it is not deployed there, or of another generation, or is to end.
+    #[error("execution {}/{} of generation {} is not served", .0.vertex_id, .0.subtask, .0.generation)]
+    NotServed(pb::ExecutionId),
     /// The job is over.
     #[error("the job has ended")]
     Ended,
@@ -195,6 +239,8 @@ pub enum Milestone {
     StopDecided,
     /// A generation has its placement.
     GenerationPlaced,
+    /// Tasks get what they have asked coordinators for.
+    CoordinatorDecided,
     /// All executions have finished.
     AllFinished,
     /// The job fails for good.
@@ -234,6 +280,22 @@ pub enum Effect {
         state: Arc<pb::JobState>,
         /// What it decides.
         milestones: Vec<Milestone>,
+    },
+    /// Find out what the coordinators of a region have to know.
+    Prepare {
+        /// Which region.
+        region: usize,
+        /// For which generation.
+        generation: u64,
+        /// Which coordinators.
+        operators: Arc<[Coordinated]>,
+    },
+    /// The answer to a request to a coordinator.
+    AnswerCoordinator {
+        /// Which request.
+        token: u64,
+        /// What it came to.
+        answer: CoordinatorAnswer,
     },
     /// Declare which slots are needed.
     Declare(Arc<Needs>),

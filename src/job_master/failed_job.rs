@@ -37,6 +37,7 @@ pub(super) async fn serve_failed(
             Some(Message::Offer(_, reply)) => drop(reply.send(Err(over()))),
             Some(Message::Update(_, reply)) => drop(reply.send(Err(over()))),
             Some(Message::FailSlot(_, reply)) => drop(reply.send(Err(over()))),
+            Some(Message::AskCoordinator(_, reply)) => drop(reply.send(Err(over()))),
             Some(Message::Disconnect(_, reply)) => drop(reply.send(Err(over()))),
         }
     }

@@ -165,6 +165,7 @@ impl JobMasterCore {
 
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
     pub(super) fn supersede(&mut self, region: usize) {
+        self.forget_coordinators(region);
         let record = Arc::make_mut(&mut self.record);
         let state = &mut record.regions[region];
         *state = pb::RegionState {

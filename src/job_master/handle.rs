@@ -28,6 +28,7 @@ pub(super) enum Message {
         Reply<pb::UpdateTaskExecutionStatesResponse>,
     ),
     FailSlot(pb::FailSlotRequest, Reply<pb::Ack>),
+    AskCoordinator(pb::AskCoordinatorRequest, Reply<pb::AskCoordinatorResponse>),
     Disconnect(pb::DisconnectTaskManagerRequest, Reply<pb::Ack>),
     Gone(ResourceId, String),
     Cancel(Reply<()>),
@@ -158,6 +159,14 @@ impl JobMasterGateway for JobMasterHandle {
 
     async fn fail_slot(&self, request: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
         self.ask(|reply| Message::FailSlot(request, reply)).await
+    }
+
+    async fn ask_coordinator(
+        &self,
+        request: pb::AskCoordinatorRequest,
+    ) -> GatewayResult<pb::AskCoordinatorResponse> {
+        self.ask(|reply| Message::AskCoordinator(request, reply))
+            .await
     }
 
     async fn disconnect_task_manager(

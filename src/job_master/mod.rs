@@ -35,6 +35,7 @@ mod admission;
 mod adoption_tests;
 mod answers;
 mod calls;
+mod coordinator;
 pub mod core;
 mod deployment;
 mod details;

@@ -5,8 +5,8 @@ use tanist_proto::v1 as pb;
 use super::actor::{JobMasterActor, Next};
 use super::admission::refused;
 use super::core::parse;
-use super::event::Event;
-use super::handle::Message;
+use super::event::{CoordinatorAnswer, CoordinatorRequest, Event};
+use super::handle::{Message, Reply};
 use crate::gateway::GatewayError;
 
 impl JobMasterActor {
@@ -69,6 +69,7 @@ impl JobMasterActor {
                 });
                 let _ = reply.send(answer.map(|_| pb::Ack {}));
             }
+            Message::AskCoordinator(request, reply) => self.ask(request, reply),
             Message::Disconnect(request, reply) => {
                 let connection = self.admit_from(
                     request.sender.as_ref(),
@@ -112,5 +113,53 @@ impl JobMasterActor {
             }
         }
         Next::Continue
+    }
+
+    /// A task asks a coordinator: answered now if it is refused, else by an effect.
+    fn ask(
+        &mut self,
+        request: pb::AskCoordinatorRequest,
+        reply: Reply<pb::AskCoordinatorResponse>,
+    ) {
+        let connection = self.admit_from(
+            request.sender.as_ref(),
+            request.job.as_ref(),
+            &request.resource_id,
+        );
+        self.last_ask += 1;
+        let token = self.last_ask;
+        self.asks.insert(token, reply);
+        let heard = connection.and_then(|connection| {
+            let request = CoordinatorRequest {
+                token,
+                execution: request.execution.unwrap_or_default(),
+                operator: request.operator,
+                number: request.number,
+            };
+            let event = Event::CoordinatorAsked {
+                connection,
+                request,
+            };
+            self.hear(event).map_err(refused)
+        });
+        if let Err(error) = heard
+            && let Some(reply) = self.asks.remove(&token)
+        {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    pub(super) fn answer_ask(&mut self, token: u64, answer: CoordinatorAnswer) {
+        let Some(reply) = self.asks.remove(&token) else {
+            return;
+        };
+        let answer = match answer {
+            CoordinatorAnswer::Decided(answer) => Ok(pb::AskCoordinatorResponse {
+                answer: Some(answer),
+            }),
+            CoordinatorAnswer::NotServed(why) => Err(GatewayError::Conflict(why)),
+            CoordinatorAnswer::Invalid(why) => Err(GatewayError::Invalid(why)),
+        };
+        let _ = reply.send(answer);
     }
 }

@@ -40,7 +40,9 @@ impl JobMasterCore {
         self.finish(now_ms);
         if self.result.is_none() {
             self.record_ends();
+            self.decide_asked();
             self.write();
+            self.answer_asked();
             self.deploy(now_ms);
             self.cancel_tasks(now_ms);
             self.tell_stop();
@@ -115,7 +117,10 @@ impl JobMasterCore {
                 continue;
             };
             let from_ms = since_ms.max(self.patience.from_ms);
-            if overdue(from_ms, timeout_ms) && !is_patient {
+            if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
+                let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
+                without_slots.push((region, cause));
+            } else if overdue(from_ms, timeout_ms) && !is_patient {
                 let lacking = self.lacking();
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
@@ -259,6 +264,9 @@ impl JobMasterCore {
                 self.execution
                     .advance(task, ExecutionState::Scheduled, now_ms);
             }
+            if !self.is_prepared(region) {
+                continue;
+            }
             let wanted = &self.execution.regions[region].slots;
             // Slots come one by one, and each is an event: nothing is looked for that can't be there.
             if self.pool.len() < wanted.len() {
@@ -307,6 +315,7 @@ impl JobMasterCore {
             placements,
             placed_at_ms: now_ms,
         };
+        self.record_prepared(region);
         self.revision += 1;
         self.execution.regions[region].phase = RegionPhase::Placed;
     }
@@ -394,6 +403,7 @@ impl JobMasterCore {
         let result = self.result_of(status, cause, now_ms);
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
+        self.refuse_asked();
         self.decide_cancel();
         self.decide_stop();
     }
@@ -426,6 +436,7 @@ impl JobMasterCore {
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
         }
+        self.forget_finished_coordinators();
     }
 }
 

@@ -208,6 +208,7 @@ gateway_client!(JobMasterClient, JobMasterGateway, pb::job_master_client::JobMas
     offer_slots: OfferSlotsRequest => OfferSlotsResponse,
     update_task_execution_states: UpdateTaskExecutionStatesRequest => UpdateTaskExecutionStatesResponse,
     fail_slot: FailSlotRequest => Ack,
+    ask_coordinator: AskCoordinatorRequest => AskCoordinatorResponse,
     disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
 });
 

@@ -180,6 +180,8 @@ forward!(pb::job_master_server::JobMaster, Shared, |components, message| {
         job_master_of(components, job_in(message.job.as_ref())).await;
     fail_slot: FailSlotRequest => Ack,
         job_master_of(components, job_in(message.job.as_ref())).await;
+    ask_coordinator: AskCoordinatorRequest => AskCoordinatorResponse,
+        job_master_of(components, job_in(message.job.as_ref())).await;
     disconnect_task_manager: DisconnectTaskManagerRequest => Ack,
         job_master_of(components, job_in(message.job.as_ref())).await;
 });

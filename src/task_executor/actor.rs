@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rand::Rng as _;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -18,7 +19,7 @@ use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
 use super::graphs::{GraphFetches, GraphKey};
 use super::isolation::Unconfirmed;
-use super::launcher::{RunningTask, TaskStart, TaskStatus};
+use super::launcher::{Question, RunningTask, TaskStart, TaskStatus};
 use super::superseding::PAUSE;
 use super::together::{Together, metrics_of};
 use super::{Fatal, Options, Presence, TaskExecutorServices};
@@ -87,6 +88,7 @@ pub(super) enum Called {
         u64,
         GatewayResult<pb::UpdateTaskExecutionStatesResponse>,
     ),
+    Asked(JobId, u64, u64, GatewayResult<pb::AskCoordinatorResponse>),
     StoreAnswered(Result<JobStandings, NoAnswer>),
     Confirmed(Box<Unconfirmed>, Result<JobStandings, NoAnswer>),
     Fetched(GraphKey, GatewayResult<Arc<pb::JobGraph>>),
@@ -120,6 +122,9 @@ pub(super) struct Actor {
     pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
     pub(super) fetches: GraphFetches,
     pub(super) fetcher: BlobFetcher,
+    /// Who waits for the answer to a question, by its number.
+    pub(super) replies: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
+    pub(super) last_question: u64,
 }
 
 impl Actor {
@@ -140,12 +145,15 @@ impl Actor {
             calls: JoinSet::new(),
             registering: BTreeMap::new(),
             running: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            last_question: 0,
         }
     }
 
     pub(super) async fn run(mut self) {
         self.follow_leader();
         let mut is_followed = true;
+        let mut questions = self.services.launcher.questions();
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
             self.core.review_doubts(Instant::now());
@@ -165,6 +173,7 @@ impl Actor {
                 Some(called) = self.calls.join_next() => self.called(called),
                 () = at(deadline) => self.core.on_time(Instant::now()),
                 Ok(()) = kept_outputs.changed(), if self.core.is_draining() => {}
+                Some(question) = next_question(&mut questions) => self.take_question(question),
                 Some(message) = self.channels.messages.recv() => {
                     if let Some(stop) = self.handle(message) {
                         break Some(stop);
@@ -267,6 +276,9 @@ impl Actor {
             Ok(Called::Notified(run, answer)) => self.core.notified(run, &answer),
             Ok(Called::Offered(job, run, answer)) => self.core.offered(now, job, run, answer),
             Ok(Called::Updated(job, run, answer)) => self.core.updated(now, job, run, answer),
+            Ok(Called::Asked(job, run, question, answer)) => {
+                self.core.asked(now, job, run, question, answer);
+            }
             Ok(Called::StoreAnswered(answer)) => self.core.store_answered(now, answer),
             Ok(Called::Confirmed(waiting, said)) => self.confirmed(now, *waiting, said),
             Ok(Called::Fetched(key, graph)) => self.graph_fetched(now, key, graph),
@@ -340,6 +352,14 @@ impl Actor {
                     Called::Updated(job, run, within(call.await, &address))
                 });
             }
+            Effect::AskCoordinator {
+                job,
+                address,
+                run,
+                question,
+                request,
+            } => self.ask_coordinator(job, address, run, question, request),
+            Effect::AnswerQuestion { question, answer } => self.answer_question(question, answer),
             Effect::AskStore(jobs) => self.ask_store(jobs),
             Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
             Effect::Start(task, start) => self.start(task, *start),
@@ -484,7 +504,7 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
 }
 
-fn within<T>(
+pub(super) fn within<T>(
     answer: Result<GatewayResult<T>, tokio::time::error::Elapsed>,
     address: &str,
 ) -> GatewayResult<T> {
@@ -510,6 +530,13 @@ fn note(answer: GatewayResult<pb::Ack>) {
 async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_question(questions: &mut Option<mpsc::Receiver<Question>>) -> Option<Question> {
+    match questions {
+        Some(questions) => questions.recv().await,
         None => std::future::pending().await,
     }
 }

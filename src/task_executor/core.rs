@@ -14,6 +14,7 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, JobId};
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -90,6 +91,26 @@ pub enum Effect {
         run: u64,
         /// What.
         request: pb::UpdateTaskExecutionStatesRequest,
+    },
+    /// Ask the coordinator of an operator.
+    AskCoordinator {
+        /// Of which job.
+        job: JobId,
+        /// Where.
+        address: String,
+        /// To be named by what comes of it.
+        run: u64,
+        /// Which question; to be named as well.
+        question: u64,
+        /// What.
+        request: pb::AskCoordinatorRequest,
+    },
+    /// A question of an operator is answered, or never will be.
+    AnswerQuestion {
+        /// Which.
+        question: u64,
+        /// How.
+        answer: Result<Answer, String>,
     },
     /// Ask the store how these jobs stand.
     AskStore(Vec<JobId>),
@@ -191,10 +212,10 @@ impl Core {
         status: TaskStatus,
         metrics: Option<pb::TaskMetrics>,
     ) {
-        let Some(job) = self.jobs.get_mut(&task.job) else {
-            return;
-        };
         let is_final = status.is_terminal();
+        if is_final {
+            self.forget_questions(task.job, &task.execution);
+        }
         if let TaskStatus::Failed { cause, .. } = &status {
             let ExecutionKey {
                 vertex,
@@ -203,6 +224,9 @@ impl Core {
             } = task.execution;
             tracing::warn!(job = %task.job, %vertex, subtask, %generation, cause, "task failed");
         }
+        let Some(job) = self.jobs.get_mut(&task.job) else {
+            return;
+        };
         if job.executions.update(&task.execution, status, metrics) && is_final {
             if job.executions.was_told_to_end(&task.execution) {
                 self.effects.push(Effect::ReleaseTask(task));

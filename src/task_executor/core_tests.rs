@@ -471,6 +471,8 @@ impl World {
                 | Effect::Offer { .. }
                 | Effect::Update { .. }
                 | Effect::ReleaseTask(_)
+                | Effect::AskCoordinator { .. }
+                | Effect::AnswerQuestion { .. }
                 | Effect::Extend(..)
                 | Effect::Fatal(_) => {}
             }

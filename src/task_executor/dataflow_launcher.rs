@@ -3,10 +3,10 @@
 use tanist_ha::clock::Moment;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::launcher::{RunningTask, TaskLauncher, TaskStart};
-use crate::dataflow::{self, TaskRuntime, TaskSpec, TaskStatus};
+use crate::dataflow::{self, Question, TaskRuntime, TaskSpec, TaskStatus};
 
 impl TaskLauncher for TaskRuntime {
     fn start(&self, task: TaskStart) -> Box<dyn RunningTask> {
@@ -38,6 +38,10 @@ impl TaskLauncher for TaskRuntime {
 
     fn kept_outputs(&self) -> watch::Receiver<usize> {
         self.exchange().kept_partitions()
+    }
+
+    fn questions(&self) -> Option<mpsc::Receiver<Question>> {
+        Some(TaskRuntime::questions(self))
     }
 }
 

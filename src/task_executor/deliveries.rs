@@ -151,6 +151,7 @@ impl Core {
                 request,
             });
         }
+        self.send_questions(now, job);
     }
 
     /// Tells the ResourceManager of slots, of all of them or of some. While there is none, the next registration does.

@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::executions::{ExecutionKey, Executions};
 use super::graphs::KnownGraph;
 use super::isolation::Isolation;
+use super::questions::Waiting;
 
 /// Something that is sent one at a time and repeated until it arrives.
 #[derive(Debug)]
@@ -66,6 +67,8 @@ pub struct Job {
     pub offer: Delivery<BTreeSet<AllocationId>>,
     /// The report that is under way.
     pub update: Delivery<Vec<ExecutionKey>>,
+    /// What its operators ask of their coordinators, by number.
+    pub questions: BTreeMap<u64, Waiting>,
     /// Whether its sources are to end.
     pub is_stopped: bool,
     /// Whether it ended, and only waits for its tasks.
@@ -85,6 +88,7 @@ impl Job {
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),
+            questions: BTreeMap::new(),
             is_stopped: false,
             is_ending: false,
         }
@@ -107,6 +111,9 @@ impl Job {
         if let Some(keys) = self.update.finish(None) {
             self.executions.put_back(keys);
         }
+        self.questions
+            .values_mut()
+            .for_each(Waiting::forget_delivery);
     }
 
     /// When something of it is due.
@@ -115,11 +122,13 @@ impl Job {
         let is_reporting = self.connection.is_registered() && self.executions.has_changed();
         let offer = self.offer.retry_at().filter(|_| is_offering);
         let update = self.update.retry_at().filter(|_| is_reporting);
+        let questions = self.questions.values().filter_map(Waiting::retry_at).min();
         let times = [
             self.connection.deadline(),
             self.executions.next_deadline(),
             offer,
             update,
+            questions.filter(|_| self.connection.is_registered()),
         ];
         times.into_iter().flatten().min()
     }

@@ -8,9 +8,9 @@ use tanist_ha::clock::Moment;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-pub use crate::dataflow::TaskStatus;
+pub use crate::dataflow::{Question, TaskStatus};
 
 /// A task to start.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +44,10 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     /// Follows how many outputs are kept for consumers that have not taken them to their end, also those of tasks that have
     /// ended.
     fn kept_outputs(&self) -> watch::Receiver<usize>;
+    /// What operators of the tasks that are started from here on ask of their coordinators; none where none asks.
+    fn questions(&self) -> Option<mpsc::Receiver<Question>> {
+        None
+    }
 }
 
 /// A task that was started. Dropping it ends the task as soon as that is possible.

@@ -50,6 +50,7 @@ mod isolation;
 mod isolation_tests;
 mod job;
 mod launcher;
+mod questions;
 mod registering;
 #[cfg(test)]
 mod registration_tests;

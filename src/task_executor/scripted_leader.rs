@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
 use crate::gateway::registration::Answer;
 use crate::gateway::{
-    GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway, TaskExecutorGateway,
+    GatewayError, GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway,
+    TaskExecutorGateway,
 };
 
 /// What a leader hears.
@@ -488,6 +489,13 @@ impl JobMasterGateway for Script {
 
     async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
         Ok(pb::Ack {})
+    }
+
+    async fn ask_coordinator(
+        &self,
+        _: pb::AskCoordinatorRequest,
+    ) -> GatewayResult<pb::AskCoordinatorResponse> {
+        Err(GatewayError::Internal("nothing asks".to_owned()))
     }
 
     async fn disconnect_task_manager(

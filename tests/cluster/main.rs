@@ -64,6 +64,7 @@ mod regions;
 mod resources;
 mod seen_by_people;
 mod served_by_all;
+mod splits;
 mod stages;
 mod stopped;
 mod store_ensembles;

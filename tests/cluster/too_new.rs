@@ -4,15 +4,19 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use prost::Message as _;
 use tanist_chaos::dump::damage;
-use tanist_chaos::{Cluster, StoreKind};
+use tanist_chaos::{Cluster, StoreKind, wait_for};
 use tanist_ha::jobs::record::{self, Encoded, Payload};
 use tanist_ha::keys::{Key, Kind};
+use tanist_proto::v1 as pb;
 
 use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 
 /// A JobManager that reads one format more.
 const NEWER: &str = "records.newer=note";
+/// The newest format that this version reads.
+const READS: u16 = 2;
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
@@ -24,12 +28,23 @@ on_stores! {
 /// Writes the state of a job as a newer version would, as if the leader had.
 async fn make_newer(cluster: &Cluster, key: &Key) -> anyhow::Result<Vec<u8>> {
     let records = cluster.records().await?;
-    let value = records.get(std::slice::from_ref(key)).await?;
-    let value = value[0].clone().context("its state is there")?;
-    let Payload::Inline { bytes, format } = record::decode(key, 1, &value)? else {
-        anyhow::bail!("{key} is not inline");
-    };
-    let Encoded::Inline(newer) = record::encode(format + 1, &bytes, usize::MAX)? else {
+    // Once the words are counted and it only ticks, nobody writes it any more.
+    let bytes = wait_for("the words to be counted", BOUND, async || {
+        let value = records.get(std::slice::from_ref(key)).await?;
+        let value = value[0].clone().context("its state is there")?;
+        let Payload::Inline { bytes, .. } = record::decode(key, READS, &value)? else {
+            anyhow::bail!("{key} is not inline");
+        };
+        let state = pb::JobState::decode(bytes.clone())?;
+        let ends = state.terminal.len();
+        ensure!(
+            ends > 0 && state.coordinators.is_empty(),
+            "{ends} tasks have ended"
+        );
+        Ok(bytes)
+    })
+    .await?;
+    let Encoded::Inline(newer) = record::encode(READS + 1, &bytes, usize::MAX)? else {
         anyhow::bail!("it stays inline");
     };
     damage(&*records, key, &newer).await?;

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use tanist::gateway::fencing::HighestEpoch;
 use tanist::gateway::refusals::RefusalsCount;
 use tanist::gateway::{
-    GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords, JobStandings,
-    LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
+    GatewayError, GatewayResult, JobMasterGateway, JobMasterId, JobMasterRegistration, JobRecords,
+    JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _,
 };
 use tanist::resource_manager::{
@@ -111,6 +111,13 @@ impl JobMasterGateway for TakingJobMaster {
 
     async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
         Ok(pb::Ack {})
+    }
+
+    async fn ask_coordinator(
+        &self,
+        _: pb::AskCoordinatorRequest,
+    ) -> GatewayResult<pb::AskCoordinatorResponse> {
+        Err(GatewayError::Internal("nothing asks".to_owned()))
     }
 
     async fn disconnect_task_manager(

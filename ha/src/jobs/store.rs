@@ -41,6 +41,12 @@ pub trait Record: Sized + Send + 'static {
     /// Whether one that is too large for a transaction is split where there is no blob for it. Only for what is immutable.
     const SPLITS: bool = false;
 
+    /// The format that this one needs, at most [`Record::FORMAT`]: who reads an older one may read, and write, whatever needs no
+    /// newer one.
+    fn format(&self) -> u16 {
+        Self::FORMAT
+    }
+
     /// Its bytes.
     fn encode(&self) -> Vec<u8>;
 
@@ -150,7 +156,7 @@ impl RecordStore {
         record: &T,
         share: usize,
     ) -> Result<Prepared> {
-        let payload = record.encode();
+        let (format, payload) = (record.format(), record.encode());
         let key = Key::new(T::KIND, name.clone());
         let most = self.store.limits().bytes.saturating_sub(4096).min(share);
         let threshold = match &self.blobs {
@@ -159,9 +165,9 @@ impl RecordStore {
         };
         // To hand a small one to another thread takes longer than to encode it.
         let encoded = if payload.len() <= SMALL {
-            record::encode(T::FORMAT, &payload, threshold)?
+            record::encode(format, &payload, threshold)?
         } else {
-            off_control(move || record::encode(T::FORMAT, &payload, threshold)).await?
+            off_control(move || record::encode(format, &payload, threshold)).await?
         };
         match (encoded, &self.blobs) {
             (Encoded::Inline(value), _) => Ok(Prepared {
@@ -171,7 +177,7 @@ impl RecordStore {
             }),
             (Encoded::Oversized(bytes), Some(blobs)) if blobs.survives_host() => {
                 let pointer = blobs.put(name, epoch, bytes).await?;
-                let value = record::encode_pointer(T::FORMAT, &pointer);
+                let value = record::encode_pointer(format, &pointer);
                 Ok(Prepared {
                     write: Write::Put { key, value },
                     blob: Some(pointer.name),
@@ -182,7 +188,7 @@ impl RecordStore {
                 let owner = name.clone();
                 let cut = off_control(move || parts::split(&owner, epoch, &bytes, most.min(PART)));
                 let (pointer, parts) = cut.await?;
-                let value = record::encode_parts_pointer(T::FORMAT, &pointer);
+                let value = record::encode_parts_pointer(format, &pointer);
                 Ok(Prepared {
                     write: Write::Put { key, value },
                     blob: None,

@@ -1,19 +1,23 @@
 //! Reads text files line by line, shared out among the subtasks.
 //!
-//! All files that match, sorted and laid end to end, are cut into as many byte ranges of equal size as there are subtasks. A
-//! range owns the lines that *start* in it, so that each line is read exactly once. That holds as long as the files don't
-//! change while the job runs: every subtask looks at their sizes on its own.
+//! A range of a file owns the lines that *start* in it, so that each line is read exactly once. The ranges of a subtask come from
+//! its coordinator, one split after the other (`file_splits.rs`), with the sizes that the files had when they were cut: what came
+//! later is not read, and a file that became shorter is an error. In jobs from before there was one, all files that match, sorted
+//! and laid end to end, are cut into as many ranges of equal size as there are subtasks, and every subtask looks at their sizes by
+//! itself: each line is read once as long as the files don't change while the job starts.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use arrow_array::builder::StringBuilder;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
 use tokio::time::Instant;
 
+use super::file_splits::{More, Splits};
 use super::{OperatorContext, OperatorError, Source, SourceState};
 use crate::dataflow::record::BATCH_BYTES;
 
@@ -23,53 +27,113 @@ const BUFFER: usize = 128 * 1024;
 pub(super) const LONGEST_LINE: u64 = 16 * 1024 * 1024;
 
 pub(super) struct FileSource {
-    paths: Vec<String>,
-    subtask: u64,
-    parallelism: u64,
+    supply: Supply,
     output: SchemaRef,
     /// Ranges that are still to be read, the next one last.
     ranges: Vec<FileRange>,
     reading: Option<LineReader>,
 }
 
+/// Where ranges come from.
+enum Supply {
+    /// From a look at the files, when it opens.
+    Alone {
+        paths: Vec<String>,
+        subtask: u64,
+        parallelism: u64,
+    },
+    /// From the coordinator.
+    Splits(Splits),
+}
+
 /// The part of a file that a subtask owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct FileRange {
-    path: PathBuf,
-    start: u64,
-    end: u64,
+pub(super) struct FileRange {
+    pub(super) path: PathBuf,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The size of the file when the range was cut, if that counts.
+    pub(super) size: Option<u64>,
 }
 
 impl FileSource {
-    pub(super) fn new(paths: Vec<String>, context: &OperatorContext) -> FileSource {
-        FileSource {
+    /// Cuts its ranges by itself.
+    pub(super) fn alone(paths: Vec<String>, context: &OperatorContext) -> FileSource {
+        let supply = Supply::Alone {
             paths,
             subtask: u64::from(context.subtask),
             parallelism: u64::from(context.parallelism.max(1)),
+        };
+        FileSource::new(supply, context)
+    }
+
+    /// Is given its ranges.
+    pub(super) fn coordinated(context: &OperatorContext) -> Result<FileSource, OperatorError> {
+        let supply = Supply::Splits(Splits::new(context)?);
+        Ok(FileSource::new(supply, context))
+    }
+
+    fn new(supply: Supply, context: &OperatorContext) -> FileSource {
+        FileSource {
+            supply,
             output: context.output_schema(),
             ranges: Vec::new(),
             reading: None,
         }
     }
+
+    /// How many bytes of its ranges it has still to read.
+    fn left(&self) -> u64 {
+        let reading = self.reading.as_ref().map_or(0, LineReader::left);
+        let ranges = self.ranges.iter().map(|range| range.end - range.start);
+        reading + ranges.sum::<u64>()
+    }
 }
 
 impl Source for FileSource {
     fn open(&mut self) -> Result<(), OperatorError> {
-        let files = matching_files(&self.paths)?;
-        self.ranges = ranges_of(&files, self.subtask, self.parallelism);
-        self.ranges.reverse();
+        match &mut self.supply {
+            Supply::Alone {
+                paths,
+                subtask,
+                parallelism,
+            } => {
+                let files = matching_files(paths)?;
+                self.ranges = ranges_of(&files, *subtask, *parallelism);
+                self.ranges.reverse();
+            }
+            Supply::Splits(splits) => splits.ask_ahead(0),
+        }
         Ok(())
     }
 
     fn next(&mut self, _now: Instant) -> Result<SourceState, OperatorError> {
         let mut lines = StringBuilder::with_capacity(ROWS, BUFFER);
         let mut rows = 0;
+        let mut is_over = false;
         while rows < ROWS && lines.values_slice().len() < BATCH_BYTES {
             let reader = match self.reading.as_mut() {
                 Some(reader) => reader,
                 None => match self.ranges.pop() {
                     Some(range) => self.reading.insert(LineReader::open(range)?),
-                    None => break,
+                    None => {
+                        let more = match &mut self.supply {
+                            Supply::Alone { .. } => More::Never,
+                            Supply::Splits(splits) => splits.next()?,
+                        };
+                        match more {
+                            More::Ranges(mut ranges) => {
+                                ranges.reverse();
+                                self.ranges = ranges;
+                                continue;
+                            }
+                            More::NotYet => break,
+                            More::Never => {
+                                is_over = true;
+                                break;
+                            }
+                        }
+                    }
                 },
             };
             match reader.next_line()? {
@@ -80,8 +144,15 @@ impl Source for FileSource {
                 None => self.reading = None,
             }
         }
+        let left = self.left();
+        if let Supply::Splits(splits) = &mut self.supply {
+            splits.ask_ahead(left);
+        }
         if rows == 0 {
-            return Ok(SourceState::End);
+            return Ok(match is_over {
+                true => SourceState::End,
+                false => SourceState::Pending,
+            });
         }
         let column: ArrayRef = Arc::new(lines.finish());
         Ok(SourceState::Batch(RecordBatch::try_new(
@@ -89,10 +160,17 @@ impl Source for FileSource {
             vec![column],
         )?))
     }
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.supply {
+            Supply::Alone { .. } => Poll::Ready(()),
+            Supply::Splits(splits) => splits.poll_ready(cx),
+        }
+    }
 }
 
-/// All files that the paths and globs name, sorted, each once, with their sizes.
-fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
+/// All files that the paths and globs name, sorted, each once, with their sizes. Blocks.
+pub fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
     let mut found = Vec::new();
     for path in paths {
         if Path::new(path).exists() || !path.contains(['*', '?', '[']) {
@@ -168,6 +246,7 @@ fn ranges_of(files: &[(PathBuf, u64)], subtask: u64, parallelism: u64) -> Vec<Fi
                 path: path.clone(),
                 start,
                 end,
+                size: None,
             });
         }
         file_start += size;
@@ -181,12 +260,19 @@ struct LineReader {
     reader: BufReader<File>,
     position: u64,
     end: u64,
+    /// The size that the file has at least, and beyond which nothing is read.
+    size: Option<u64>,
     line: Vec<u8>,
 }
 
 impl LineReader {
     fn open(range: FileRange) -> Result<LineReader, OperatorError> {
-        let FileRange { path, start, end } = range;
+        let FileRange {
+            path,
+            start,
+            end,
+            size,
+        } = range;
         let fail = |error| OperatorError::io("read", &path, error);
         let mut file = File::open(&path).map_err(fail)?;
         // A line starts here if the byte before ends one; else what is left of a line belongs to the range before.
@@ -198,6 +284,7 @@ impl LineReader {
             reader,
             position,
             end,
+            size,
             line: Vec::new(),
         };
         if start > 0 {
@@ -206,10 +293,16 @@ impl LineReader {
         Ok(lines)
     }
 
+    /// How many bytes of its range are left.
+    fn left(&self) -> u64 {
+        self.end.saturating_sub(self.position)
+    }
+
     /// Reads on to the end of the line and says whether there was anything.
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
-        let mut limited = self.reader.by_ref().take(LONGEST_LINE + 1);
+        let there = self.size.unwrap_or(u64::MAX).saturating_sub(self.position);
+        let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 1));
         let read = limited.read_until(b'\n', &mut self.line);
         let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;
         if read > LONGEST_LINE {
@@ -224,6 +317,18 @@ impl LineReader {
             });
         }
         self.position += read;
+        if let Some(size) = self.size
+            && self.position < size
+            && !self.line.ends_with(b"\n")
+        {
+            let shorter = io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!(
+                    "it had {size} bytes when the job looked at its files, and ends before that"
+                ),
+            );
+            return Err(OperatorError::io("read", &self.path, shorter));
+        }
         Ok(read > 0)
     }
 

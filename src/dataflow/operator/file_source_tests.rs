@@ -1,15 +1,22 @@
 //! Each line is read exactly once, and what can't be read is named.
 
+use std::task::Waker;
+
 use arrow_array::cast::AsArray;
 use proptest::prelude::*;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+use tokio::sync::mpsc;
 
-use super::super::testing::source;
+use super::super::testing::{context, source};
 use super::*;
+use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
 use crate::job::OperatorSpec;
 
 fn read(paths: &[String], parallelism: u32) -> Result<Vec<String>, OperatorError> {
     let spec = OperatorSpec::FileSource {
         paths: paths.to_vec(),
+        coordinated: false,
     };
     let mut lines = Vec::new();
     for subtask in 0..parallelism {
@@ -80,6 +87,7 @@ fn the_ranges_of_all_subtasks_cover_all_files_once() {
         path: name.into(),
         start,
         end,
+        size: None,
     };
     assert_eq!(
         ranges,
@@ -116,4 +124,164 @@ fn an_endless_line_is_an_error_that_shows_its_beginning() {
     let path = write(directory.path(), "a.bin", &vec![b'x'; length]);
     let error = read(&[path], 1).expect_err("too long").to_string();
     assert!(error.contains("a.bin") && error.contains("[xxx"), "{error}");
+}
+
+/// A source that is given splits, and who gives them.
+struct Coordinated {
+    source: FileSource,
+    questions: mpsc::Receiver<Question>,
+    asked: u64,
+}
+
+impl Coordinated {
+    fn start() -> Coordinated {
+        let (sender, questions) = mpsc::channel(4);
+        let context = context(0, 1);
+        let asker = Asker {
+            job: context.job,
+            vertex: context.vertex,
+            subtask: 0,
+            generation: context.generation,
+            operator: "lines".to_owned(),
+        };
+        let spec = OperatorSpec::FileSource {
+            paths: Vec::new(),
+            coordinated: true,
+        };
+        let context = OperatorContext {
+            output: super::super::output_schema(&spec, None).expect("a source"),
+            coordinator: Some(CoordinatorLine {
+                asker,
+                questions: sender,
+            }),
+            ..context
+        };
+        let mut source = FileSource::coordinated(&context).expect("it can ask");
+        source.open().expect("opens");
+        Coordinated {
+            source,
+            questions,
+            asked: 0,
+        }
+    }
+
+    /// The question that waits, which is the next one.
+    fn asked(&mut self) -> Option<Question> {
+        let question = self.questions.try_recv().ok()?;
+        self.asked += 1;
+        assert_eq!(question.number, self.asked);
+        Some(question)
+    }
+
+    fn answer(&mut self, answer: Result<Answer, String>) {
+        let question = self.asked().expect("it asks");
+        question.reply.send(answer).expect("it waits");
+    }
+
+    fn next(&mut self) -> Result<SourceState, OperatorError> {
+        self.source.next(Instant::now())
+    }
+
+    /// The lines that it has at the moment.
+    fn lines(&mut self) -> Result<Vec<String>, OperatorError> {
+        let mut lines = Vec::new();
+        while let SourceState::Batch(batch) = self.next()? {
+            let column = batch.column(0).as_string::<i32>();
+            lines.extend(column.iter().flatten().map(str::to_owned));
+        }
+        Ok(lines)
+    }
+}
+
+fn split(path: &str, start: u64, end: u64, size: u64) -> Result<Answer, String> {
+    let range = pb::FileRange {
+        path: path.as_bytes().to_vec(),
+        start,
+        end,
+        size,
+    };
+    let ranges = vec![range];
+    Ok(Answer::FileSplit(pb::FileSplit { ranges }))
+}
+
+#[test]
+fn splits_are_read_one_after_the_other_until_there_is_none() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = write(directory.path(), "a.txt", b"one\ntwo\nthree\n");
+    let mut reader = Coordinated::start();
+    assert_eq!(reader.lines().expect("reads"), [""; 0]);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(reader.source.poll_ready(&mut cx).is_pending());
+    reader.answer(split(&path, 0, 5, 14));
+    assert!(reader.source.poll_ready(&mut cx).is_ready());
+    assert_eq!(reader.lines().expect("reads"), ["one", "two"]);
+    reader.answer(split(&path, 5, 14, 14));
+    assert_eq!(reader.lines().expect("reads"), ["three"]);
+    reader.answer(Ok(Answer::Exhausted(pb::Ack {})));
+    assert!(matches!(reader.next(), Ok(SourceState::End)));
+    assert!(matches!(reader.next(), Ok(SourceState::End)));
+    assert!(reader.asked().is_none(), "it has its last answer");
+}
+
+#[test]
+fn the_next_split_is_asked_for_before_the_present_one_is_read() {
+    let directory = tempfile::tempdir().expect("directory");
+    let size = 40 * BATCH_BYTES;
+    let path = write(directory.path(), "a.txt", &b"1234567\n".repeat(size / 8));
+    let mut reader = Coordinated::start();
+    reader.answer(split(&path, 0, size as u64, size as u64));
+    assert!(matches!(reader.next(), Ok(SourceState::Batch(_))));
+    assert!(reader.asked().is_none(), "most of it is not read");
+    let mut batches = 1;
+    let question = loop {
+        assert!(matches!(reader.next(), Ok(SourceState::Batch(_))));
+        batches += 1;
+        if let Some(question) = reader.asked() {
+            break question;
+        }
+    };
+    assert!(
+        matches!(reader.next(), Ok(SourceState::Batch(_))),
+        "{batches}"
+    );
+    question
+        .reply
+        .send(split(&path, 0, 8, size as u64))
+        .expect("it wants the answer");
+    let lines = reader.lines().expect("reads");
+    assert_eq!(lines.last().map(String::as_str), Some("1234567"));
+}
+
+#[test]
+fn what_came_after_the_splits_were_made_is_not_read() {
+    let directory = tempfile::tempdir().expect("directory");
+    // The last line had no end.
+    let path = write(directory.path(), "a.txt", b"one\ntw");
+    write(directory.path(), "a.txt", b"one\ntwo and\nthree\n");
+    let mut reader = Coordinated::start();
+    reader.answer(split(&path, 0, 6, 6));
+    assert_eq!(reader.lines().expect("reads"), ["one", "tw"]);
+}
+
+#[test]
+fn a_file_that_became_shorter_is_named() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = write(directory.path(), "a.txt", b"one\n");
+    for (start, end) in [(0, 8), (6, 8)] {
+        let mut reader = Coordinated::start();
+        reader.answer(split(&path, start, end, 8));
+        let error = reader.lines().expect_err("4 bytes are missing").to_string();
+        assert!(
+            error.contains("a.txt") && error.contains("8 bytes"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_never_answered_fails_the_source() {
+    let mut reader = Coordinated::start();
+    reader.answer(Err("no such operator".to_owned()));
+    let error = reader.lines().expect_err("no splits").to_string();
+    assert!(error.contains("no such operator"), "{error}");
 }

@@ -16,6 +16,7 @@ mod expression;
 mod external;
 mod file_sink;
 mod file_source;
+mod file_splits;
 mod filter;
 mod follow_files;
 mod format;
@@ -51,8 +52,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use external::{External, Standing};
+pub use file_source::matching_files;
 pub use schema::output_schema;
 
+use super::coordination::CoordinatorLine;
 use super::exec::program::ProgramError;
 use super::host::{Lingering, TaskHost};
 use super::key::NoKeyColumn;
@@ -108,6 +111,9 @@ pub enum OperatorError {
     /// A program did not do what it was to do.
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// Its half at the JobMaster does not give it what it needs.
+    #[error("its coordinator does not answer: {0}")]
+    Coordinator(String),
 }
 
 impl OperatorError {
@@ -133,7 +139,8 @@ impl OperatorError {
             | OperatorError::Io { .. }
             | OperatorError::Sink(SinkError::Lost { .. } | SinkError::Io { .. })
             | OperatorError::Arrow(_)
-            | OperatorError::Custom(_) => false,
+            | OperatorError::Custom(_)
+            | OperatorError::Coordinator(_) => false,
         }
     }
 
@@ -175,6 +182,8 @@ pub struct OperatorContext {
     pub lingering: Lingering,
     /// The indices of the extended resources that are the task's own, by name.
     pub external_resources: Arc<BTreeMap<String, Vec<u64>>>,
+    /// The way to the operator's half at the JobMaster; none where nobody carries questions there.
+    pub coordinator: Option<CoordinatorLine>,
 }
 
 impl OperatorContext {
@@ -450,10 +459,10 @@ fn build_source(
     context: &OperatorContext,
 ) -> Result<Option<Box<dyn Source>>, OperatorError> {
     Ok(match spec {
-        OperatorSpec::FileSource { paths } => Some(Box::new(file_source::FileSource::new(
-            paths.clone(),
-            context,
-        ))),
+        OperatorSpec::FileSource { paths, coordinated } => Some(Box::new(match coordinated {
+            true => file_source::FileSource::coordinated(context)?,
+            false => file_source::FileSource::alone(paths.clone(), context),
+        })),
         OperatorSpec::Datagen {
             rate,
             count,

@@ -49,6 +49,7 @@ pub(crate) fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         host: Arc::default(),
         lingering: Lingering::new().0,
         external_resources: Arc::default(),
+        coordinator: None,
     }
 }
 

@@ -21,7 +21,7 @@ mod time_tests;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt as _;
 use tanist_ha::clock::Moment;
@@ -29,16 +29,20 @@ use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{Committable, JobGraph, TaskDeployment, TaskMetrics};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use plan::PlanError;
 pub use run::TaskError;
 pub use status::TaskStatus;
 
+use super::coordination::Question;
 use super::exchange::Exchange;
 use super::host::{AllGone, Lingering, TaskHost};
 use status::Counters;
+
+/// Questions of operators that may wait to be carried on; more of them wait with their tasks.
+const WAITING_QUESTIONS: usize = 256;
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -63,6 +67,7 @@ pub struct TaskRuntime {
     runtime: Handle,
     exchange: Exchange,
     host: Arc<TaskHost>,
+    questions: Arc<Mutex<Option<mpsc::Sender<Question>>>>,
 }
 
 impl TaskRuntime {
@@ -82,6 +87,7 @@ impl TaskRuntime {
             runtime,
             exchange,
             host: Arc::default(),
+            questions: Arc::default(),
         }
     }
 
@@ -97,6 +103,16 @@ impl TaskRuntime {
         &self.exchange
     }
 
+    /// What the operators of tasks that are started from here on ask of their coordinators. To be carried there by one.
+    pub fn questions(&self) -> mpsc::Receiver<Question> {
+        let (sender, questions) = mpsc::channel(WAITING_QUESTIONS);
+        *self
+            .questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        questions
+    }
+
     /// Starts a task. What is wrong with it becomes its status.
     pub fn start(&self, spec: TaskSpec) -> RunningTask {
         let (sender, status) = watch::channel(TaskStatus::Deploying);
@@ -104,8 +120,13 @@ impl TaskRuntime {
         let cancel = CancellationToken::new();
         let stop = CancellationToken::new();
         let (lingering, all_gone) = Lingering::new();
+        let questions = self
+            .questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let task = run::Run {
             spec,
+            questions: questions.clone(),
             exchange: self.exchange.clone(),
             host: Arc::clone(&self.host),
             lingering,
@@ -113,6 +134,7 @@ impl TaskRuntime {
             status: sender.clone(),
             stop: stop.clone(),
         };
+        drop(questions);
         let name = task.name();
         self.runtime.spawn(supervise(
             name,

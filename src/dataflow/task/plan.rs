@@ -7,8 +7,10 @@ use std::sync::Arc;
 use arrow_schema::SchemaRef;
 use tanist_proto::id::{Generation, InvalidId, JobId, JobVertexId};
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning, TaskManagerLocation};
+use tokio::sync::mpsc;
 
 use super::TaskSpec;
+use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
 use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
 use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::key::NoKeyColumn;
@@ -85,6 +87,7 @@ impl Plan {
         spec: &TaskSpec,
         host: &Arc<TaskHost>,
         lingering: &Lingering,
+        questions: Option<&mpsc::Sender<Question>>,
     ) -> Result<Plan, PlanError> {
         let (graph, deployment) = (&spec.graph, &spec.deployment);
         let job: JobId = graph.job_id.parse()?;
@@ -114,8 +117,9 @@ impl Plan {
             host: Arc::clone(host),
             lingering: lingering.clone(),
             external_resources: Arc::new(spec.external_resources.clone()),
+            coordinator: None,
         };
-        let operators = plan_operators(vertex, &context)?;
+        let operators = plan_operators(vertex, &context, questions)?;
         let output = operators
             .last()
             .and_then(|operator| operator.context.output.clone());
@@ -175,6 +179,7 @@ fn input_schema(graph: &JobGraph, vertex: &JobVertex) -> Result<Option<SchemaRef
 fn plan_operators(
     vertex: &JobVertex,
     first: &OperatorContext,
+    questions: Option<&mpsc::Sender<Question>>,
 ) -> Result<Vec<PlannedOperator>, PlanError> {
     let mut input = first.input.clone();
     let mut planned = Vec::with_capacity(vertex.operators.len());
@@ -204,6 +209,16 @@ fn plan_operators(
         let context = OperatorContext {
             input,
             output: output.clone(),
+            coordinator: questions.map(|questions| CoordinatorLine {
+                questions: questions.clone(),
+                asker: Asker {
+                    job: first.job,
+                    vertex: first.vertex,
+                    subtask: first.subtask,
+                    generation: first.generation,
+                    operator: name.clone(),
+                },
+            }),
             ..first.clone()
         };
         input = output;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_schema::ArrowError;
 use futures::FutureExt as _;
 use tanist_proto::v1::{Committable, Operator};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,7 @@ use super::outputs::Outputs;
 use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
+use crate::dataflow::coordination::Question;
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
 use crate::dataflow::exec::HeldArtifact;
 use crate::dataflow::host::{Lingering, TaskHost};
@@ -115,6 +116,8 @@ pub(super) struct Run {
     pub(super) exchange: Exchange,
     pub(super) host: Arc<TaskHost>,
     pub(super) lingering: Lingering,
+    /// Where operators ask; none if nobody carries that on.
+    pub(super) questions: Option<mpsc::Sender<Question>>,
     pub(super) counters: Arc<Counters>,
     pub(super) status: watch::Sender<TaskStatus>,
     /// Its source is to end.
@@ -140,7 +143,12 @@ impl Run {
     }
 
     pub(super) async fn run(self) -> Result<Vec<Committable>, TaskError> {
-        let mut plan = Plan::of(&self.spec, &self.host, &self.lingering)?;
+        let mut plan = Plan::of(
+            &self.spec,
+            &self.host,
+            &self.lingering,
+            self.questions.as_ref(),
+        )?;
         // Consumers of a task that can't even open hear its reason.
         let mut outputs = Outputs::register(&self.exchange, &mut plan, &self.counters)?;
         match self.run_with(plan, &mut outputs).await {

@@ -2,6 +2,7 @@
 //! terms that end at any point while tasks run on. Random faults first, then none: every job has to come to run whole and
 //! to end, and no step may break an invariant.
 
+mod coordinators;
 mod graphs;
 mod healthy;
 mod invariants;
@@ -101,7 +102,7 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     let canceled_in = prop::option::of(0usize..20);
     let shapes = prop_oneof![shapes(), shapes_in_stages()];
     let strategies = (strategies(), failovers());
-    let inputs = (strategies, shapes, canceled_in, steps(98));
+    let inputs = (strategies, shapes, canceled_in, steps(104));
     let reached = run_cases(400, inputs, |(strategies, shape, canceled_in, steps)| {
         let mut world = World::new(&shape.0, &shape.1, &shape.2, strategies.0);
         world.fail_over_by(strategies.1);
@@ -113,6 +114,9 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     assert!(reached.adopted > 0, "{reached:?}");
     assert!(reached.restarted > 0, "{reached:?}");
     assert!(reached.older_heard > 0, "{reached:?}");
+    assert!(reached.given > 0, "{reached:?}");
+    assert!(reached.given_again > 0, "{reached:?}");
+    assert!(reached.not_served > 0, "{reached:?}");
     assert!(reached.failed_for_good > 0, "{reached:?}");
 }
 
@@ -129,7 +133,7 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
     let canceled_in = prop::option::weighted(0.2, 0usize..20);
     let strategies = (strategies(), failovers());
-    let inputs = (strategies, graphs::any_graph(), canceled_in, steps(98));
+    let inputs = (strategies, graphs::any_graph(), canceled_in, steps(104));
     let reached = run_cases(100, inputs, |(strategies, graph, canceled_in, steps)| {
         let mut world = World::of_graph(graph, strategies.0);
         world.fail_over_by(strategies.1);
@@ -189,6 +193,7 @@ fn however_often_leaders_change_no_task_that_runs_is_touched() {
     });
     assert!(reached.stale_refused > 0, "{reached:?}");
     assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.given_again > 0, "{reached:?}");
     assert_eq!(reached.restarted, 0, "{reached:?}");
 }
 

@@ -189,6 +189,7 @@ impl World {
                         | Event::SlotsOffered { .. }
                         | Event::ExecutionsReported { .. }
                         | Event::HeartbeatAnswered { .. }
+                        | Event::CoordinatorAsked { .. }
                 );
                 if is_from_afar {
                     self.events.remove(pick);
@@ -216,6 +217,8 @@ impl World {
             95 => self.prove_gone(index),
             96 => self.deliver_late_twin(pick),
             97 => self.hear_of_an_older_attempt(pick),
+            98..103 => self.ask(pick),
+            103 => self.asking.next_look_fails = true,
             _ => {}
         }
     }
@@ -233,7 +236,8 @@ impl World {
     /// Terms begin and end, messages are late, but no TaskManager and no task suffers from anything.
     pub(super) fn step_of_leaders(&mut self, kind: u8, pick: usize) {
         match kind {
-            0..30 => self.step(kind % 20, pick),
+            0..25 => self.step(kind % 20, pick),
+            25..30 => self.ask(pick),
             30..50 => self.step(20, pick),
             50..60 => self.apply_write(),
             60..72 => self.step(72, pick),

@@ -8,6 +8,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
+use super::coordinators::{Asking, assert_decisions_stay, assert_prepared, coordinate_first};
 use super::invariants::{
     all_finished, assert_persisted_placement, finished_regions, has_been_read, is_recorded,
     region_of,
@@ -33,6 +34,10 @@ pub(super) struct Reached {
     pub(super) restarted: u32,
     /// News of attempts before the present one.
     pub(super) older_heard: u32,
+    /// Requests to coordinators that were answered, those that were answered before, and those that were refused.
+    pub(super) given: u32,
+    pub(super) given_again: u32,
+    pub(super) not_served: u32,
     /// Failures that no restart mends, heard by a job that was to run on.
     pub(super) failed_for_good: u32,
 }
@@ -44,6 +49,9 @@ impl Reached {
         self.adopted += other.adopted;
         self.restarted += other.restarted;
         self.older_heard += other.older_heard;
+        self.given += other.given;
+        self.given_again += other.given_again;
+        self.not_served += other.not_served;
         self.failed_for_good += other.failed_for_good;
     }
 }
@@ -98,6 +106,7 @@ pub(super) struct World {
     /// Regions that ran whole when the term began and of which nothing was lost since, with their generations.
     pub(super) healthy: BTreeMap<usize, u64>,
     pub(super) term_began_ms: u64,
+    pub(super) asking: Asking,
     pub(super) reached: Reached,
 }
 
@@ -127,7 +136,8 @@ impl World {
         World::with_slots(graph, strategy, [0, 1, 2].map(|it| (largest + it) / 3))
     }
 
-    fn with_slots(graph: pb::JobGraph, strategy: RestartStrategy, slots: [usize; 3]) -> World {
+    fn with_slots(mut graph: pb::JobGraph, strategy: RestartStrategy, slots: [usize; 3]) -> World {
+        coordinate_first(&mut graph);
         let edges = (0..).zip(&graph.edges);
         let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
         let blocking = blocking.map(|(number, _)| number).collect();
@@ -167,6 +177,7 @@ impl World {
             result: None,
             healthy: BTreeMap::new(),
             term_began_ms: 0,
+            asking: Asking::default(),
             reached: Reached::default(),
         };
         world.begin_term();
@@ -266,6 +277,12 @@ impl World {
                 assert!(self.write.is_none(), "one write is in flight");
                 self.write = Some((number, (*state).clone()));
             }
+            Effect::Prepare {
+                region,
+                generation,
+                operators,
+            } => self.look(region, generation, &operators),
+            Effect::AnswerCoordinator { token, answer } => self.hear_answer(token, answer),
             Effect::Declare(needs) => {
                 self.declared = needs.slots.clone();
                 self.at_once = needs.at_once.clone();
@@ -273,6 +290,7 @@ impl World {
             Effect::Deploy { connection, tasks } => {
                 for task in &tasks {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
+                    assert_prepared(&self.graph, &self.stored, task);
                     for (key, generation, _) in complete_inputs(task, &self.blocking) {
                         let region = region_of(&self.graph, &self.stored, &key.0);
                         assert_eq!(region.generation, generation, "it reads another run");
@@ -392,6 +410,7 @@ impl World {
             !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
             "cancel too late"
         );
+        assert_decisions_stay(&self.stored, &state);
         self.stored = state;
         self.events.push((self.epoch, Event::Persisted(number)));
     }

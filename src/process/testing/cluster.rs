@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::client::Client;
 use super::election::{StoppableElection, note_grants};
 use super::executor::ObservedExecutor;
-pub use super::graphs::{graph, graph_of_regions};
+pub use super::graphs::{graph, graph_of_files, graph_of_regions};
 use super::history::{AttemptKey, Stored};
 use super::invariants;
 use super::sinks::{recorded_sinks, sinks_of};

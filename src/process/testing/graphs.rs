@@ -79,3 +79,18 @@ pub fn graph_of_regions(job: JobId, parallelism: u32) -> pb::JobGraph {
         .discard("there");
     stream.build().compile(&options).expect("a valid job")
 }
+
+/// Two vertices in one region, the first of which reads files: four tasks in two slots at parallelism 2.
+pub fn graph_of_files(job: JobId, parallelism: u32, path: &str) -> pb::JobGraph {
+    let options = CompileOptions {
+        job_id: job,
+        ..CompileOptions::default()
+    };
+    let stream = JobBuilder::new("files")
+        .parallelism(parallelism)
+        .file_source("lines", [path])
+        .key_by("by-line", ["line"])
+        .count("counts")
+        .discard("out");
+    stream.build().compile(&options).expect("a valid job")
+}

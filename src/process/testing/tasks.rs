@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::history::{AttemptKey, Event};
 use super::world::World;
+use crate::dataflow::{Asker, Question};
 use crate::task_executor::{RunningTask, TaskLauncher, TaskStart, TaskStatus};
 
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ struct Running {
 pub struct Tasks {
     running: Arc<Mutex<BTreeMap<AttemptKey, Running>>>,
     durations: Arc<Mutex<BTreeMap<JobId, Duration>>>,
+    /// Where the tasks of each TaskManager's life ask.
+    questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,7 +49,36 @@ impl Tasks {
     }
 }
 
+/// What a task hears from a coordinator, or why it never will hear anything.
+pub type Heard = Result<Answer, String>;
+
 impl World {
+    /// An operator of a task that runs asks its coordinator.
+    pub fn ask(
+        &self,
+        attempt: &AttemptKey,
+        operator: &str,
+        number: u64,
+    ) -> oneshot::Receiver<Heard> {
+        let (reply, answer) = oneshot::channel();
+        let running = lock(&self.tasks.running);
+        let life = &running.get(attempt).expect("it runs").life;
+        let question = Question {
+            asker: Asker {
+                job: attempt.job,
+                vertex: attempt.vertex.parse().expect("a vertex"),
+                subtask: attempt.subtask,
+                generation: Generation::new(attempt.generation),
+                operator: operator.to_owned(),
+            },
+            number,
+            reply,
+        };
+        let line = lock(&self.tasks.questions)[life].clone();
+        line.try_send(question).expect("few questions wait");
+        answer
+    }
+
     /// Ends a task in this way.
     pub fn end_task(&self, attempt: &AttemptKey, status: TaskStatus) {
         let removed = lock(&self.tasks.running).remove(attempt);
@@ -130,6 +163,12 @@ impl TaskLauncher for ScriptedTasks {
 
     fn kept_outputs(&self) -> watch::Receiver<usize> {
         watch::channel(0).1
+    }
+
+    fn questions(&self) -> Option<mpsc::Receiver<Question>> {
+        let (line, questions) = mpsc::channel(16);
+        lock(&self.world.tasks.questions).insert(self.life.clone(), line);
+        Some(questions)
     }
 }
 

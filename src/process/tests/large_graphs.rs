@@ -41,7 +41,8 @@ fn large_graph() -> pb::JobGraph {
     let path: String = noise.filter(char::is_ascii_alphanumeric).collect();
     let stream = JobBuilder::new("stream")
         .parallelism(2)
-        .file_source("lines", [path])
+        // Nobody looks for it.
+        .follow_files("lines", [path])
         .key_by("by-line", ["line"])
         .count("counts")
         .discard("out");

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod careful;
+mod coordinators;
 mod crashes;
 mod draining;
 mod isolation;

@@ -1,0 +1,149 @@
+//! The coordinator of a file source: cuts files into splits, and gives each to whoever asks first. Pure but for [`prepare`].
+//!
+//! The files are laid end to end; a split is a part of that, so it may be part of one file or hold many. Splits are given in
+//! order, so those that are given are always the first ones.
+
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+
+use super::{Taken, Unprepared};
+use crate::dataflow::matching_files;
+
+/// The names of all files that a job reads by splits take at most so many bytes of its record.
+pub const MOST_PATH_BYTES: usize = 512 * 1024;
+/// So many splits a subtask gets if all are equally fast.
+const SPLITS_PER_SUBTASK: u64 = 8;
+/// Smaller ones are not made as long as there is one for each subtask.
+const SMALLEST: u64 = 4 * 1024;
+/// Larger ones are not made as long as there are not too many.
+const LARGEST: u64 = 64 * 1024 * 1024;
+/// There are not more than these, or than subtasks.
+const MOST_SPLITS: u64 = 1024;
+
+/// Looks at the files and cuts them. Blocks.
+pub(super) fn prepare(
+    paths: &[String],
+    parallelism: u32,
+    most_path_bytes: usize,
+) -> Result<pb::FileSplits, Unprepared> {
+    let files = matching_files(paths).map_err(|error| Unprepared {
+        cause: error.to_string(),
+        is_unrecoverable: error.is_unrecoverable(),
+    })?;
+    let path_bytes: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
+    if path_bytes > most_path_bytes {
+        let cause = format!(
+            "it reads {} files, whose names take {path_bytes} bytes, and {most_path_bytes} are the most that is kept in the job's \
+             record: read fewer, larger files, or make several jobs",
+            files.len()
+        );
+        return Err(Unprepared {
+            cause,
+            is_unrecoverable: false,
+        });
+    }
+    Ok(cut(files, parallelism))
+}
+
+/// Cuts files into splits.
+pub(super) fn cut(files: Vec<(PathBuf, u64)>, parallelism: u32) -> pb::FileSplits {
+    let parallelism = u64::from(parallelism.max(1));
+    let total: u64 = files.iter().map(|(_, size)| size).sum();
+    let wanted = total.div_ceil(parallelism * SPLITS_PER_SUBTASK);
+    let for_each = total.div_ceil(parallelism);
+    let fewest = total.div_ceil(MOST_SPLITS.max(parallelism));
+    let size = wanted
+        .max(SMALLEST.min(for_each))
+        .min(LARGEST)
+        .max(fewest)
+        .max(1);
+    let count = total.div_ceil(size);
+    let ends = (1..=count).map(|number| {
+        // Equal parts: the last one is not a small rest.
+        let end = u128::from(total) * u128::from(number) / u128::from(count);
+        u64::try_from(end).expect("at most the total")
+    });
+    let files = files.into_iter().map(|(path, size)| pb::SplitFile {
+        path: path.into_os_string().into_vec(),
+        size,
+    });
+    pb::FileSplits {
+        ends: ends.collect(),
+        files: files.collect(),
+        assigned: Vec::new(),
+    }
+}
+
+/// Gives the subtask a split that nobody has, if the request is its next one.
+pub(super) fn take(splits: &mut pb::FileSplits, subtask: u32, number: u64) -> Taken {
+    let given: usize = splits.assigned.iter().map(|it| it.splits.len()).sum();
+    let has = list_of(splits, subtask).len() as u64;
+    if number == 0 || number > has + 1 {
+        return Taken::OutOfTurn;
+    }
+    if number <= has || given >= splits.ends.len() {
+        return Taken::AsBefore;
+    }
+    let split = u32::try_from(given).expect("splits are few");
+    let known = splits.assigned.iter().position(|it| it.subtask == subtask);
+    let index = known.unwrap_or_else(|| {
+        splits.assigned.push(pb::SubtaskSplits {
+            subtask,
+            splits: Vec::new(),
+        });
+        splits.assigned.len() - 1
+    });
+    splits.assigned[index].splits.push(split);
+    Taken::Decided
+}
+
+/// What the subtask was given for the request, or that nothing is left.
+pub(super) fn answer(splits: &pb::FileSplits, subtask: u32, number: u64) -> Option<Answer> {
+    let list = list_of(splits, subtask);
+    let index = usize::try_from(number.checked_sub(1)?).ok()?;
+    if let Some(split) = list.get(index) {
+        return Some(Answer::FileSplit(describe(splits, *split)));
+    }
+    let given: BTreeSet<u32> = splits
+        .assigned
+        .iter()
+        .flat_map(|it| it.splits.iter().copied())
+        .collect();
+    (index == list.len() && given.len() >= splits.ends.len())
+        .then_some(Answer::Exhausted(pb::Ack {}))
+}
+
+fn list_of(splits: &pb::FileSplits, subtask: u32) -> &[u32] {
+    let mut lists = splits.assigned.iter();
+    let list = lists.find(|it| it.subtask == subtask);
+    list.map(|it| it.splits.as_slice()).unwrap_or_default()
+}
+
+/// The parts of files that a split is.
+fn describe(splits: &pb::FileSplits, split: u32) -> pb::FileSplit {
+    let index = split as usize;
+    let from = match index.checked_sub(1) {
+        Some(before) => splits.ends.get(before).copied().unwrap_or_default(),
+        None => 0,
+    };
+    let to = splits.ends.get(index).copied().unwrap_or(from);
+    let mut ranges = Vec::new();
+    let mut first = 0;
+    for file in &splits.files {
+        let (start, end) = (from.max(first), to.min(first + file.size));
+        if start < end {
+            ranges.push(pb::FileRange {
+                path: file.path.clone(),
+                start: start - first,
+                end: end - first,
+                size: file.size,
+            });
+        }
+        first += file.size;
+    }
+    pb::FileSplit { ranges }
+}

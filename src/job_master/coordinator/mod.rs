@@ -1,0 +1,208 @@
+//! The JobMaster's halves of operators: what they know, prepared once for each generation of a region, and what they decide
+//! when a subtask asks. See `docs/adr/0023`.
+//!
+//! Pure but for [`Kind::prepare`], which looks at files and runs beside the actor. What a coordinator decides is a change of
+//! [`pb::CoordinatorState`], which is part of the job's record; [`asking`] makes those changes and answers from what is durable.
+//! Invariants: the answer to a request's number never changes within a generation, and only the next number makes a new one.
+//!
+//! Another operator's coordinator is one more [`Kind`], one more case of the state, and one of the answer.
+
+mod asking;
+mod file_splits;
+#[cfg(test)]
+mod file_splits_tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+use tanist_proto::v1::coordinator_state::State;
+
+use super::execution_graph::ExecutionGraph;
+use crate::job::{OperatorSpec, coordinated_spec};
+
+pub use self::file_splits::MOST_PATH_BYTES;
+
+/// An operator that has a half here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coordinated {
+    /// Its vertex.
+    pub vertex_id: String,
+    /// Its name.
+    pub operator: String,
+    /// How many subtasks ask.
+    pub parallelism: u32,
+    /// What it is asked for.
+    pub kind: Kind,
+}
+
+/// What a coordinator is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Hands out parts of files.
+    FileSplits {
+        /// Paths or globs.
+        paths: Vec<String>,
+        /// How many bytes the names of all files may take.
+        most_path_bytes: usize,
+    },
+}
+
+impl Kind {
+    /// Finds out what the coordinator has to know. Blocks.
+    fn prepare(&self, parallelism: u32) -> Result<State, Unprepared> {
+        match self {
+            Kind::FileSplits {
+                paths,
+                most_path_bytes,
+            } => file_splits::prepare(paths, parallelism, *most_path_bytes).map(State::FileSplits),
+        }
+    }
+}
+
+/// Why it could not be found out what a coordinator has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unprepared {
+    /// For people.
+    pub cause: String,
+    /// Whether every further attempt would end the same way.
+    pub is_unrecoverable: bool,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// Something was decided.
+    Decided,
+    /// It has its answer already.
+    AsBefore,
+    /// The requests before it were never made.
+    OutOfTurn,
+}
+
+/// Decides on the request with this number.
+fn take(state: &mut State, subtask: u32, number: u64) -> Taken {
+    match state {
+        State::FileSplits(splits) => file_splits::take(splits, subtask, number),
+    }
+}
+
+/// The answer to the request with this number, as far as one was decided.
+fn answer(state: &State, subtask: u32, number: u64) -> Option<Answer> {
+    match state {
+        State::FileSplits(splits) => file_splits::answer(splits, subtask, number),
+    }
+}
+
+/// Prepares all coordinators of a region. Blocks.
+pub(super) fn prepare(
+    operators: &[Coordinated],
+    generation: u64,
+) -> Result<Vec<pb::CoordinatorState>, Unprepared> {
+    let prepared = operators.iter().map(|it| {
+        let state = it.kind.prepare(it.parallelism);
+        let state = state.map_err(|error| Unprepared {
+            cause: format!("operator {:?}: {}", it.operator, error.cause),
+            ..error
+        })?;
+        Ok(pb::CoordinatorState {
+            vertex_id: it.vertex_id.clone(),
+            operator: it.operator.clone(),
+            generation,
+            state: Some(state),
+        })
+    });
+    prepared.collect()
+}
+
+/// The operators of a graph that have a half here.
+fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
+    let of_vertex = |vertex: &pb::JobVertex| {
+        let (vertex_id, parallelism) = (vertex.id.clone(), vertex.parallelism);
+        let operators = vertex.operators.iter().filter_map(move |operator| {
+            let kind = match coordinated_spec(&operator.spec)? {
+                OperatorSpec::FileSource { paths, .. } => Kind::FileSplits {
+                    paths,
+                    most_path_bytes: MOST_PATH_BYTES,
+                },
+                _ => return None,
+            };
+            Some(Coordinated {
+                vertex_id: vertex_id.clone(),
+                operator: operator.name.clone(),
+                parallelism,
+                kind,
+            })
+        });
+        operators.collect::<Vec<_>>()
+    };
+    let mut all: Vec<Coordinated> = graph.vertices.iter().flat_map(of_vertex).collect();
+    let share = MOST_PATH_BYTES / all.len().max(1);
+    for it in &mut all {
+        let Kind::FileSplits {
+            most_path_bytes, ..
+        } = &mut it.kind;
+        *most_path_bytes = share;
+    }
+    all
+}
+
+/// How far the preparation of a region is.
+#[derive(Debug, Clone)]
+enum Preparation {
+    /// Under way.
+    Asked { generation: u64 },
+    /// This goes into the record with the placement.
+    Ready {
+        generation: u64,
+        states: Vec<pb::CoordinatorState>,
+    },
+}
+
+/// A request that is not answered.
+#[derive(Debug, Clone)]
+struct Asked {
+    token: u64,
+    generation: u64,
+}
+
+/// All coordinators of a job.
+#[derive(Debug)]
+pub(super) struct Coordination {
+    /// By region.
+    operators: BTreeMap<usize, Arc<[Coordinated]>>,
+    preparations: BTreeMap<usize, Preparation>,
+    /// By task, operator and number. A copy that comes late does not take the place of the next one.
+    asked: BTreeMap<(usize, String, u64), Asked>,
+    /// Whether the record has decisions that the write under way, or the last one, has not.
+    has_decided: bool,
+}
+
+impl Coordination {
+    /// Those of a graph; none if it has none.
+    pub(super) fn of(
+        graph: &pb::JobGraph,
+        execution: &ExecutionGraph,
+    ) -> Option<Box<Coordination>> {
+        let mut by_region: BTreeMap<usize, Vec<Coordinated>> = BTreeMap::new();
+        for it in coordinated(graph) {
+            if let Some(task) = execution.find(&it.vertex_id, 0) {
+                let region = execution.tasks[task].region;
+                by_region.entry(region).or_default().push(it);
+            }
+        }
+        if by_region.is_empty() {
+            return None;
+        }
+        let operators = by_region
+            .into_iter()
+            .map(|(region, all)| (region, all.into()));
+        Some(Box::new(Coordination {
+            operators: operators.collect(),
+            preparations: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            has_decided: false,
+        }))
+    }
+}

@@ -1,0 +1,236 @@
+//! Coordinators in the simulation: files that look otherwise each time, tasks that ask and ask again, answers that get lost. A
+//! split goes to one subtask of a generation, a request has one answer, and nobody hears of what is not stored.
+
+use std::collections::BTreeMap;
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+use tanist_proto::v1::coordinator_state::State;
+
+use super::task_manager::TaskKey;
+use super::world::World;
+use crate::job_master::coordinator::{Coordinated, Unprepared};
+use crate::job_master::event::{CoordinatorAnswer, CoordinatorRequest, Event};
+use crate::job_master::execution::is_terminal;
+
+const OPERATOR: &str = "lines";
+/// So many splits there are at each look.
+const SPLITS: u64 = 5;
+
+/// A request of a task: who, in which generation, and its number.
+type Request = (TaskKey, u64, u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    pub(super) next_look_fails: bool,
+    looks: u64,
+    last_token: u64,
+    /// By token.
+    sent: BTreeMap<u64, Request>,
+    /// All that was ever answered.
+    answered: BTreeMap<Request, Answer>,
+    /// How many answers each execution has heard.
+    heard: BTreeMap<(TaskKey, u64), u64>,
+    /// Whose each split is: vertex, generation and number.
+    owners: BTreeMap<(String, u64, u64), u32>,
+}
+
+/// The first vertex of a graph reads files by splits.
+pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
+    graph.vertices[0].operators = vec![pb::Operator {
+        name: OPERATOR.to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        output: Vec::new(),
+    }];
+}
+
+impl World {
+    /// The files are looked at; that comes to be known some time.
+    pub(super) fn look(&mut self, region: usize, generation: u64, operators: &[Coordinated]) {
+        let stored = self.stored.regions.get(region);
+        let is_placed =
+            stored.is_some_and(|it| it.generation >= generation && !it.placements.is_empty());
+        assert!(!is_placed, "what is placed is looked at again");
+        self.asking.looks += 1;
+        // Files grow between two looks.
+        let size = 100 + self.asking.looks;
+        let state = |it: &Coordinated| pb::CoordinatorState {
+            vertex_id: it.vertex_id.clone(),
+            operator: it.operator.clone(),
+            generation,
+            state: Some(State::FileSplits(pb::FileSplits {
+                files: vec![pb::SplitFile {
+                    path: b"f".to_vec(),
+                    size,
+                }],
+                ends: (1..=SPLITS).map(|it| size * it / SPLITS).collect(),
+                assigned: Vec::new(),
+            })),
+        };
+        let outcome = match std::mem::take(&mut self.asking.next_look_fails) {
+            true => Err(Unprepared {
+                cause: "no such file".to_owned(),
+                is_unrecoverable: false,
+            }),
+            false => Ok(operators.iter().map(state).collect()),
+        };
+        let event = Event::Prepared {
+            region,
+            generation,
+            outcome,
+        };
+        self.events.push((self.epoch, event));
+    }
+
+    /// A task asks for what comes next, or for something again.
+    pub(super) fn ask(&mut self, pick: usize) {
+        let first = self.graph.vertices[0].id.clone();
+        let mut asking = Vec::new();
+        for task_manager in &self.task_managers {
+            for (key, running) in &task_manager.running {
+                let live = running.iter().filter(|it| !is_terminal(it.state));
+                let live = live.filter(|_| key.0 == first);
+                asking
+                    .extend(live.map(|it| (task_manager.connection(), key.clone(), it.generation)));
+            }
+        }
+        if asking.is_empty() {
+            return;
+        }
+        let index = pick % asking.len();
+        let (connection, key, generation) = asking.swap_remove(index);
+        let heard = self.asking.heard.get(&(key.clone(), generation)).copied();
+        let next = heard.unwrap_or_default() + 1;
+        let number = match pick % 5 {
+            0 => 1,
+            _ => next,
+        };
+        self.asking.last_token += 1;
+        let token = self.asking.last_token;
+        let request = CoordinatorRequest {
+            token,
+            execution: pb::ExecutionId {
+                vertex_id: key.0.clone(),
+                subtask: key.1,
+                generation,
+            },
+            operator: OPERATOR.to_owned(),
+            number,
+        };
+        self.asking.sent.insert(token, (key, generation, number));
+        let event = Event::CoordinatorAsked {
+            connection,
+            request,
+        };
+        self.events.push((self.epoch, event));
+    }
+
+    /// A request is answered; the answer may get lost on its way.
+    pub(super) fn hear_answer(&mut self, token: u64, answer: CoordinatorAnswer) {
+        let request = self.asking.sent[&token].clone();
+        let answer = match answer {
+            CoordinatorAnswer::Decided(answer) => answer,
+            CoordinatorAnswer::NotServed(_) => {
+                self.reached.not_served += 1;
+                return;
+            }
+            CoordinatorAnswer::Invalid(why) => panic!("{request:?} is never answered: {why}"),
+        };
+        let (key, generation, number) = request.clone();
+        assert_eq!(
+            stored_answer(&self.stored, &request),
+            Some(answer.clone()),
+            "{request:?} has an answer that is not stored"
+        );
+        if let Answer::FileSplit(split) = &answer {
+            let start = split.ranges[0].start;
+            let place = (key.0.clone(), generation, start);
+            let owner = *self.asking.owners.entry(place).or_insert(key.1);
+            assert_eq!(owner, key.1, "{split:?} has two owners");
+        }
+        self.reached.given += 1;
+        if let Some(before) = self.asking.answered.insert(request, answer.clone()) {
+            self.reached.given_again += 1;
+            assert_eq!(
+                before, answer,
+                "{key:?} has two answers to request {number}"
+            );
+        }
+        let is_lost = token.is_multiple_of(3);
+        if !is_lost && answer != Answer::Exhausted(pb::Ack {}) {
+            let heard = self.asking.heard.entry((key, generation)).or_default();
+            *heard = (*heard).max(number);
+        }
+    }
+}
+
+/// The answer that a record has to a request.
+fn stored_answer(stored: &pb::JobState, (key, generation, number): &Request) -> Option<Answer> {
+    let mut all = stored.coordinators.iter();
+    let state = all.find(|it| (&it.vertex_id, it.generation) == (&key.0, *generation))?;
+    let Some(State::FileSplits(splits)) = &state.state else {
+        panic!("{state:?} is of no file source");
+    };
+    let lists = splits.assigned.iter();
+    let given: Vec<u32> = lists.flat_map(|it| it.splits.iter().copied()).collect();
+    let mut lists = splits.assigned.iter();
+    let list = lists
+        .find(|it| it.subtask == key.1)
+        .map(|it| it.splits.as_slice())
+        .unwrap_or_default();
+    let index = usize::try_from(number - 1).expect("few");
+    let Some(split) = list.get(index) else {
+        return (given.len() == splits.ends.len()).then_some(Answer::Exhausted(pb::Ack {}));
+    };
+    let split = *split as usize;
+    let range = pb::FileRange {
+        path: splits.files[0].path.clone(),
+        start: split.checked_sub(1).map_or(0, |before| splits.ends[before]),
+        end: splits.ends[split],
+        size: splits.files[0].size,
+    };
+    let ranges = vec![range];
+    Some(Answer::FileSplit(pb::FileSplit { ranges }))
+}
+
+/// What is deployed has in the record what its coordinators know.
+pub(super) fn assert_prepared(
+    graph: &pb::JobGraph,
+    stored: &pb::JobState,
+    task: &pb::TaskDeployment,
+) {
+    let is_coordinated = graph.vertices[0].id == task.vertex_id;
+    let mut all = stored.coordinators.iter();
+    let is_stored =
+        all.any(|it| (&it.vertex_id, it.generation) == (&task.vertex_id, task.generation));
+    assert!(!is_coordinated || is_stored, "not prepared: {task:?}");
+}
+
+/// Within a generation splits stay what they are, and whose they are.
+pub(super) fn assert_decisions_stay(before: &pb::JobState, after: &pb::JobState) {
+    for after in &after.coordinators {
+        let Some(State::FileSplits(splits)) = &after.state else {
+            panic!("{after:?} is of no file source");
+        };
+        let lists = splits.assigned.iter();
+        let mut given: Vec<u32> = lists.flat_map(|it| it.splits.iter().copied()).collect();
+        let count = given.len();
+        given.sort_unstable();
+        given.dedup();
+        assert_eq!(given.len(), count, "a split has two owners: {splits:?}");
+        let mut all = before.coordinators.iter();
+        let same =
+            all.find(|it| (&it.vertex_id, it.generation) == (&after.vertex_id, after.generation));
+        let Some(State::FileSplits(before)) = same.and_then(|it| it.state.as_ref()) else {
+            continue;
+        };
+        assert_eq!(before.files, splits.files);
+        assert_eq!(before.ends, splits.ends);
+        for list in &before.assigned {
+            let mut lists = splits.assigned.iter();
+            let grown = lists.find(|it| it.subtask == list.subtask);
+            let is_kept = grown.is_some_and(|it| it.splits.starts_with(&list.splits));
+            assert!(is_kept, "{list:?} was forgotten: {splits:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What operators of tasks ask of their coordinators, on the way to the JobMaster: sent when there is a registration, and again
+//! until it is answered. A question waits as long as nobody leads; it is forgotten with its task, and fails it only if the
+//! JobMaster says that there never will be an answer.
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ask_coordinator_response::Answer;
+use tokio::time::{Instant, timeout};
+
+use super::actor::{Actor, Called, within};
+use super::core::{Core, Effect, scope};
+use super::executions::ExecutionKey;
+use super::job::Delivery;
+use crate::dataflow::{Asker, Question};
+use crate::gateway::{GatewayError, GatewayResult};
+
+/// A question that is not answered.
+#[derive(Debug)]
+pub struct Waiting {
+    execution: ExecutionKey,
+    operator: String,
+    number: u64,
+    delivery: Delivery<()>,
+}
+
+impl Waiting {
+    /// What was sent under a former registration does not count.
+    pub(super) fn forget_delivery(&mut self) {
+        self.delivery = Delivery::Ready(None);
+    }
+
+    /// When it is to be sent again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.delivery.retry_at()
+    }
+}
+
+impl Core {
+    /// An operator asks.
+    pub fn ask(&mut self, now: Instant, question: u64, asker: Asker, number: u64) {
+        let Some(known) = self.jobs.get_mut(&asker.job) else {
+            let gone = "its job is not here any more".to_owned();
+            self.answer_question(question, Err(gone));
+            return;
+        };
+        let waiting = Waiting {
+            execution: ExecutionKey {
+                vertex: asker.vertex,
+                subtask: asker.subtask,
+                generation: asker.generation,
+            },
+            operator: asker.operator,
+            number,
+            delivery: Delivery::Ready(None),
+        };
+        known.questions.insert(question, waiting);
+        self.send_questions(now, asker.job);
+    }
+
+    /// Sends what was not sent yet, or in vain.
+    pub(super) fn send_questions(&mut self, now: Instant, job: JobId) {
+        let (resource_id, incarnation) = self.identity();
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        if !known.connection.is_registered() || self.is_stopping {
+            return;
+        }
+        let (sender, scope) = (known.connection.sender(), scope(job, known));
+        let (address, run) = (known.connection.address.clone(), known.connection.run);
+        for (question, waiting) in &mut known.questions {
+            if !waiting.delivery.is_ready(now) {
+                continue;
+            }
+            waiting.delivery = Delivery::InFlight(());
+            let request = pb::AskCoordinatorRequest {
+                sender: Some(sender.clone()),
+                job: Some(scope.clone()),
+                resource_id: resource_id.clone(),
+                incarnation: incarnation.clone(),
+                execution: Some(pb::ExecutionId {
+                    vertex_id: waiting.execution.vertex.to_string(),
+                    subtask: waiting.execution.subtask,
+                    generation: waiting.execution.generation.get(),
+                }),
+                operator: waiting.operator.clone(),
+                number: waiting.number,
+            };
+            self.effects.push(Effect::AskCoordinator {
+                job,
+                address: address.clone(),
+                run,
+                question: *question,
+                request,
+            });
+        }
+    }
+
+    /// What came of a question.
+    pub fn asked(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        run: u64,
+        question: u64,
+        answer: GatewayResult<pb::AskCoordinatorResponse>,
+    ) {
+        let retry_at = now + self.options.retry_delay;
+        let known = self.jobs.get_mut(&job);
+        let Some(known) = known.filter(|known| known.connection.run == run) else {
+            return;
+        };
+        let Some(waiting) = known.questions.get_mut(&question) else {
+            return;
+        };
+        let answer = match answer {
+            Ok(response) => response
+                .answer
+                .ok_or_else(|| "its answer is of a newer version".to_owned()),
+            Err(GatewayError::Invalid(why)) => Err(why),
+            Err(error) => {
+                waiting.delivery = Delivery::Ready(Some(retry_at));
+                self.call_failed(job, &error);
+                return;
+            }
+        };
+        known.questions.remove(&question);
+        self.answer_question(question, answer);
+    }
+
+    /// An execution has ended: nobody wants the answers to its questions.
+    pub(super) fn forget_questions(&mut self, job: JobId, execution: &ExecutionKey) {
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let effects = &mut self.effects;
+        known.questions.retain(|question, waiting| {
+            let is_its_own = waiting.execution == *execution;
+            if is_its_own {
+                effects.push(Effect::AnswerQuestion {
+                    question: *question,
+                    answer: Err("its task has ended".to_owned()),
+                });
+            }
+            !is_its_own
+        });
+    }
+
+    fn answer_question(&mut self, question: u64, answer: Result<Answer, String>) {
+        self.effects
+            .push(Effect::AnswerQuestion { question, answer });
+    }
+}
+
+impl Actor {
+    /// An operator of a task asks.
+    pub(super) fn take_question(&mut self, question: Question) {
+        self.last_question += 1;
+        self.replies.insert(self.last_question, question.reply);
+        self.core.ask(
+            Instant::now(),
+            self.last_question,
+            question.asker,
+            question.number,
+        );
+    }
+
+    pub(super) fn ask_coordinator(
+        &mut self,
+        job: JobId,
+        address: String,
+        run: u64,
+        question: u64,
+        request: pb::AskCoordinatorRequest,
+    ) {
+        let gateway = self.services.connector.job_master(&address, job);
+        let rpc_timeout = self.options.rpc_timeout;
+        self.calls.spawn(async move {
+            let call = timeout(rpc_timeout, gateway.ask_coordinator(request));
+            Called::Asked(job, run, question, within(call.await, &address))
+        });
+    }
+
+    pub(super) fn answer_question(&mut self, question: u64, answer: Result<Answer, String>) {
+        if let Some(reply) = self.replies.remove(&question) {
+            let _its_task_may_have_ended = reply.send(answer);
+        }
+    }
+}
