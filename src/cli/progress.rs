@@ -6,11 +6,16 @@ use super::jobs::status_name;
 use super::output::{duration, say};
 use crate::client::JobInfo;
 
+/// What a job waits for at its beginning is not worth telling.
+const PATIENCE_MS: i64 = 1_000;
+
 /// Shows the progress of one job on standard error.
 #[derive(Debug)]
 pub(super) struct Progress {
     terminal: bool,
     shown: String,
+    /// Why the job waits, as it was told last.
+    told: String,
 }
 
 impl Progress {
@@ -18,12 +23,19 @@ impl Progress {
         Progress {
             terminal: io::stderr().is_terminal(),
             shown: String::new(),
+            told: String::new(),
         }
     }
 
     /// Shows how the job stands.
     pub(super) fn update(&mut self, job: &JobInfo) {
         let change = change_line(job);
+        let reasons = reasons(job);
+        if !reasons.is_empty() && reasons != self.told {
+            self.end();
+            say(&reasons);
+            self.told = reasons;
+        }
         if self.terminal {
             let line = status_line(job);
             let _ = write!(io::stderr(), "\r\x1b[2K{line}").and_then(|()| io::stderr().flush());
@@ -62,6 +74,15 @@ fn change_line(job: &JobInfo) -> String {
     line
 }
 
+/// Why the job waits, if it does so for longer than every job does at its beginning.
+fn reasons(job: &JobInfo) -> String {
+    if job.duration < PATIENCE_MS {
+        return String::new();
+    }
+    let texts = job.not_running.iter().map(|it| it.text.as_str());
+    texts.collect::<Vec<_>>().join("; ")
+}
+
 fn status_line(job: &JobInfo) -> String {
     let (change, records) = (change_line(job), job.records());
     format!("{change}, {records} records, {}", duration(job.duration))
@@ -90,6 +111,19 @@ mod tests {
         job.vertices[0].tasks.finished = 1;
         let expected = "RUNNING: 3 of 4 tasks running, 1 finished, 2 restarts";
         assert_eq!(change_line(&job), expected);
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_job_waits_for_is_told_when_it_waits_for_long() -> Result<(), serde_json::Error> {
+        let mut job: JobInfo = serde_json::from_value(json!({
+            "jid": "0".repeat(32), "name": "count", "state": "RESTARTING", "start-time": 1,
+            "end-time": -1, "duration": 200, "vertices": [],
+            "not-running": [{"text": "no file matches", "until": -1}, {"text": "1 slot is missing", "until": -1}]
+        }))?;
+        assert_eq!(reasons(&job), "");
+        job.duration = 2_000;
+        assert_eq!(reasons(&job), "no file matches; 1 slot is missing");
         Ok(())
     }
 }

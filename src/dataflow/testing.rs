@@ -18,7 +18,7 @@ use super::{
     EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
 };
 
-use crate::job::OperatorSpec;
+use crate::job::{CompileOptions, JobFile, OperatorSpec, compile, coordinated_spec};
 
 /// The cluster of all tests.
 pub(super) fn cluster() -> ClusterIncarnation {
@@ -239,6 +239,21 @@ pub(super) fn spec(
         job_incarnation: 1,
         external_resources: BTreeMap::new(),
     }
+}
+
+/// Compiles a job whose sources look at their files by themselves: there is no JobMaster here that would do that for them.
+pub(super) fn compile_uncoordinated(file: &JobFile, options: &CompileOptions) -> Arc<JobGraph> {
+    let mut graph = compile(file, options).expect("a valid job");
+    let vertices = graph.vertices.iter_mut();
+    for operator in vertices.flat_map(|vertex| &mut vertex.operators) {
+        if let Some(mut spec) = coordinated_spec(&operator.spec) {
+            if let OperatorSpec::FileSource { coordinated, .. } = &mut spec {
+                *coordinated = false;
+            }
+            operator.spec = serde_json::to_string(&spec).expect("it was read from JSON");
+        }
+    }
+    Arc::new(graph)
 }
 
 /// Starts all tasks of a graph, sinks first, so that consumers wait for their producers.

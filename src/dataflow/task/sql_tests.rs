@@ -1,11 +1,8 @@
 //! A job with SQL expressions, from its file to its output, in one process.
 
-use std::sync::Arc;
-
 use crate::dataflow::sink;
-use crate::dataflow::task::TaskStatus;
-use crate::dataflow::testing::{TaskManager, deploy};
-use crate::job::{CompileOptions, JobFile, compile};
+use crate::dataflow::testing::{TaskManager, compile_uncoordinated, deploy, finish};
+use crate::job::{CompileOptions, JobFile};
 
 const JOB: &str = include_str!("../../../examples/slow-requests.yaml");
 
@@ -31,19 +28,12 @@ async fn the_example_keeps_the_slow_requests_and_adds_them_up() {
             .into(),
         ..CompileOptions::default()
     };
-    let graph = compile(&JobFile::new("slow-requests.yaml", JOB), &options);
-    let graph = Arc::new(graph.expect("a valid job"));
+    let graph = compile_uncoordinated(&JobFile::new("slow-requests.yaml", JOB), &options);
     let managers = TaskManager::start_many::<2>().await;
     let tasks = deploy(&graph, &managers, |vertex, subtask| {
         vertex + subtask as usize
     });
-    let mut committables = Vec::new();
-    for task in tasks.values() {
-        match task.ended().await {
-            TaskStatus::Finished { committables: of } => committables.extend(of),
-            other => panic!("{other:?}"),
-        }
-    }
+    let committables = finish(&tasks).await;
     sink::commit(&committables).expect("committed");
     let output = directory.path().join("out");
     sink::cleanup(&output, graph.job_id.parse().expect("an id")).expect("cleaned up");

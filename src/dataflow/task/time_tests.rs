@@ -7,13 +7,13 @@ use tanist_proto::v1::{JobGraph, Partitioning};
 
 use crate::dataflow::sink;
 use crate::dataflow::testing::{
-    GraphBuilder, Placement, TaskManager, deploy, finish, spec, wait_until,
+    GraphBuilder, Placement, TaskManager, compile_uncoordinated, deploy, finish, spec, wait_until,
 };
 use crate::job::spec::DeclaredColumn;
 use crate::job::spec::{
     Aggregate, Aggregation, FollowFiles, ParseCsv, Reading, Trigger, Watermarks, Window,
 };
-use crate::job::{ColumnType, CompileOptions, JobFile, OperatorSpec, compile};
+use crate::job::{ColumnType, CompileOptions, JobFile, OperatorSpec};
 
 const APART: Placement = |vertex, subtask| vertex + subtask as usize;
 const TOGETHER: Placement = |_, _| 0;
@@ -248,8 +248,7 @@ async fn the_example_of_an_access_log_adds_up() {
             .into(),
         ..CompileOptions::default()
     };
-    let graph = compile(&JobFile::new("access-log.yaml", text), &options);
-    let graph = Arc::new(graph.unwrap_or_else(|error| panic!("{error}")));
+    let graph = compile_uncoordinated(&JobFile::new("access-log.yaml", text), &options);
     let managers = TaskManager::start_many::<2>().await;
     let tasks = deploy(&graph, &managers, APART);
     let committables = finish(&tasks).await;
