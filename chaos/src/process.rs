@@ -149,9 +149,15 @@ impl Process {
         self.ended(END_BOUND).await
     }
 
-    /// SIGSTOP: it stands still, its connections stay.
+    /// SIGSTOP: it stands still, all of its threads, when this returns; its connections stay.
     pub fn stop(&self) -> anyhow::Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        let child = self.child.as_ref().context("it was just signalled")?;
+        let options = rustix::process::WaitIdOptions::STOPPED;
+        let child = rustix::process::WaitId::Pid(Pid::from_child(child));
+        rustix::process::waitid(child, options)
+            .with_context(|| format!("{} does not stop", self.name))?;
+        Ok(())
     }
 
     /// SIGCONT after [`Process::stop`].

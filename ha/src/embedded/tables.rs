@@ -159,9 +159,11 @@ impl<'a> Tables<'a> {
         next: &EpochRecord,
         leader: &LeaderKey,
     ) -> Result<Attempt> {
-        let stored = self.epoch()?.map(|(record, _)| record);
-        if stored.as_ref() != seen.epoch.as_ref().map(|(record, _)| record) {
-            return Ok(Attempt::Refused(self.view()?));
+        let stored = self.view()?;
+        let epoch = |view: &ElectionView| view.epoch.as_ref().map(|(record, _)| record.clone());
+        // As where a token moves when a term is given up: whoever takes it is to know that.
+        if epoch(&stored) != epoch(seen) || stored.given_up != seen.given_up {
+            return Ok(Attempt::Refused(stored));
         }
         self.execute(
             "insert into epoch (id, epoch, incarnation, leader, nonce) values (1, ?1, ?2, ?3, ?4)
