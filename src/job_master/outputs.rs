@@ -166,10 +166,13 @@ impl JobMasterCore {
 
     /// Regions whose output is lost are run again if another one waits to read it.
     pub(super) fn restart_lost(&mut self, now_ms: u64) {
-        if self.is_stopping() || !self.execution.edges.iter().any(|edge| edge.is_blocking) {
+        if !self.execution.edges.iter().any(|edge| edge.is_blocking) {
             return;
         }
-        while let Some((task, cause)) = self.lost_and_needed() {
+        // A job that was being stopped may fail for it instead, which ends this.
+        while !self.is_stopping()
+            && let Some((task, cause)) = self.lost_and_needed()
+        {
             let cause = format!("its output was lost and is needed: {cause}");
             let lost = self.failure_of(task, cause);
             tracing::warn!(

@@ -4,7 +4,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
 use super::event::{CancelAnswer, Effect, Event};
-use super::recovered::{Recovered, both, one_region, placed};
+use super::recovered::{Recovered, both, end, one_region, placed, two_regions};
 use super::testing::submitted;
 
 /// A job that runs, of which nothing was sent yet.
@@ -141,6 +141,26 @@ fn what_sources_had_read_is_not_lost_in_silence() {
     );
     assert_eq!(job.generations(), [3]);
     job.reports("tm0", both(0, 3, S::Canceled));
+    assert_eq!(job.ended_as(), Some(JobStatus::Failed));
+}
+
+#[test]
+fn a_job_whose_stage_is_lost_while_it_is_being_stopped_fails() {
+    let mut graph = one_region();
+    graph.edges[0].set_exchange(pb::Exchange::Blocking);
+    let mut state = placed(&graph, 3);
+    state.regions = placed(&two_regions(), 3).regions;
+    state.regions[1] = pb::RegionState::default();
+    state.terminal = vec![end(1, 0, 3, S::Finished), end(1, 1, 3, S::Finished)];
+    state.set_wanted(WantedStatus::Stopped);
+    let mut job = Recovered::new(&graph, state);
+    // Started anew, without what its tasks had made.
+    job.register("tm0", "2", vec![]);
+    assert!(
+        job.stored.fatal_cause.contains("its output was lost"),
+        "{}",
+        job.stored.fatal_cause
+    );
     assert_eq!(job.ended_as(), Some(JobStatus::Failed));
 }
 
