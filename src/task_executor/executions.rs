@@ -142,6 +142,13 @@ impl Executions {
         self.cancel_where(deadline, |key, _| is_older(key).is_some())
     }
 
+    /// Whether something runs of a generation below the stored one, by vertex.
+    pub fn runs_superseded(&self, stored: &dyn Fn(JobVertexId) -> Option<Generation>) -> bool {
+        let is_older =
+            |key: &ExecutionKey| stored(key.vertex).is_some_and(|of| key.generation < of);
+        self.live().any(|(key, _)| is_older(key))
+    }
+
     /// All that have to be told to end.
     pub fn cancel_all(&mut self, deadline: Instant) -> Vec<ExecutionKey> {
         self.cancel_where(deadline, |_, _| true)

@@ -186,12 +186,14 @@ impl Core {
         left.min().map(|left| Instant::now() + left)
     }
 
-    /// Whether an execution of the job may start, as far as isolation goes.
+    /// Takes the bounds of a deployment. What the store said of its generation prolongs the time of all that runs, unless some of that
+    /// is `outlived` by younger generations.
     pub(super) fn note_confirmation(
         &mut self,
         job: JobId,
         bounds: pb::StopFirst,
         confirmation: &Confirmation,
+        outlived: bool,
     ) {
         let Some(known) = self.jobs.get_mut(&job) else {
             return;
@@ -205,8 +207,10 @@ impl Core {
         });
         isolation.timeout = Duration::from_millis(bounds.timeout_ms);
         isolation.cancellation = Duration::from_millis(bounds.cancellation_ms);
-        isolation.confirm(confirmed);
-        self.effects.push(Effect::Extend(job, isolation.ended_by()));
+        if !outlived {
+            isolation.confirm(confirmed);
+            self.effects.push(Effect::Extend(job, isolation.ended_by()));
+        }
     }
 
     /// What the store said of the job of a deployment, if that says anything.

@@ -164,7 +164,8 @@ impl Core {
             self.stop_sources(job);
         }
         if let (Some(bounds), Some(confirmation)) = (request.stop_first, confirmation) {
-            self.note_confirmation(job, bounds, confirmation);
+            let outlived = self.stop_superseded(now, job, &confirmation.regions);
+            self.note_confirmation(job, bounds, confirmation, outlived);
         }
         let mut refused = Vec::new();
         for deployment in request.tasks {

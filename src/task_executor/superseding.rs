@@ -166,8 +166,9 @@ impl Core {
         let is_as_asked = known.connection.run == run;
         match standing {
             JobStanding::Present(regions) => {
-                self.stop_superseded(now, job, &regions);
-                self.confirm_isolated(job, asked_at);
+                if !self.stop_superseded(now, job, &regions) {
+                    self.confirm_isolated(job, asked_at);
+                }
             }
             JobStanding::Ended if is_as_asked => {
                 self.end_job(now, job, "the store has its result");
@@ -182,9 +183,15 @@ impl Core {
         }
     }
 
-    fn stop_superseded(&mut self, now: Instant, job: JobId, stored: &[Generation]) {
+    /// Ends what the store has a younger generation of. Whether something of that still runs: no answer of the store prolongs its time.
+    pub(super) fn stop_superseded(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        stored: &[Generation],
+    ) -> bool {
         let Some(known) = self.jobs.get_mut(&job) else {
-            return;
+            return false;
         };
         let all = self.options.task_cancellation_timeout;
         let isolation = known.isolation.as_ref();
@@ -192,12 +199,13 @@ impl Core {
         let regions = &known.regions;
         let stored_of = |vertex| stored.get(*regions.get(&vertex)?).copied();
         let told = known.executions.supersede(&stored_of, deadline);
-        if told.is_empty() {
-            return;
+        let runs = known.executions.runs_superseded(&stored_of);
+        if !told.is_empty() {
+            tracing::warn!(%job, tasks = told.len(), "the store has a younger generation, stopping tasks");
+            self.effects
+                .extend(told.into_iter().map(|key| cancel(job, key)));
         }
-        tracing::warn!(%job, tasks = told.len(), "the store has a younger generation, stopping tasks");
-        self.effects
-            .extend(told.into_iter().map(|key| cancel(job, key)));
+        runs
     }
 
     fn is_in_doubt(&self, now: Instant) -> bool {
