@@ -19,6 +19,8 @@ const LOCK: &str = "in-use";
 const PREFIX: &str = "tanist-";
 /// and those that begin so, if they were made a while ago: by a process that died before it had its lock, or just after.
 const UNLOCKED_PREFIX: &str = "new-tanist-";
+/// How often the removal of a directory is tried in which something is still made.
+const REMOVALS: u32 = 1_000;
 /// How long a process may take to lock the directory that it has made.
 const LOCKING_BOUND: Duration = Duration::from_secs(60);
 
@@ -81,10 +83,24 @@ impl WorkingDir {
 
 impl Drop for WorkingDir {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
+        if let Err(error) = remove(&self.path) {
             warn!(path = %self.path.display(), %error, "the working directory could not be removed");
         }
     }
+}
+
+/// Removes a directory with all that is in it, also with what is still being written: a thread of an embedded store in it may be in
+/// the middle of its last transaction, and make its journal between the look and the removal.
+fn remove(path: &Path) -> io::Result<()> {
+    for _ in 1..REMOVALS {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                std::thread::yield_now();
+            }
+            done => return done,
+        }
+    }
+    fs::remove_dir_all(path)
 }
 
 /// The lock of a process's directory, if it can be taken. `is_own`: it was just made, and the lock's file is made, too; in one that
