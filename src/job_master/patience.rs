@@ -129,8 +129,9 @@ impl JobMasterCore {
     /// few for any region that waits, and no more come. Whoever has but one region keeps them: it waits for what it has lost.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
         let regions = self.execution.regions.len();
-        // What could be placed has been.
-        if regions == 1 || !(0..regions).any(|region| self.waits(region)) {
+        // What could be placed has been, unless something has to be looked at first.
+        let lacks = |region: usize| self.waits(region) && !self.is_preparing(region);
+        if regions == 1 || !(0..regions).any(lacks) {
             return self.profiles_needed.clone();
         }
         let counted = self.execution.count_slots(self.in_slots());

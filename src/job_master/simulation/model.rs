@@ -12,10 +12,11 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
 use super::invariants::{is_recorded, region_of};
-use super::task_manager::TaskKey;
+use super::task_manager::{Running, TaskKey};
 use super::world::World;
 use crate::job_master::core::JobMasterCore;
 use crate::job_master::event::{Connection, Event, SubmitOutcome};
+use crate::job_master::execution::is_terminal;
 use crate::job_master::execution_graph::ExecutionGraph;
 
 /// The vertices that run together with `vertex`, itself included: as far as one gets along pipelined edges.
@@ -221,6 +222,13 @@ impl World {
         let connection = connections[pick % connections.len()].clone();
         let ((vertex_id, subtask), attempt) = old[pick / 3 % old.len()].clone();
         let generation = 1 + pick as u64 % (attempt - 1);
+        let key = (vertex_id.clone(), subtask);
+        let runs = |it: &Running| it.generation == generation && !is_terminal(it.state);
+        let mut everywhere = self.task_managers.iter();
+        if everywhere.any(|it| it.running.get(&key).is_some_and(|all| all.iter().any(runs))) {
+            // Nobody says of what runs that it has ended: its slot would be given to others.
+            return;
+        }
         let id = pb::ExecutionId {
             vertex_id,
             subtask,
