@@ -85,6 +85,22 @@ pub(super) struct Failure {
     pub(super) is_unrecoverable: bool,
 }
 
+impl Failure {
+    /// Of a region of which no task has failed: it could not be placed.
+    pub(super) fn of_region(region: usize, cause: String) -> Failure {
+        let (task, host, resource_id) = Default::default();
+        Failure {
+            region,
+            cause,
+            task,
+            host,
+            resource_id,
+            is_counted: true,
+            is_unrecoverable: false,
+        }
+    }
+}
+
 /// How far the sinks' commit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commit {

@@ -136,16 +136,7 @@ impl JobMasterCore {
             }
         }
         for (region, cause) in without_slots {
-            let (task, host, resource_id) = Default::default();
-            self.failures.push(Failure {
-                region,
-                cause,
-                task,
-                host,
-                resource_id,
-                is_counted: true,
-                is_unrecoverable: false,
-            });
+            self.failures.push(Failure::of_region(region, cause));
         }
     }
 

@@ -75,15 +75,9 @@ impl JobMasterCore {
                 coordination.preparations.remove(&region);
                 let phase = self.execution.regions[region].phase;
                 if matches!(phase, RegionPhase::Waiting { .. }) {
-                    let (task, host, resource_id) = Default::default();
                     self.failures.push(Failure {
-                        region,
-                        cause,
-                        task,
-                        host,
-                        resource_id,
-                        is_counted: true,
                         is_unrecoverable,
+                        ..Failure::of_region(region, cause)
                     });
                 }
             }

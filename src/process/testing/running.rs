@@ -22,3 +22,12 @@ pub fn used_task_manager(cluster: &TestCluster) -> String {
     let (_, life) = cluster.world.tasks.of(JOB).remove(0);
     process_of(&life).to_owned()
 }
+
+/// How many tasks of a job a TaskManager runs.
+pub fn tasks_on(cluster: &TestCluster, job: JobId, task_manager: &str) -> usize {
+    let tasks = cluster.world.tasks.of(job);
+    let there = tasks
+        .iter()
+        .filter(|(_, life)| process_of(life) == task_manager);
+    there.count()
+}

@@ -7,10 +7,9 @@ use tanist_proto::v1 as pb;
 
 use crate::gateway::{Connector as _, GatewayError, GatewayResult};
 use crate::process::testing::cluster::{TestCluster, graph};
-use crate::process::testing::world::process_of;
+use crate::process::testing::running::{JOB, tasks_on};
 use crate::telemetry::ExitCode;
 
-const JOB: JobId = JobId::from_bits(0xA);
 const NEXT: JobId = JobId::from_bits(0xB);
 
 async fn drain(cluster: &TestCluster, name: &str) -> GatewayResult<pb::Ack> {
@@ -19,12 +18,6 @@ async fn drain(cluster: &TestCluster, name: &str) -> GatewayResult<pb::Ack> {
     let resource_id = name.to_owned();
     let request = pb::DrainTaskManagerRequest { resource_id };
     dispatcher.drain_task_manager(request).await
-}
-
-fn tasks_on(cluster: &TestCluster, job: JobId, name: &str) -> usize {
-    let tasks = cluster.world.tasks.of(job);
-    let there = tasks.iter().filter(|(_, life)| process_of(life) == name);
-    there.count()
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 
 use crate::process::testing::cluster::{TestCluster, graph};
 use crate::process::testing::history::Event;
-use crate::process::testing::running::{JOB, used_task_manager};
-use crate::process::testing::world::process_of;
+use crate::process::testing::running::{JOB, tasks_on, used_task_manager};
 
 /// `heartbeat.timeout`, and so long a generation follows one that nobody saw end.
 const WAIT: Duration = Duration::from_secs(50);
@@ -63,14 +62,6 @@ async fn until_generation(cluster: &TestCluster, generation: u64) {
         .await;
 }
 
-fn tasks_on(cluster: &TestCluster, task_manager: &str) -> usize {
-    let tasks = cluster.world.tasks.of(JOB);
-    let there = tasks
-        .iter()
-        .filter(|(_, life)| process_of(life) == task_manager);
-    there.count()
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_is_cut_off_from_everybody_stops_before_another_attempt_starts() {
     let (cluster, used) = running(1).await;
@@ -78,7 +69,7 @@ async fn what_is_cut_off_from_everybody_stops_before_another_attempt_starts() {
     cluster.memory.partition(&ProcessId::new(used.as_str()));
     let start = Instant::now();
     cluster
-        .until("it stops by itself", || tasks_on(&cluster, &used) == 0)
+        .until("it stops by itself", || tasks_on(&cluster, JOB, &used) == 0)
         .await;
     let took = start.elapsed();
     assert!(took <= Duration::from_secs(31), "{took:?}");
@@ -93,11 +84,11 @@ async fn what_hears_only_the_store_goes_on_until_that_knows_another_generation()
     let (cluster, used) = running(1).await;
     cluster.world.cut(&used);
     until_generation(&cluster, 2).await;
-    assert!(tasks_on(&cluster, &used) > 0, "nobody has decided yet");
+    assert!(tasks_on(&cluster, JOB, &used) > 0, "nobody has decided yet");
     let start = Instant::now();
     cluster
         .until("what is superseded stops", || {
-            tasks_on(&cluster, &used) == 0
+            tasks_on(&cluster, JOB, &used) == 0
         })
         .await;
     // It is asked in intervals while the JobMaster is heard, and once a second when that is not.

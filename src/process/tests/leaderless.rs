@@ -8,8 +8,7 @@ use tokio::time::Instant;
 
 use crate::process::testing::cluster::TestCluster;
 use crate::process::testing::history::Event;
-use crate::process::testing::running::{self, JOB, used_task_manager};
-use crate::process::testing::world::process_of;
+use crate::process::testing::running::{self, JOB, tasks_on, used_task_manager};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -25,14 +24,6 @@ async fn finishes(cluster: &TestCluster) {
     cluster.world.finish_tasks(JOB);
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
     cluster.check();
-}
-
-fn tasks_on(cluster: &TestCluster, task_manager: &str) -> usize {
-    let tasks = cluster.world.tasks.of(JOB);
-    let there = tasks
-        .iter()
-        .filter(|(_, life)| process_of(life) == task_manager);
-    there.count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,11 +84,11 @@ async fn what_is_cut_off_from_the_leader_stops_within_two_seconds_of_being_super
     cluster
         .until_stored("the next generation", superseded)
         .await;
-    assert!(tasks_on(&cluster, &used) > 0, "until then it goes on");
+    assert!(tasks_on(&cluster, JOB, &used) > 0, "until then it goes on");
     let start = Instant::now();
     cluster
         .until("what is superseded stops", || {
-            tasks_on(&cluster, &used) == 0
+            tasks_on(&cluster, JOB, &used) == 0
         })
         .await;
     assert!(start.elapsed() <= Duration::from_secs(2), "{start:?}");
@@ -114,7 +105,7 @@ async fn a_job_that_is_canceled_while_a_task_manager_is_cut_off_ends_there_too()
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Canceled);
     let start = Instant::now();
     cluster
-        .until("its tasks stop", || tasks_on(&cluster, &used) == 0)
+        .until("its tasks stop", || tasks_on(&cluster, JOB, &used) == 0)
         .await;
     assert!(start.elapsed() <= Duration::from_secs(20));
     cluster.check();

@@ -144,23 +144,15 @@ impl Pool<'_> {
             let mut count = u32::try_from(same.len()).unwrap_or(u32::MAX);
             let mut index = 0;
             while count > 0 {
-                if index == self.rooms.len() {
-                    let new = Room::of(&self.bounds.spec);
-                    let hindered = match (new.holds(profile), self.more > self.started) {
-                        (0, _) => Some(Hindered::TooLarge),
-                        (_, false) => Some(Hindered::Capped),
-                        (_, true) => None,
-                    };
-                    if let Some(hindered) = hindered {
-                        for (index, room) in before.into_iter().rev() {
-                            self.rooms[index].1 = room;
-                        }
-                        self.rooms.truncate(rooms);
-                        self.started = started;
-                        return Err(hindered);
+                if index == self.rooms.len()
+                    && let Err(hindered) = self.start_one_for(profile)
+                {
+                    for (index, room) in before.into_iter().rev() {
+                        self.rooms[index].1 = room;
                     }
-                    self.rooms.push((None, new));
-                    self.started += 1;
+                    self.rooms.truncate(rooms);
+                    self.started = started;
+                    return Err(hindered);
                 }
                 let room = &mut self.rooms[index].1;
                 if room.holds(profile) > 0 {
@@ -172,9 +164,7 @@ impl Pool<'_> {
         }
         Ok(before.into_iter().map(|(index, _)| index).collect())
     }
-}
 
-impl Pool<'_> {
     /// Takes as much of it as there can be. Gives the rooms that it took from.
     fn take_some(&mut self, useful: &[ResourceProfile]) -> Vec<usize> {
         let mut taken = Vec::new();
@@ -183,13 +173,8 @@ impl Pool<'_> {
             let mut count = u32::try_from(same.len()).unwrap_or(u32::MAX);
             let mut index = 0;
             while count > 0 {
-                if index == self.rooms.len() {
-                    let new = Room::of(&self.bounds.spec);
-                    if new.holds(profile) == 0 || self.more <= self.started {
-                        break;
-                    }
-                    self.rooms.push((None, new));
-                    self.started += 1;
+                if index == self.rooms.len() && self.start_one_for(profile).is_err() {
+                    break;
                 }
                 let some = self.rooms[index].1.take(profile, count);
                 if some > 0 {
@@ -200,6 +185,20 @@ impl Pool<'_> {
             }
         }
         taken
+    }
+
+    /// One more worker, which holds at least one of the profile.
+    fn start_one_for(&mut self, profile: &ResourceProfile) -> Result<(), Hindered> {
+        let new = Room::of(&self.bounds.spec);
+        if new.holds(profile) == 0 {
+            return Err(Hindered::TooLarge);
+        }
+        if self.more <= self.started {
+            return Err(Hindered::Capped);
+        }
+        self.rooms.push((None, new));
+        self.started += 1;
+        Ok(())
     }
 }
 
