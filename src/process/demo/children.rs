@@ -68,6 +68,8 @@ pub(super) struct Playground {
     directory: PathBuf,
     keep: bool,
     children: Vec<Running>,
+    /// How many JobManagers somebody else has ended.
+    ended_by_others: u32,
 }
 
 impl Playground {
@@ -80,6 +82,7 @@ impl Playground {
             directory,
             keep,
             children: Vec::new(),
+            ended_by_others: 0,
         })
     }
 
@@ -194,6 +197,10 @@ impl Playground {
         self.bounded(&line, CALL_BOUND, called).await
     }
 
+    pub(super) fn ended_by_others(&self) -> u32 {
+        self.ended_by_others
+    }
+
     /// The process id of a running child, for people.
     pub(super) fn pid(&self, child: &Child) -> String {
         let id = self.children[child.index].process.id();
@@ -255,6 +262,7 @@ impl Playground {
         ));
         let process = self.spawn_jobmanager(name, own)?;
         self.children[index].process = process;
+        self.ended_by_others += 1;
         Ok(())
     }
 

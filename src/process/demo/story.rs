@@ -255,8 +255,12 @@ impl Story<'_> {
             let status = details.status().as_str_name();
             return unexpected(&format!("the streaming job ended as {status}"));
         }
+        let kills = match self.playground.ended_by_others() {
+            0 => format!("{KILLS} kills"),
+            others => format!("{KILLS} kills and {others} by somebody else"),
+        };
         tell(&format!(
-            "NOBODY NOTICED: {} records through {KILLS} kills, none missing, none twice, no task restarted; \
+            "NOBODY NOTICED: {} records through {kills}, none missing, none twice, no task restarted; \
              the longest gap between two records of a key was {} ms",
             summary.records,
             summary.longest_gap.as_millis()
