@@ -29,8 +29,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Gets the first session and makes the directories.
-    pub async fn open(options: ZooKeeperOptions) -> Result<Connection> {
+    /// Gets the first session and makes the directories. `slowest`: the longest pause between two attempts to get each later one.
+    pub async fn open(options: ZooKeeperOptions, slowest: Duration) -> Result<Connection> {
         let root = options.root()?;
         let request_timeout = options.request_timeout;
         let session = Arc::new(Session::open(&options).await?);
@@ -41,7 +41,7 @@ impl Connection {
             tasks: Mutex::default(),
             request_timeout,
         };
-        connection.spawn(supervise(options, connection.current.clone()));
+        connection.spawn(supervise(options, slowest, connection.current.clone()));
         Ok(connection)
     }
 
@@ -123,7 +123,11 @@ impl fmt::Debug for Connection {
 }
 
 /// Replaces each session that ended by a new one.
-async fn supervise(options: ZooKeeperOptions, current: Arc<watch::Sender<Option<Arc<Session>>>>) {
+async fn supervise(
+    options: ZooKeeperOptions,
+    slowest: Duration,
+    current: Arc<watch::Sender<Option<Arc<Session>>>>,
+) {
     loop {
         let Some(mut states) = current.borrow().as_ref().map(|it| it.states()) else {
             return;
@@ -134,17 +138,21 @@ async fn supervise(options: ZooKeeperOptions, current: Arc<watch::Sender<Option<
         }
         tracing::warn!(%state, "the session ended");
         current.send_replace(None);
-        // Seldom enough to spare the servers, and often enough to be back before the old session ends on them: after an
-        // outage of the ensemble that gives a suspended leader the first chance.
-        let slowest = (options.session_timeout / 4).min(Duration::from_secs(2));
+        // Often enough to be back before the old session ends on the servers: after an outage of the ensemble that gives a
+        // suspended leader the first chance.
+        let slowest = slowest.min(options.session_timeout / 4);
         let mut backoff = Backoff::new(Duration::from_millis(100).min(slowest), slowest);
+        let mut said = String::new();
         let session = loop {
             match Session::open(&options).await {
                 Ok(session) => break session,
                 Err(error) => {
-                    let delay = backoff.next_delay();
-                    tracing::warn!(%error, ?delay, "no new session yet");
-                    tokio::time::sleep(delay).await;
+                    let reason = error.to_string();
+                    if reason != said {
+                        tracing::warn!(%reason, "no new session yet, this is tried until there is one");
+                        said = reason;
+                    }
+                    tokio::time::sleep(backoff.next_delay()).await;
                 }
             }
         };

@@ -30,6 +30,11 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use client::Connection;
 
+/// The longest pause between two attempts of a JobManager to get a session: when the ensemble is back, somebody is to lead at once.
+const SLOWEST_RETRY: Duration = Duration::from_millis(250);
+/// Of those who follow, who may be many: the servers are spared.
+const SLOWEST_RETRY_OF_OBSERVERS: Duration = Duration::from_secs(2);
+
 /// How a ZooKeeper ensemble is reached.
 #[derive(Clone)]
 pub struct ZooKeeperOptions {
@@ -124,17 +129,19 @@ pub async fn open_election(
     contends: bool,
 ) -> Result<ZooKeeperElection> {
     options.check()?;
-    Ok(ZooKeeperElection::start(
-        Connection::open(options).await?,
-        clock,
-        contends,
-    ))
+    let slowest = if contends {
+        SLOWEST_RETRY
+    } else {
+        SLOWEST_RETRY_OF_OBSERVERS
+    };
+    let connection = Connection::open(options, slowest).await?;
+    Ok(ZooKeeperElection::start(connection, clock, contends))
 }
 
 /// Opens the records' half on a session of its own. `Unreachable` or `Denied` within twice the connect timeout.
 pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
     options.check()?;
     let quorum = options.quorum.clone();
-    let connection = Connection::open(options).await?;
+    let connection = Connection::open(options, SLOWEST_RETRY).await?;
     Ok(ZooKeeperStore::start(connection, quorum))
 }
