@@ -1,6 +1,7 @@
 //! Maps the configuration onto the options of components. Nothing is decided here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tanist_ha::detector::DetectorOptions;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
@@ -19,6 +20,10 @@ use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalP
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
 use crate::{resource_manager, task_executor};
+
+/// How often expired results are looked for: four times while one is kept, within these bounds.
+const FASTEST_EXPIRATION: Duration = Duration::from_secs(1);
+const SLOWEST_EXPIRATION: Duration = Duration::from_secs(30);
 
 /// Below this size records are kept inline, in bytes.
 pub(super) fn inline_threshold(options: &ClusterOptions) -> usize {
@@ -70,6 +75,8 @@ pub(super) fn dispatcher(options: &ClusterOptions) -> DispatcherOptions {
         max_described: usize::try_from(options.jobmanager.max_described.get())
             .unwrap_or(usize::MAX),
         max_uploaded: options.jobmanager.max_artifacts.bytes(),
+        expiration_interval: (options.jobmanager.result_expiration / 4)
+            .clamp(FASTEST_EXPIRATION, SLOWEST_EXPIRATION),
         ..DispatcherOptions::default()
     }
 }

@@ -2,8 +2,9 @@
 //! SQLite writes what it deletes into its log first.
 //!
 //! The file `reserve` holds nothing. Its space is given up when a deletion, or a write of the election, finds none, and reserved again,
-//! as much as there is room for, before anything is put: so what is put never takes it, and a full store can always be emptied and be
-//! led. Any process may give it up or fill it; where the file system can't reserve space there is none.
+//! as much as there is room for, before anything is put: what is put may only take the rest, and never the last of it, so that a full
+//! store can always be emptied and be led. Any process may give it up or fill it; where the file system can't reserve space there is
+//! none.
 //!
 //! Invariant: the file is made when the database is opened and never again. One that is gone goes with its directory, which
 //! somebody is removing, and would not be empty.
@@ -19,6 +20,8 @@ use rustix::io::Errno;
 const WHOLE: u64 = 4 * 1024 * 1024;
 /// With less than that nothing is put.
 const LEAST: u64 = 1024 * 1024;
+/// What it is filled by where there is not room for the whole.
+const STEP: u64 = 128 * 1024;
 /// What `st_blocks` counts in.
 const BLOCK: u64 = 512;
 
@@ -46,7 +49,8 @@ impl Reserve {
 
     /// Fills it if that is to be done. False: there is no room. Other troubles are left to those whose writes meet them.
     pub(super) fn keep(&self) -> bool {
-        self.reserved() >= LEAST || self.open().is_none_or(|file| reserve(&file))
+        let reserved = self.reserved();
+        reserved >= WHOLE || self.open().is_none_or(|file| reserve(&file, reserved))
     }
 
     /// Gives its space to others. False: there was none.
@@ -68,19 +72,20 @@ fn is_lack_of_space(error: Option<Errno>) -> bool {
     matches!(error, Some(Errno::NOSPC | Errno::DQUOT))
 }
 
-/// Some size from [`WHOLE`] down to [`LEAST`]; false: there is no room for either.
-fn reserve(file: &File) -> bool {
-    let mut size = WHOLE;
-    while size >= LEAST {
+/// Lengthens it from what is reserved to [`WHOLE`], or as far as there is room. False: that is less than [`LEAST`].
+fn reserve(file: &File, reserved: u64) -> bool {
+    let sizes = (1..).map(|steps| WHOLE - steps * STEP);
+    let longer = std::iter::once(WHOLE)
+        .chain(sizes)
+        .take_while(|&size| size > reserved);
+    for size in longer {
         match fallocate(file, FallocateFlags::empty(), 0, size) {
-            Ok(()) => return true,
-            Err(error) if is_lack_of_space(Some(error)) => size /= 2,
+            Ok(()) => return size >= LEAST,
+            Err(error) if is_lack_of_space(Some(error)) => {}
             Err(_) => return true,
         }
     }
-    // What may have been allocated on the way is not enough, and deletions may need it.
-    let _ = file.set_len(0);
-    false
+    reserved >= LEAST
 }
 
 #[cfg(test)]
