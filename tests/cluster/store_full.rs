@@ -63,7 +63,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
         .start()
         .await?;
     let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
-    let running = RunningOn::start(&mut cluster, 34).await?;
+    let running = RunningOn::start(&mut cluster, 18).await?;
     cluster.submit(&ended.submission).await?;
     cluster.wait_for_state(ended.job(), "FINISHED").await?;
     let stored = async |cluster: &Cluster| {
@@ -174,7 +174,7 @@ async fn a_full_etcd_is_led_on_but_taken_over_by_nobody_until_there_is_room(
         .start()
         .await?;
     let ended = WordsAndTicks::prepare_in(&cluster, "ended", 1)?;
-    let running = RunningOn::start(&mut cluster, 40).await?;
+    let running = RunningOn::start(&mut cluster, 28).await?;
     cluster.submit(&ended.submission).await?;
     cluster.wait_for_state(ended.job(), "FINISHED").await?;
 
