@@ -35,6 +35,9 @@ mod admission;
 mod adoption_tests;
 mod answers;
 mod calls;
+mod chronicle;
+#[cfg(test)]
+mod chronicle_tests;
 mod coordinator;
 pub mod core;
 mod deployment;
@@ -79,6 +82,7 @@ pub mod slot_pool;
 mod slot_pool_model_tests;
 #[cfg(test)]
 mod slot_pool_tests;
+mod status;
 mod stopped;
 #[cfg(test)]
 mod stopped_tests;

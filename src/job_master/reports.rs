@@ -54,6 +54,7 @@ impl JobMasterCore {
             return;
         }
         execution.known_since.get_or_insert(turn);
+        execution.note_ages(&report.ages, now_ms);
         if report.metrics.is_some() {
             execution.metrics = report.metrics;
         }

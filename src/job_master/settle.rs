@@ -41,9 +41,9 @@ impl JobMasterCore {
         if self.result.is_none() {
             self.record_ends();
             self.decide_asked();
-            self.write();
+            self.write(now_ms);
             self.answer_asked();
-            self.deploy(now_ms);
+            self.deploy();
             self.cancel_tasks(now_ms);
             self.tell_stop();
             self.release_outputs();
@@ -189,7 +189,7 @@ impl JobMasterCore {
                 let execution = &self.execution.tasks[task].execution;
                 if !execution.is_deployed() && !execution.is_ended() {
                     self.execution
-                        .advance(task, ExecutionState::Canceled, now_ms);
+                        .decide(task, ExecutionState::Canceled, now_ms);
                 }
             }
         }
@@ -252,8 +252,10 @@ impl JobMasterCore {
                 Vec::new()
             };
             for task in tasks {
-                self.execution
-                    .advance(task, ExecutionState::Scheduled, now_ms);
+                if self.execution.tasks[task].execution.state == ExecutionState::Created {
+                    self.execution
+                        .decide(task, ExecutionState::Scheduled, now_ms);
+                }
             }
             if !self.is_prepared(region) {
                 continue;
@@ -391,6 +393,7 @@ impl JobMasterCore {
     }
 
     fn end(&mut self, status: pb::JobStatus, cause: String, now_ms: u64) {
+        self.note_status(now_ms);
         let result = self.result_of(status, cause, now_ms);
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
@@ -422,6 +425,9 @@ impl JobMasterCore {
                 cause: execution.cause.clone(),
                 committables: execution.committables.clone(),
                 ended_at_ms: execution.ended_at_ms,
+                initializing_at_ms: execution.entered_at_ms(ExecutionState::Initializing),
+                running_at_ms: execution.entered_at_ms(ExecutionState::Running),
+                canceling_at_ms: execution.entered_at_ms(ExecutionState::Canceling),
             };
             Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;
