@@ -44,6 +44,8 @@ pub struct CoreOptions {
     pub restart_strategy: RestartStrategy,
     /// Which regions start anew after a failure.
     pub failover_strategy: FailoverStrategy,
+    /// How many failures the record keeps.
+    pub exception_history_size: usize,
     /// Seed of the jitter.
     pub seed: u64,
 }

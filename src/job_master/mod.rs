@@ -43,6 +43,9 @@ pub mod core;
 mod deployment;
 mod details;
 pub mod event;
+mod exceptions;
+#[cfg(test)]
+mod exceptions_tests;
 pub mod execution;
 pub mod execution_graph;
 mod failed_job;

@@ -113,6 +113,7 @@ pub(super) fn options() -> CoreOptions {
         reconcile_timeout_ms: RECONCILE_MS,
         restart_strategy: RestartStrategy::None,
         failover_strategy: FailoverStrategy::Region,
+        exception_history_size: 16,
         seed: 1,
     }
 }

@@ -345,7 +345,10 @@ impl JobMasterCore {
         let is_to_stop = self.is_to_stop(task);
         if self.execution.advance(task, ExecutionState::Failed, now_ms) {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            if !is_to_stop {
+            if is_to_stop {
+                let failure = self.failure_of(task, cause.to_owned());
+                self.note_concurrent(failure, now_ms);
+            } else {
                 self.fail_region_of(task, cause.to_owned());
             }
         }

@@ -363,6 +363,7 @@ impl JobMasterCore {
             self.commit_sinks(now_ms);
         } else if let Some(reason) = self.refusal.clone() {
             let cause = format!("the job's state can't be persisted: {reason}");
+            self.note_job_failure(cause.clone(), now_ms);
             self.end(pb::JobStatus::Failed, cause, now_ms);
         } else if self.is_durable
             && !is_to_cancel

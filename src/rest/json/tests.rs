@@ -91,6 +91,7 @@ fn failure(at_ms: u64, cause: &str) -> pb::FailureRecord {
         task: "sums (1/2)".to_owned(),
         host: "worker:5001".to_owned(),
         resource_id: "tm-1".to_owned(),
+        concurrent: vec![],
     }
 }
 
@@ -215,6 +216,23 @@ fn a_vertex_lists_every_subtask_with_its_place_and_attempt() {
         to_json(VertexBody::new(&job().vertices[1], 2_000)),
         expected
     );
+}
+
+#[test]
+fn what_failed_with_a_failure_is_listed_below_it() {
+    let mut root = failure(1500, "root");
+    root.concurrent = vec![failure(1501, "other")];
+    let job = pb::JobDetails {
+        failures: vec![root],
+        ..job()
+    };
+    let listed = to_json(Exceptions::new(&job, 1));
+    let root = &listed["exceptionHistory"]["entries"][0];
+    assert_eq!(root["exceptionName"], "root");
+    let others = root["concurrentExceptions"].as_array();
+    let others = others.expect("a list");
+    assert_eq!((others.len(), &others[0]["stacktrace"]), (1, &json!("other")));
+    assert_eq!(others[0].get("concurrentExceptions"), None);
 }
 
 #[test]
