@@ -102,6 +102,7 @@ pub(super) fn is_short(details: &pb::JobDetails) -> bool {
         && details.edges.is_empty()
         && details.failures.len() <= 1
         && !details.failures.iter().any(has_more)
+        && details.events.is_empty()
 }
 
 /// Descriptions that were written or read lately, up to so many bytes.

@@ -1,7 +1,7 @@
 //! Since when a job is in its status, told by one leader after the other.
 
 use tanist_proto::v1 as pb;
-use tanist_proto::v1::{ExecutionState as S, JobStatus};
+use tanist_proto::v1::{ExecutionState as S, JobEventKind, JobStatus};
 
 use super::core::CoreOptions;
 use super::event::{Effect, Event};
@@ -13,7 +13,7 @@ use super::testing::submitted;
 fn restarting() -> CoreOptions {
     CoreOptions {
         restart_strategy: RestartStrategy::FixedDelay {
-            attempts: 9,
+            attempts: 99,
             delay_ms: 1_000,
         },
         ..options()
@@ -167,4 +167,89 @@ fn what_has_finished_keeps_all_its_times() {
     let before = times(&job);
     assert!(before.iter().all(|it| it.2.len() == 3), "{before:?}");
     assert_eq!(times(&next_term(&job, 3, 500)), before);
+}
+
+/// What happened, with the status or the text, in its order.
+fn events(job: &Recovered) -> Vec<(JobEventKind, String)> {
+    let events = job.core.details().events;
+    let told = events.into_iter().map(|it| match it.kind() {
+        JobEventKind::Status => (it.kind(), format!("{:?}", it.status())),
+        kind => (kind, it.text),
+    });
+    told.collect()
+}
+
+fn kinds(job: &Recovered) -> Vec<JobEventKind> {
+    events(job).into_iter().map(|it| it.0).collect()
+}
+
+#[test]
+fn what_happened_is_told_in_its_order_and_the_next_leader_tells_it_too() {
+    use JobEventKind as K;
+    let mut job = running();
+    let before = events(&job).len();
+    let failed = pb::ExecutionReport {
+        cause: "broken".to_owned(),
+        ..report(1, 0, 1, S::Failed)
+    };
+    let at = job.now_ms;
+    job.reports("tm0", vec![failed]);
+    let told = job.core.details().events.split_off(before);
+    assert_eq!(told.len(), 2, "{told:?}");
+    let restart = &told[0];
+    assert_eq!((restart.kind(), restart.at_ms, restart.epoch), (K::Restart, at, 2));
+    assert_eq!((restart.task.as_str(), restart.text.as_str()), ("a (1/2)", "broken"));
+    assert_eq!((restart.until_ms, restart.regions), (at + 1_000, 1));
+    assert_eq!(told[1].status(), JobStatus::Restarting);
+    let earlier = events(&job);
+    let mut next = next_term(&job, 3, 500);
+    assert_eq!(events(&next)[..earlier.len()], earlier);
+    assert_eq!(kinds(&next)[earlier.len()..], [K::Takeover]);
+    for name in ["tm0", "tm1"] {
+        next.register(name, "1", vec![]);
+    }
+    assert_eq!(next.core.status(), JobStatus::Running);
+    next.hear(Event::CancelRequested);
+    let told = &events(&next)[earlier.len()..];
+    let told: Vec<&str> = told.iter().map(|it| it.1.as_str()).collect();
+    assert_eq!(told[1..], ["Running", "", "Cancelling"], "{told:?}");
+    assert!(told[0].contains("term 3"), "{told:?}");
+    let last = next_term(&next, 4, 500);
+    assert_eq!(kinds(&last).last(), Some(&K::Takeover));
+    assert_eq!(events(&last)[..earlier.len() + 4], events(&next));
+}
+
+#[test]
+fn adopted_tasks_are_told_and_a_status_that_was_never_left_is_not() {
+    let job = running();
+    let before = events(&job).len();
+    let mut next = next_term(&job, 3, 500);
+    for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
+        next.register(name, "1", both(subtask, 1, S::Running));
+    }
+    let told = events(&next).split_off(before);
+    assert_eq!(kinds(&next)[before..], [JobEventKind::Takeover, JobEventKind::Adoption]);
+    assert_eq!(told[1].1, "4 tasks go on, 0 start anew");
+}
+
+#[test]
+fn of_very_many_events_the_newest_are_kept() {
+    let mut job = running();
+    for generation in 1..=40 {
+        let failed = pb::ExecutionReport {
+            cause: "x".repeat(2_000),
+            ..report(1, 0, generation, S::Failed)
+        };
+        job.reports("tm0", vec![failed, report(2, 0, generation, S::Canceled)]);
+        job.reports("tm1", both(1, generation, S::Canceled));
+        job.pass(1_000);
+        job.reports("tm0", both(0, generation + 1, S::Running));
+        job.reports("tm1", both(1, generation + 1, S::Running));
+        if job.core.status() != JobStatus::Running {
+            break;
+        }
+    }
+    assert_eq!(job.core.details().events.len(), 64);
+    assert!(job.stored.events.len() <= 64);
+    assert!(job.stored.events.iter().all(|it| it.text.len() < 300));
 }

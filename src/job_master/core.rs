@@ -204,7 +204,7 @@ impl JobMasterCore {
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
         let coordination = Coordination::of(&graph, &execution);
-        let chronicle = Chronicle::of(&state, is_recovered, now_ms);
+        let chronicle = Chronicle::of(&state, is_recovered, epoch.get(), now_ms);
         let mut core = JobMasterCore {
             graph,
             epoch,

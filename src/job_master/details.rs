@@ -2,6 +2,7 @@
 
 use tanist_proto::v1 as pb;
 
+use super::chronicle::entering;
 use super::core::JobMasterCore;
 use crate::job::OperatorSpec;
 
@@ -50,6 +51,7 @@ impl JobMasterCore {
             hindrances: self.hindrances(),
             state_counts: Vec::new(),
             undescribed: String::new(),
+            events: self.events(),
         }
     }
 
@@ -87,6 +89,8 @@ impl JobMasterCore {
         details.hindrances.clear();
         for status in self.way_to(status) {
             super::chronicle::enter(&mut details.timestamps, status, now_ms);
+            let entered = entering(status, &cause, self.epoch.get(), now_ms);
+            details.events.push(entered);
         }
         Box::new(result(
             &self.graph,

@@ -108,7 +108,7 @@ impl JobMasterCore {
         if self.options.failover_strategy == FailoverStrategy::Full {
             next.extend(self.unfinished().filter(|other| *other != region));
         }
-        let mut is_first = true;
+        let (mut is_first, mut regions) = (true, 0);
         // The first one is the last that others are added to.
         next.reverse();
         while let Some(region) = next.pop() {
@@ -130,7 +130,9 @@ impl JobMasterCore {
             // Nobody mixes the records of two runs, also not with what it made of the first.
             next.extend(&self.execution.regions[region].readers);
             self.give_up_generation(region, at_ms);
+            regions += 1;
         }
+        self.tell_restart(regions, at_ms);
     }
 
     fn give_up_generation(&mut self, region: usize, at_ms: u64) {

@@ -232,6 +232,9 @@ impl JobMasterCore {
                 tasks_restarted,
                 "reconciled"
             );
+            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} start anew");
+            let kind = pb::JobEventKind::Adoption;
+            self.chronicle.tell(kind, text, now_ms);
             for region in &mut self.execution.regions {
                 if let RegionPhase::Waiting { since_ms } = &mut region.phase {
                     *since_ms = now_ms;

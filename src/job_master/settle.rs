@@ -162,6 +162,8 @@ impl JobMasterCore {
             if self.record.wanted() != pb::WantedStatus::Canceled {
                 Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
                 self.revision += 1;
+                let (kind, text) = (pb::JobEventKind::Cancel, String::new());
+                self.chronicle.tell(kind, text, self.settled_at_ms);
             }
             return;
         };

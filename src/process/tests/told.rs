@@ -66,6 +66,13 @@ async fn since_when_a_job_and_its_tasks_run_outlives_their_leaders() {
     cluster.world.finish_tasks(JOB);
     assert_eq!(cluster.until_clean(JOB).await, JobStatus::Finished);
     let ended = describe(&cluster).await;
+    let of_kind = |kind: pb::JobEventKind| {
+        let events = ended.events.iter();
+        events.filter(|it| it.kind() == kind).count()
+    };
+    assert_eq!(of_kind(pb::JobEventKind::Takeover), 2, "{:?}", ended.events);
+    let last = ended.events.last().expect("it has ended");
+    assert_eq!(last.status(), JobStatus::Finished);
     for status in statuses {
         assert_eq!(entered(&ended, status), entered(&before, status), "{status:?}");
     }
