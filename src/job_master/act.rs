@@ -320,6 +320,9 @@ impl JobMasterCore {
                 | RegionPhase::Deployed => {}
             }
         }
+        if !is_reconciling {
+            deadlines.extend(self.next_turn_ms());
+        }
         let is_any_due = self.execution.count(ExecutionState::Canceling) > 0
             || self.execution.count(ExecutionState::Reconciling) > 0;
         for task in self.execution.tasks.iter().filter(|_| is_any_due) {

@@ -103,7 +103,7 @@ impl JobMasterCore {
                 later(since_ms);
             }
         }
-        later(&mut self.patience.from_ms);
+        self.patience.put_off(by_ms);
         for task in &mut self.execution.tasks {
             later(&mut task.execution.canceling_since_ms);
         }

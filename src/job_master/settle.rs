@@ -37,6 +37,7 @@ impl JobMasterCore {
         self.stop_regions(now_ms);
         self.restart_regions(now_ms);
         self.schedule(now_ms);
+        self.note_turns(now_ms);
         self.finish(now_ms);
         if self.result.is_none() {
             self.record_ends();
@@ -264,7 +265,7 @@ impl JobMasterCore {
             }
             let wanted = &self.execution.regions[region].slots;
             // Slots come one by one, and each is an event: nothing is looked for that can't be there.
-            if self.pool.len() < wanted.len() {
+            if self.pool.len() < wanted.len() || self.stands_back(region, now_ms) {
                 continue;
             }
             if let Some(assigned) = self.assignment(region) {
