@@ -42,6 +42,8 @@ pub struct ClusterOptions {
     pub restart_strategy: RestartStrategyOptions,
     /// Which tasks of a job start anew after a failure.
     pub failover_strategy: FailoverStrategyType,
+    /// How many failures of a job are remembered.
+    pub exception_history_size: NonZeroU32,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.

@@ -189,6 +189,8 @@ options! {
             "How long a request waits for a leader before it is answered with 503.";
         REST_MAX_CONTENT: MemorySize = "rest.server.max-content-length", Value("100 mb"),
             "The largest body of a request. Larger ones are answered with 413.";
+        EXCEPTION_HISTORY: NonZeroU32 = "web.exception-history-size", Value("16"),
+            "How many failures of a job are remembered, each with those that came with it. They are part of the job's record.";
     }
     "TaskManager" {
         TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),

@@ -61,6 +61,8 @@ pub struct JobMasterOptions {
     pub restart_strategy: RestartStrategy,
     /// Which regions start anew after a failure.
     pub failover_strategy: FailoverStrategy,
+    /// How many failures of the job are remembered (`web.exception-history-size`).
+    pub exception_history_size: usize,
     /// How many messages may wait.
     pub mailbox_capacity: usize,
 }
@@ -79,6 +81,7 @@ impl Default for JobMasterOptions {
             stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
             failover_strategy: FailoverStrategy::Region,
+            exception_history_size: 16,
             mailbox_capacity: 256,
         }
     }
@@ -94,6 +97,7 @@ impl JobMasterOptions {
             reconcile_timeout_ms: millis(self.heartbeat_timeout),
             restart_strategy: self.restart_strategy.clone(),
             failover_strategy: self.failover_strategy,
+            exception_history_size: self.exception_history_size,
             seed: rand::random(),
         }
     }

@@ -85,10 +85,9 @@ impl JobMasterCore {
             self.pool
                 .remember(key, place.task_manager.clone(), place.allocation);
             let execution = &mut self.execution.tasks[task].execution;
-            execution.state = ExecutionState::Reconciling;
             execution.started_at_ms = state.placed_at_ms;
             execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);
-            execution.note_entered(ExecutionState::Reconciling, self.settled_at_ms);
+            execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }
         for end in &self.record.terminal {
@@ -99,9 +98,17 @@ impl JobMasterCore {
                 continue;
             }
             let execution = &mut self.execution.tasks[task].execution;
-            execution.state = end.state();
-            execution.ended_at_ms = end.ended_at_ms;
-            execution.note_entered(execution.state, end.ended_at_ms);
+            let entered = [
+                (ExecutionState::Initializing, end.initializing_at_ms),
+                (ExecutionState::Running, end.running_at_ms),
+                (ExecutionState::Canceling, end.canceling_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
+            if !execution.enter(end.state(), end.ended_at_ms) {
+                return Err(unknown("an end that can't be"));
+            }
             execution.cause.clone_from(&end.cause);
             execution.committables.clone_from(&end.committables);
             execution.is_recorded = true;

@@ -164,6 +164,8 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             FailoverStrategyType::Region => FailoverStrategy::Region,
             FailoverStrategyType::Full => FailoverStrategy::Full,
         },
+        exception_history_size: usize::try_from(options.exception_history_size.get())
+            .unwrap_or(usize::MAX),
         ..defaults
     }
 }

@@ -227,7 +227,11 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&task.job) else {
             return;
         };
-        if job.executions.update(&task.execution, status, metrics) && is_final {
+        if job
+            .executions
+            .update(&task.execution, status, metrics, now)
+            && is_final
+        {
             if job.executions.was_told_to_end(&task.execution) {
                 self.effects.push(Effect::ReleaseTask(task));
             }

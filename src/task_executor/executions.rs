@@ -5,6 +5,7 @@
 //!   is admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tanist_proto::id::{AllocationId, Generation, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -33,6 +34,8 @@ struct Execution {
     metrics: Option<pb::TaskMetrics>,
     /// Until when it has to end, once it was told to.
     cancel_deadline: Option<Instant>,
+    /// When it entered each state.
+    entered: Vec<(pb::ExecutionState, Instant)>,
 }
 
 /// See the module.
@@ -72,7 +75,12 @@ impl Executions {
     }
 
     /// Lets a generation start, or says why not.
-    pub fn admit(&mut self, key: ExecutionKey, allocation: AllocationId) -> Result<(), String> {
+    pub fn admit(
+        &mut self,
+        key: ExecutionKey,
+        allocation: AllocationId,
+        now: Instant,
+    ) -> Result<(), String> {
         let subtask = (key.vertex, key.subtask);
         let highest = self.highest.get(&subtask).copied().unwrap_or_default();
         if key.generation <= highest {
@@ -97,6 +105,7 @@ impl Executions {
             status,
             metrics: None,
             cancel_deadline: None,
+            entered: vec![(pb::ExecutionState::Deploying, now)],
         };
         self.executions.insert(key, execution);
         self.changed.insert(key);
@@ -160,6 +169,7 @@ impl Executions {
         key: &ExecutionKey,
         status: TaskStatus,
         metrics: Option<pb::TaskMetrics>,
+        now: Instant,
     ) -> bool {
         let Some(execution) = self.executions.get_mut(key) else {
             return false;
@@ -173,6 +183,7 @@ impl Executions {
         if is_kept {
             self.outputs.insert(*key);
         }
+        execution.entered.push((status.execution_state(), now));
         execution.status = status;
         execution.metrics = metrics;
         self.changed.insert(*key);
@@ -254,10 +265,19 @@ impl Executions {
             .collect()
     }
 
-    /// Everything there is; nothing counts as changed any more.
-    pub fn full_report(&mut self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
+    /// Everything there is, with how long ago it came to that; nothing counts as changed any more.
+    pub fn full_report(&mut self, metrics: Metrics<'_>, now: Instant) -> Vec<pb::ExecutionReport> {
         self.changed.clear();
-        self.report(metrics)
+        let mut reports = self.report(metrics);
+        for (report, execution) in reports.iter_mut().zip(self.executions.values()) {
+            let entered = execution.entered.iter();
+            let ages = entered.map(|(state, at)| pb::ExecutionAge {
+                state: (*state).into(),
+                ms_ago: millis(now.saturating_duration_since(*at)),
+            });
+            report.ages = ages.collect();
+        }
+        reports
     }
 
     /// Whether there is something to report.
@@ -308,6 +328,10 @@ impl Executions {
     }
 }
 
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn message(
     key: &ExecutionKey,
     execution: &Execution,
@@ -342,5 +366,6 @@ fn message(
         allocation_id: execution.allocation.to_string(),
         unreadable,
         unrecoverable,
+        ages: Vec::new(),
     }
 }

@@ -365,7 +365,7 @@ impl Core {
                 return Err("an earlier attempt still runs here".to_owned());
             }
         }
-        known.executions.admit(key, allocation)?;
+        known.executions.admit(key, allocation, now)?;
         // The job's record has a younger generation: the older ones have no effect any more.
         let superseded = known.executions.cancel_up_to(older, deadline);
         // Who deploys into a slot has taken it, even if its answer to the offer was lost.

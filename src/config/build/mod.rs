@@ -92,6 +92,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
         jobs: builder.jobs(),
         restart_strategy: builder.restart_strategy(),
         failover_strategy: values.get(&FAILOVER_STRATEGY),
+        exception_history_size: values.get(&EXCEPTION_HISTORY),
         cleanup: builder.cleanup(),
         client: builder.client(),
         process: builder.process(),

@@ -16,4 +16,5 @@ mod registrations;
 mod standby;
 mod stopping;
 mod task_managers;
+mod told;
 mod workers;
