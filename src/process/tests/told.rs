@@ -47,13 +47,21 @@ async fn since_when_a_job_and_its_tasks_run_outlives_their_leaders() {
     for status in statuses {
         assert!(entered(&before, status) > 0, "{status:?}");
     }
-    assert!(started(&before).iter().all(|(at, deployed)| *at > 0 && at == deployed));
+    assert!(
+        started(&before)
+            .iter()
+            .all(|(at, deployed)| *at > 0 && at == deployed)
+    );
     for _ in 0..2 {
         kill_leader(&mut cluster).await;
         let after = describe(&cluster).await;
         assert_eq!(after.status(), JobStatus::Running);
         for status in statuses {
-            assert_eq!(entered(&after, status), entered(&before, status), "{status:?}");
+            assert_eq!(
+                entered(&after, status),
+                entered(&before, status),
+                "{status:?}"
+            );
         }
         assert!(entered(&after, JobStatus::Reconciling) > 0);
         assert_eq!(started(&after), started(&before));
@@ -74,7 +82,11 @@ async fn since_when_a_job_and_its_tasks_run_outlives_their_leaders() {
     let last = ended.events.last().expect("it has ended");
     assert_eq!(last.status(), JobStatus::Finished);
     for status in statuses {
-        assert_eq!(entered(&ended, status), entered(&before, status), "{status:?}");
+        assert_eq!(
+            entered(&ended, status),
+            entered(&before, status),
+            "{status:?}"
+        );
     }
     assert_eq!(started(&ended), started(&before));
     cluster.check();
