@@ -71,13 +71,23 @@ mod tests {
              "until": 4000, "text": "it broke\nin detail"},
             {"timestamp": 1000, "kind": "STATUS", "epoch": 1, "status": "RUNNING", "text": ""}
         ]))?;
-        let (first, then, due) = (time_if_known(1000), time_if_known(3000), time_if_known(4000));
+        let (first, then, due) = (
+            time_if_known(1000),
+            time_if_known(3000),
+            time_if_known(4000),
+        );
         let text = listing(&events);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
-        assert!(lines[1].starts_with(&first) && lines[1].contains("RUNNING"), "{text}");
+        assert!(
+            lines[1].starts_with(&first) && lines[1].contains("RUNNING"),
+            "{text}"
+        );
         let told = format!("sums (1/2): it broke; 1 regions, at {due}");
-        assert!(lines[2].starts_with(&then) && lines[2].contains(&told), "{text}");
+        assert!(
+            lines[2].starts_with(&then) && lines[2].contains(&told),
+            "{text}"
+        );
         Ok(())
     }
 }

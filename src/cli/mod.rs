@@ -138,7 +138,9 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Info { job } | Command::Job(JobCommand::Describe { job }) => {
             jobs::info(&configuration, global, job).await
         }
-        Command::Job(JobCommand::Events { job }) => events::events(&configuration, global, job).await,
+        Command::Job(JobCommand::Events { job }) => {
+            events::events(&configuration, global, job).await
+        }
         Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
             jobs::cancel(&configuration, global, job).await
         }

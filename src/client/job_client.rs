@@ -10,7 +10,9 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use super::error::ClientError;
-use super::model::{JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of};
+use super::model::{
+    JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of,
+};
 use super::rest_client::{Answer, Request, RestClient};
 
 /// The first pause between two looks at a job that is waited for; doubles up to [`LONGEST_PAUSE`], so that short jobs are

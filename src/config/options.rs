@@ -344,6 +344,8 @@ pub struct JobOptions {
     pub operator_chaining: bool,
     /// After how long a cancelled task takes its process down; `None`: never.
     pub task_cancellation_timeout: Option<Duration>,
+    /// How often it is told again; `None`: never.
+    pub task_cancellation_interval: Option<Duration>,
 }
 
 /// What happens after a failure.

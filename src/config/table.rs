@@ -309,6 +309,8 @@ options! {
             "Whether steps that pass records straight on share a task.";
         TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", Value("3 min"),
             "After how long a cancelled task that doesn't end takes its TaskManager down. 0 for never.";
+        TASK_CANCELLATION_INTERVAL: Duration = "task.cancellation.interval", Value("30 s"),
+            "How often a cancelled task that hasn't ended is told again, and the log says so. 0 for never.";
     }
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),

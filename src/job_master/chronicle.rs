@@ -54,7 +54,9 @@ impl Chronicle {
     ) -> Chronicle {
         let status = JobStatus::Initializing;
         let statuses = state.statuses.iter().rev().map(StatusTimestamp::status);
-        let last = statuses.into_iter().find(|it| *it != JobStatus::Reconciling);
+        let last = statuses
+            .into_iter()
+            .find(|it| *it != JobStatus::Reconciling);
         let mut chronicle = Chronicle {
             status,
             noted: last.unwrap_or(status),

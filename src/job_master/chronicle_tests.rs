@@ -25,14 +25,14 @@ fn running() -> Recovered {
     let graph = one_region();
     let mut job = Recovered::with_options(&graph, submitted(&graph), 2, restarting());
     job.pass(10);
-    for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
+    for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
-        job.reports(name, both(subtask, 1, S::Running));
     }
-    job.register("tm0", "1", both(0, 1, S::Initializing));
-    job.pass(20);
-    for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
-        job.reports(name, both(subtask, 1, S::Running));
+    for state in [S::Initializing, S::Running] {
+        job.pass(10);
+        for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
+            job.reports(name, both(subtask, 1, state));
+        }
     }
     assert_eq!(job.core.status(), JobStatus::Running);
     job
@@ -123,17 +123,24 @@ fn the_times_of_adopted_tasks_are_those_that_their_task_managers_know() {
     for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
         let mut reports = both(subtask, 1, S::Running);
         for report in &mut reports {
-            report.ages = [(S::Deploying, 9_000), (S::Initializing, 480), (S::Running, 470)]
-                .map(|(state, ms_ago)| pb::ExecutionAge {
-                    state: state.into(),
-                    ms_ago,
-                })
-                .to_vec();
+            report.ages = [
+                (S::Deploying, 9_000),
+                (S::Initializing, 480),
+                (S::Running, 470),
+            ]
+            .map(|(state, ms_ago)| pb::ExecutionAge {
+                state: state.into(),
+                ms_ago,
+            })
+            .to_vec();
         }
         next.register(name, "1", reports);
     }
     assert_eq!(next.core.status(), JobStatus::Running);
-    assert_eq!(since(&next, JobStatus::Running), since(&job, JobStatus::Running));
+    assert_eq!(
+        since(&next, JobStatus::Running),
+        since(&job, JobStatus::Running)
+    );
     let details = next.core.details();
     for subtask in details.vertices.iter().flat_map(|it| &it.subtasks) {
         let at = |state: S| {
@@ -197,14 +204,20 @@ fn what_happened_is_told_in_its_order_and_the_next_leader_tells_it_too() {
     let told = job.core.details().events.split_off(before);
     assert_eq!(told.len(), 2, "{told:?}");
     let restart = &told[0];
-    assert_eq!((restart.kind(), restart.at_ms, restart.epoch), (K::Restart, at, 2));
-    assert_eq!((restart.task.as_str(), restart.text.as_str()), ("a (1/2)", "broken"));
+    assert_eq!(
+        (restart.kind(), restart.at_ms, restart.epoch),
+        (K::Restart, at, 2)
+    );
+    assert_eq!(
+        (restart.task.as_str(), restart.text.as_str()),
+        ("a (1/2)", "broken")
+    );
     assert_eq!((restart.until_ms, restart.regions), (at + 1_000, 1));
     assert_eq!(told[1].status(), JobStatus::Restarting);
     let earlier = events(&job);
     let mut next = next_term(&job, 3, 500);
     assert_eq!(events(&next)[..earlier.len()], earlier);
-    assert_eq!(kinds(&next)[earlier.len()..], [K::Takeover]);
+    assert_eq!(kinds(&next)[earlier.len()..], [K::Takeover, K::Status]);
     for name in ["tm0", "tm1"] {
         next.register(name, "1", vec![]);
     }
@@ -228,7 +241,10 @@ fn adopted_tasks_are_told_and_a_status_that_was_never_left_is_not() {
         next.register(name, "1", both(subtask, 1, S::Running));
     }
     let told = events(&next).split_off(before);
-    assert_eq!(kinds(&next)[before..], [JobEventKind::Takeover, JobEventKind::Adoption]);
+    assert_eq!(
+        kinds(&next)[before..],
+        [JobEventKind::Takeover, JobEventKind::Adoption]
+    );
     assert_eq!(told[1].1, "4 tasks go on, 0 start anew");
 }
 

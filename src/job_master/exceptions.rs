@@ -17,7 +17,12 @@ const KEPT_CAUSE: usize = 1024;
 
 impl JobMasterCore {
     /// The first one, if there is any, is an entry of its own, and everything else came with it.
-    pub(super) fn note_failures(&mut self, failures: &[Failure], others: Vec<Failure>, now_ms: u64) {
+    pub(super) fn note_failures(
+        &mut self,
+        failures: &[Failure],
+        others: Vec<Failure>,
+        now_ms: u64,
+    ) {
         if let Some((first, with_it)) = failures.split_first() {
             let first = record_of(first.clone(), now_ms);
             self.add_failure(first);
@@ -55,8 +60,8 @@ impl JobMasterCore {
         let Some(root) = self.record.failures.last() else {
             return;
         };
-        let mut known = root.concurrent.iter().chain([root]);
-        let is_known = known.any(|it| it.task == failure.task && it.cause == failure.cause);
+        let is_it = |it: &pb::FailureRecord| it.task == failure.task && it.cause == failure.cause;
+        let is_known = is_it(root) || root.concurrent.iter().any(is_it);
         if is_known || root.concurrent.len() >= KEPT_CONCURRENT {
             return;
         }

@@ -56,9 +56,15 @@ fn what_fails_before_the_restart_came_with_the_failure_and_the_next_leader_knows
     let expected = [("root", vec!["its input ended"])];
     assert_eq!(told(&job.core.details().failures), expected);
     let root = &job.core.details().failures[0];
-    assert_eq!((root.task.as_str(), root.host.as_str()), ("a (1/2)", "tm0:1"));
+    assert_eq!(
+        (root.task.as_str(), root.host.as_str()),
+        ("a (1/2)", "tm0:1")
+    );
     let other = &root.concurrent[0];
-    assert_eq!((other.task.as_str(), other.at_ms), ("b (2/2)", root.at_ms + 5));
+    assert_eq!(
+        (other.task.as_str(), other.at_ms),
+        ("b (2/2)", root.at_ms + 5)
+    );
     job.pass(1_000);
     assert_eq!(job.generations(), [2]);
     let next = Recovered::with_options(&graph, job.stored.clone(), 3, restarting(16));

@@ -197,10 +197,7 @@ pub fn is_terminal(state: ExecutionState) -> bool {
 pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
     use ExecutionState as S;
     let allowed = match from {
-        S::Created => matches!(
-            to,
-            S::Scheduled | S::Reconciling | S::Canceled | S::Failed
-        ),
+        S::Created => matches!(to, S::Scheduled | S::Reconciling | S::Canceled | S::Failed),
         S::Scheduled => matches!(to, S::Deploying | S::Canceled | S::Failed),
         S::Deploying => {
             is_terminal(to) || matches!(to, S::Initializing | S::Running | S::Canceling)
@@ -260,7 +257,11 @@ mod tests {
         execution.note_ages(&[ago(opened, 900), ago(ran, 300)], 1_100);
         assert!(execution.enter(ran, 1_100));
         execution.note_ages(&[ago(ran, 0)], 1_200);
-        assert_eq!(execution.entered_at_ms(opened), 500, "not before it was deployed");
+        assert_eq!(
+            execution.entered_at_ms(opened),
+            500,
+            "not before it was deployed"
+        );
         assert_eq!(execution.entered_at_ms(ran), 800);
     }
 

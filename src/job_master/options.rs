@@ -93,7 +93,11 @@ impl JobMasterOptions {
         CoreOptions {
             slot_request_timeout_ms: millis(self.slot_request_timeout),
             slot_idle_timeout_ms: millis(self.slot_idle_timeout),
-            task_cancellation_timeout_ms: millis(self.task_cancellation_timeout),
+            // A TaskManager that is alive ends itself before: only one that does not is given up while its tasks may still run.
+            task_cancellation_timeout_ms: millis(
+                self.task_cancellation_timeout
+                    .saturating_add(self.rpc_ask_timeout),
+            ),
             reconcile_timeout_ms: millis(self.heartbeat_timeout),
             restart_strategy: self.restart_strategy.clone(),
             failover_strategy: self.failover_strategy,

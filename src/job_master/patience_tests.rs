@@ -187,7 +187,11 @@ fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_oth
     }
     job.register("tm0", "1", vec![]);
     assert_eq!(placed(&job), [false, true]);
-    assert_eq!(job.core.next_deadline_ms().map(|at| at > job.now_ms), None, "it has its turn");
+    assert_eq!(
+        job.core.next_deadline_ms().map(|at| at > job.now_ms),
+        None,
+        "it has its turn"
+    );
 }
 
 #[test]
@@ -216,7 +220,11 @@ fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_turn(
     let mut job = with_slots(&graph, &["tm0", "tm1"]);
     assert_eq!(placed(&job), [true, true, false, false, false]);
     ends(&mut job, 1);
-    assert_eq!(placed(&job), [true, true, false, true, false], "at first nobody stands back");
+    assert_eq!(
+        placed(&job),
+        [true, true, false, true, false],
+        "at first nobody stands back"
+    );
     job.pass(TURN_MS);
     ends(&mut job, 2);
     assert_eq!(placed(&job)[4], false, "this one is kept for the large one");

@@ -9,6 +9,7 @@ use tanist_proto::v1::ExecutionState;
 use super::core::{JobMasterCore, parse};
 use super::execution::{Execution, Place};
 use super::execution_graph::{BuildError, RegionPhase};
+use super::status::illegal;
 
 impl JobMasterCore {
     /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
@@ -106,8 +107,14 @@ impl JobMasterCore {
             for (state, at_ms) in entered {
                 execution.note_entered(state, at_ms);
             }
-            if !execution.enter(end.state(), end.ended_at_ms) {
-                return Err(unknown("an end that can't be"));
+            // Wherever it was: where a record has no placement, its end is all that counts.
+            if execution.place.is_none() {
+                execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
+            }
+            let (from, to) = (execution.state, end.state());
+            if !execution.enter(to, end.ended_at_ms) {
+                illegal(&self.record.job_id, &from, &to);
+                continue;
             }
             execution.cause.clone_from(&end.cause);
             execution.committables.clone_from(&end.committables);

@@ -388,11 +388,13 @@ impl Builder<'_> {
             )
         });
         let cancellation = self.values.get(&TASK_CANCELLATION_TIMEOUT);
+        let interval = self.values.get(&TASK_CANCELLATION_INTERVAL);
         JobOptions {
             default_parallelism,
             max_parallelism,
             operator_chaining: self.values.get(&CHAINING),
             task_cancellation_timeout: (!cancellation.is_zero()).then_some(cancellation),
+            task_cancellation_interval: (!interval.is_zero()).then_some(interval),
         }
     }
 

@@ -56,9 +56,7 @@ impl From<&JobEvent> for EventEntry {
         let is_restart = kind == JobEventKind::Restart;
         EventEntry {
             timestamp: event.at_ms,
-            kind: kind
-                .as_str_name()
-                .trim_start_matches("JOB_EVENT_KIND_"),
+            kind: kind.as_str_name().trim_start_matches("JOB_EVENT_KIND_"),
             epoch: event.epoch,
             status: (kind == JobEventKind::Status).then(|| job_status(event.status())),
             task: Some(event.task.clone()).filter(|task| !task.is_empty()),

@@ -82,6 +82,7 @@ fn job() -> pb::JobDetails {
         hindrances: Vec::new(),
         state_counts: Vec::new(),
         undescribed: String::new(),
+        events: Vec::new(),
     }
 }
 
@@ -232,7 +233,10 @@ fn what_failed_with_a_failure_is_listed_below_it() {
     assert_eq!(root["exceptionName"], "root");
     let others = root["concurrentExceptions"].as_array();
     let others = others.expect("a list");
-    assert_eq!((others.len(), &others[0]["stacktrace"]), (1, &json!("other")));
+    assert_eq!(
+        (others.len(), &others[0]["stacktrace"]),
+        (1, &json!("other"))
+    );
     assert_eq!(others[0].get("concurrentExceptions"), None);
 }
 
