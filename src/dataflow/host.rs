@@ -11,6 +11,12 @@ use tokio::sync::mpsc;
 
 use super::exec::{ArtifactCache, ProgramLeases};
 
+/// The name of the host that this process runs on, as it calls itself.
+pub(crate) fn host_name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
+
 /// Where what was uploaded for a job is fetched.
 #[async_trait]
 pub trait UploadSource: Send + Sync + fmt::Debug + 'static {
