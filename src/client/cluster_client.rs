@@ -154,7 +154,8 @@ impl ClusterClient {
             ..RetryOptions::default()
         };
         ClusterClient {
-            jobs: JobClient::new(RestClient::new(Arc::new(finder), options)),
+            jobs: JobClient::new(RestClient::new(Arc::new(finder), options))
+                .fetching_at_most(configuration.options().jobmanager.max_artifacts.bytes()),
             defaults: Defaults {
                 parallelism: jobs.default_parallelism.get(),
                 max_parallelism: jobs.max_parallelism.get(),

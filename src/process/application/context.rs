@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use super::record::ApplicationStatus;
 use super::setup::ApplicationSetup;
+use crate::gateway::remote_files::embed_remote;
 use crate::gateway::{DispatcherGateway, GatewayError};
 use crate::job::{CompileOptions, InvalidJob, StreamGraph};
 
@@ -222,8 +223,21 @@ impl ApplicationContext {
         &self,
         position: u32,
         job: JobId,
-        graph: pb::JobGraph,
+        mut graph: pb::JobGraph,
     ) -> Result<ApplicationJob, ApplicationError> {
+        if let Err(error) = embed_remote(&mut graph).await {
+            // What an earlier run submitted has its files, wherever they came from.
+            return match self.describe(job).await {
+                Ok(_) => {
+                    warn!(%job, position, %error, "the application goes on with its job, whose files can't be compared");
+                    Ok(self.has(job))
+                }
+                Err(_) => Err(ApplicationError::Refused {
+                    job,
+                    reason: error.to_string(),
+                }),
+            };
+        }
         let request = pb::SubmitJobRequest {
             graph: Some(graph),
             submission_token: format!("application-{job}"),
@@ -242,10 +256,9 @@ impl ApplicationContext {
         match answer {
             Ok(answer) => {
                 info!(%job, position, attached = answer.repeated, "the application has its job");
-                self.lock().jobs.push(job);
+                let submitted = self.has(job);
                 failpoint("application.submitted").await;
-                let context = self.clone();
-                Ok(ApplicationJob { context, job })
+                Ok(submitted)
             }
             Err(GatewayError::Conflict(reason)) => {
                 let error = ApplicationError::AnotherGraph {
@@ -261,6 +274,13 @@ impl ApplicationContext {
                 reason: error.to_string(),
             }),
         }
+    }
+
+    /// Notes that the cluster has the next job.
+    fn has(&self, job: JobId) -> ApplicationJob {
+        self.lock().jobs.push(job);
+        let context = self.clone();
+        ApplicationJob { context, job }
     }
 
     /// Waits for a job's end, and notes it if that decides about the application.
