@@ -49,4 +49,7 @@ pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
     Evidence, Hindrance, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, VertexInfo,
 };
+/// What the calls here give and take.
+pub use tanist_proto::{id::JobId, v1::JobStatus};
+
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};
