@@ -37,7 +37,10 @@ use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
 
-pub use self::driver::{DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest};
+pub use self::driver::{
+    ClusterEnd, DriverError, FinalStatus, Found, RecordedWorker, ResourceManagerDriver,
+    WorkerRequest,
+};
 pub use self::planning::{Lacking, Room};
 pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
 
