@@ -116,7 +116,7 @@ impl ControlGroups {
             fs::write(group.join(file), value)
                 .map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))
         };
-        let limited = || {
+        let limited = || -> io::Result<()> {
             if let Some(bytes) = limits.memory {
                 set("memory.max", bytes.to_string())?;
                 // What is swapped out is memory, too. Not every kernel has it.
