@@ -110,7 +110,10 @@ async fn what_failed_and_what_followed_is_told_by_the_next_leader_too() {
     let before = describe(&cluster).await;
     let failure = before.failures.last().expect("it failed");
     assert_eq!(failure.cause, "it broke");
-    assert!(!failure.task.is_empty() && !failure.host.is_empty(), "{failure:?}");
+    assert!(
+        !failure.task.is_empty() && !failure.host.is_empty(),
+        "{failure:?}"
+    );
     let is_restart = |it: &&pb::JobEvent| it.kind() == pb::JobEventKind::Restart;
     let restart = before.events.iter().find(is_restart);
     assert_eq!(restart.expect("it is told").task, failure.task);
