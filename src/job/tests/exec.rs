@@ -190,7 +190,11 @@ fn artifacts_are_files_of_whoever_submits() {
         ("[a]", "`artifacts` is a list: write `{ NAME: path }`"),
         ("{m: {executable: true}}", "`path` is missing"),
         ("{m: none}", "line 3, column 16: artifact `m`:"),
-        ("{m: https://host/m}", "is an address"),
+        ("{m: hdfs://host/m}", "has the scheme `hdfs`"),
+        (
+            "{m: {path: exec.yaml, sha256: abc}}",
+            "write 64 hexadecimal digits",
+        ),
         ("{'../m': exec.yaml}", "no name of an artifact"),
     ] {
         let said = message_of(&job(artifacts), &here(options()));
