@@ -121,7 +121,11 @@ fn what_is_wrong_with_a_program_is_said() {
         ),
         (
             "{command: a, limits: {cpu: 1 s}}",
-            "limits has no field `cpu`",
+            "`cpu` is `1 s`: write a number of cores",
+        ),
+        (
+            "{command: a, limits: {disk: 1 gb}}",
+            "limits has no field `disk`",
         ),
         ("{command: a, limits: {open-files: 0}}", "`open-files: 0`"),
         ("{command: a, grace: 1 h}", "`grace` is too long"),
