@@ -120,9 +120,14 @@ fn what_is_wrong_with_a_program_is_said() {
             "`memory` is `lots`: write a number and a unit",
         ),
         (
-            "{command: a, limits: {cpu: 1 s}}",
-            "limits has no field `cpu`",
+            "{command: a, limits: {cpus: 1}}",
+            "limits has no field `cpus`",
         ),
+        (
+            "{command: a, limits: {cpu: 1 s}}",
+            "write a number of cores, such as `2` or `0.5`",
+        ),
+        ("{command: a, limits: {cpu: 0}}", "`cpu: 0`"),
         ("{command: a, limits: {open-files: 0}}", "`open-files: 0`"),
         ("{command: a, grace: 1 h}", "`grace` is too long"),
         (
