@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{
-    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, wait_for,
-    wordcount,
+    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, test_all,
+    wait_for, wordcount,
 };
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
@@ -17,6 +17,15 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
 /// A cluster on a store that is shared with other tests.
 pub async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
     Ok(ClusterBuilder::new(PROGRAM, Store::shared(kind).await?))
+}
+
+/// The stores that something runs on that depends little on which one it is.
+pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
+    if test_all() {
+        vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper]
+    } else {
+        vec![kind]
+    }
 }
 
 /// Fails where failpoints are not compiled in: the test could not kill where it says it does.
