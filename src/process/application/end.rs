@@ -45,6 +45,7 @@ pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRe
     failpoint("application.emptied").await;
     record.cleaned = true;
     term.commit(vec![record.write(&term.cluster_id)]).await;
+    failpoint("application.closed").await;
 }
 
 /// Cancels what runs, and waits until everything has ended and is cleaned up after.
