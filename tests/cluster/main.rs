@@ -74,6 +74,7 @@ mod network_store;
 mod network_taskmanagers;
 mod network_watched;
 mod old_term;
+mod per_job;
 mod programs;
 mod quarantine;
 mod regions;
