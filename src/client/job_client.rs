@@ -10,7 +10,9 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use super::error::ClientError;
-use super::model::{JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of};
+use super::model::{
+    JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of,
+};
 use super::rest_client::{Answer, Request, RestClient};
 
 /// The first pause between two looks at a job that is waited for; doubles up to [`LONGEST_PAUSE`], so that short jobs are
@@ -55,6 +57,11 @@ struct TaskManagersBody {
 }
 
 #[derive(Debug, Deserialize)]
+struct EventsBody {
+    events: Vec<JobEventInfo>,
+}
+
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ExceptionsBody {
     exception_history: ExceptionHistory,
@@ -76,12 +83,30 @@ struct ExceptionEntry {
 #[derive(Debug, Clone)]
 pub struct JobClient {
     rest: RestClient,
+    /// How many bytes a file may have that is fetched for a job.
+    most_artifacts: u64,
 }
 
 impl JobClient {
     /// A client that asks through `rest`.
     pub fn new(rest: RestClient) -> JobClient {
-        JobClient { rest }
+        JobClient {
+            rest,
+            most_artifacts: 4 << 30,
+        }
+    }
+
+    /// The same, which fetches no file for a job that has more bytes (`artifacts.max-size`).
+    #[must_use]
+    pub fn fetching_at_most(self, bytes: u64) -> JobClient {
+        JobClient {
+            most_artifacts: bytes,
+            ..self
+        }
+    }
+
+    pub(super) fn most_artifacts(&self) -> u64 {
+        self.most_artifacts
     }
 
     pub(super) fn rest(&self) -> &RestClient {
@@ -212,6 +237,13 @@ impl JobClient {
             Some(task) => format!("{task}: {}", entry.stacktrace),
             None => entry.stacktrace,
         }))
+    }
+
+    /// What happened to the job, the newest first.
+    pub async fn events(&self, job: JobId) -> Result<Vec<JobEventInfo>, ClientError> {
+        let request = Request::get(format!("/v1/jobs/{job}/events"));
+        let body: EventsBody = self.ask(&request).await?;
+        Ok(body.events)
     }
 
     /// Waits until the job has ended or can't be recovered, and tells `seen` of each look at it.

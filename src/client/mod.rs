@@ -47,6 +47,10 @@ pub use ha::{
 pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
-    Evidence, Hindrance, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, VertexInfo,
+    Evidence, Hindrance, JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
+    VertexInfo,
 };
+/// What the calls here give and take.
+pub use tanist_proto::{id::JobId, v1::JobStatus};
+
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

@@ -9,6 +9,7 @@
 
 mod address;
 mod build;
+mod control_groups;
 mod error;
 mod external;
 mod file;
@@ -22,9 +23,11 @@ mod table;
 mod value;
 mod values;
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub use address::{Host, HostPort, PortRange, StorageLocation};
+pub use control_groups::ControlGroupsOption;
 pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;
 pub use memory::{MemoryContradiction, MemoryOptions, Share, TaskManagerMemory};
@@ -193,6 +196,11 @@ impl Configuration {
     /// Which tasks of a job start anew after a failure.
     pub fn failover_strategy(&self) -> FailoverStrategyType {
         self.options.failover_strategy
+    }
+
+    /// How many failures of a job are remembered.
+    pub fn exception_history_size(&self) -> NonZeroU32 {
+        self.options.exception_history_size
     }
 
     /// Cleanup after ended jobs.

@@ -10,6 +10,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
 use super::address::{Host, HostPort, PortRange, StorageLocation};
+use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
@@ -42,6 +43,8 @@ pub struct ClusterOptions {
     pub restart_strategy: RestartStrategyOptions,
     /// Which tasks of a job start anew after a failure.
     pub failover_strategy: FailoverStrategyType,
+    /// How many failures of a job are remembered.
+    pub exception_history_size: NonZeroU32,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.
@@ -342,6 +345,8 @@ pub struct JobOptions {
     pub operator_chaining: bool,
     /// After how long a cancelled task takes its process down; `None`: never.
     pub task_cancellation_timeout: Option<Duration>,
+    /// How often it is told again; `None`: never.
+    pub task_cancellation_interval: Option<Duration>,
 }
 
 /// What happens after a failure.
@@ -415,6 +420,8 @@ pub struct ProcessOptions {
     pub tmp_dirs: Vec<PathBuf>,
     /// How long an orderly end may take.
     pub shutdown_timeout: Duration,
+    /// Where it makes control groups.
+    pub control_groups: ControlGroupsOption,
 }
 
 /// The log.

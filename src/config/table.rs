@@ -12,6 +12,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::resources::CpuCores;
 
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
+use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
@@ -189,6 +190,8 @@ options! {
             "How long a request waits for a leader before it is answered with 503.";
         REST_MAX_CONTENT: MemorySize = "rest.server.max-content-length", Value("100 mb"),
             "The largest body of a request. Larger ones are answered with 413.";
+        EXCEPTION_HISTORY: NonZeroU32 = "web.exception-history-size", Value("16"),
+            "How many failures of a job are remembered, each with those that came with it. They are part of the job's record.";
     }
     "TaskManager" {
         TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),
@@ -307,6 +310,8 @@ options! {
             "Whether steps that pass records straight on share a task.";
         TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", Value("3 min"),
             "After how long a cancelled task that doesn't end takes its TaskManager down. 0 for never.";
+        TASK_CANCELLATION_INTERVAL: Duration = "task.cancellation.interval", Value("30 s"),
+            "How often a cancelled task that hasn't ended is told again, and the log says so. 0 for never.";
     }
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),
@@ -357,6 +362,8 @@ options! {
             "Directories for files that needn't outlive the process.";
         WORKING_DIR: PathBuf = "process.working-dir", Derived("`tanist` in the first of `io.tmp.dirs`"),
             "The directory in which each process has its own for local files.";
+        CONTROL_GROUPS: ControlGroupsOption = "process.control-groups", Value("off"),
+            "Under which control group (version 2) the process makes one for each program of a task and each TaskManager that it starts, which holds these to their limits. `auto`: its own, where that is delegated to it; else it says why not, and limits of programs are held per process. A path: that one; where it can't be used TaskManagers do not start.";
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
             "How long an orderly end may take before the process is ended.";
         LOG_LEVEL: LogLevel = "log.level", Value("info"),

@@ -26,13 +26,10 @@ pub enum FailoverStrategy {
     Full,
 }
 
-/// The record keeps so many failures.
-const KEPT_FAILURES: usize = 16;
-
 impl JobMasterCore {
     /// All that failed at one event is one failure for the restart strategy.
     pub(super) fn judge_failures(&mut self, now_ms: u64) {
-        let mut failures: Vec<Failure> = Vec::new();
+        let (mut failures, mut others): (Vec<Failure>, Vec<Failure>) = Default::default();
         let mut all = std::mem::take(&mut self.failures);
         // Of a region that failed in several ways the worst counts.
         all.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
@@ -41,25 +38,25 @@ impl JobMasterCore {
             let is_stopping = matches!(phase, RegionPhase::Stopping { .. });
             let is_known = is_stopping && !failure.is_unrecoverable
                 || failures.iter().any(|other| other.region == failure.region);
-            if !is_known {
-                failures.push(failure);
+            match is_known {
+                true => others.push(failure),
+                false => failures.push(failure),
             }
         }
         if self.is_stopping() {
-            return;
+            others.append(&mut failures);
         }
+        self.note_failures(&failures, others, now_ms);
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
         for failure in uncounted {
-            let region = failure.region;
             tracing::info!(
                 job = self.record.job_id,
                 task = failure.task,
                 cause = failure.cause,
                 "region starts anew"
             );
-            self.note_failure(failure, now_ms);
-            self.restart_region(region, now_ms);
+            self.restart_region(failure.region, now_ms);
         }
         let Some(first) = failures.first().cloned() else {
             return;
@@ -85,7 +82,6 @@ impl JobMasterCore {
                 cause = failure.cause,
                 "region failed"
             );
-            self.note_failure(failure.clone(), now_ms);
         }
         match verdict {
             Verdict::Restart { at_ms } => {
@@ -105,20 +101,6 @@ impl JobMasterCore {
         }
     }
 
-    /// Adds a failure to the record, in which the last ones are kept.
-    pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
-        let record = Arc::make_mut(&mut self.record);
-        record.failures.push(pb::FailureRecord {
-            at_ms: now_ms,
-            cause: failure.cause,
-            task: failure.task,
-            host: failure.host,
-            resource_id: failure.resource_id,
-        });
-        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
-        record.failures.drain(..surplus);
-    }
-
     /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
     /// every one that reads from it, or by the strategy all that have not finished for good.
     pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
@@ -126,7 +108,7 @@ impl JobMasterCore {
         if self.options.failover_strategy == FailoverStrategy::Full {
             next.extend(self.unfinished().filter(|other| *other != region));
         }
-        let mut is_first = true;
+        let (mut is_first, mut regions) = (true, 0);
         // The first one is the last that others are added to.
         next.reverse();
         while let Some(region) = next.pop() {
@@ -148,7 +130,9 @@ impl JobMasterCore {
             // Nobody mixes the records of two runs, also not with what it made of the first.
             next.extend(&self.execution.regions[region].readers);
             self.give_up_generation(region, at_ms);
+            regions += 1;
         }
+        self.tell_restart(regions, at_ms);
     }
 
     fn give_up_generation(&mut self, region: usize, at_ms: u64) {

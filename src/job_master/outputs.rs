@@ -182,7 +182,7 @@ impl JobMasterCore {
                 "region runs again"
             );
             let region = lost.region;
-            self.note_failure(lost, now_ms);
+            self.note_failures(&[lost], Vec::new(), now_ms);
             self.restart_region(region, now_ms);
         }
     }

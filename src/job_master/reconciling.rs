@@ -103,7 +103,7 @@ impl JobMasterCore {
                 later(since_ms);
             }
         }
-        later(&mut self.patience.from_ms);
+        self.patience.put_off(by_ms);
         for task in &mut self.execution.tasks {
             later(&mut task.execution.canceling_since_ms);
         }
@@ -166,7 +166,13 @@ impl JobMasterCore {
 
     /// Regions that miss a task are restarted at once.
     pub(super) fn restart_missed(&mut self, now_ms: u64) {
-        for missed in std::mem::take(&mut self.reconciliation.missed) {
+        let mut all = std::mem::take(&mut self.reconciliation.missed);
+        all.retain(|missed| {
+            let phase = self.execution.regions[missed.region].phase;
+            phase == RegionPhase::Reconciling && !self.is_stopping()
+        });
+        self.note_failures(&all, Vec::new(), now_ms);
+        for missed in all {
             let is_known = self.execution.regions[missed.region].phase != RegionPhase::Reconciling;
             if is_known || self.is_stopping() {
                 continue;
@@ -177,9 +183,7 @@ impl JobMasterCore {
                 cause = missed.cause,
                 "region can't be adopted"
             );
-            let region = missed.region;
-            self.note_failure(missed, now_ms);
-            self.restart_region(region, now_ms);
+            self.restart_region(missed.region, now_ms);
         }
     }
 
@@ -228,6 +232,9 @@ impl JobMasterCore {
                 tasks_restarted,
                 "reconciled"
             );
+            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} start anew");
+            let kind = pb::JobEventKind::Adoption;
+            self.chronicle.tell(kind, text, now_ms);
             for region in &mut self.execution.regions {
                 if let RegionPhase::Waiting { since_ms } = &mut region.phase {
                     *since_ms = now_ms;

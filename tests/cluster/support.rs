@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use serde_json::Value;
 use tanist_chaos::{
     Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, test_all,
     wait_for, wordcount,
@@ -56,6 +57,20 @@ pub fn need_failpoints() -> anyhow::Result<()> {
 /// How long something may take that is a matter of a second or two.
 pub const BOUND: Duration = Duration::from_secs(30);
 
+/// How long a store is away: longer than the leases and sessions of these tests, or a minute where those are the defaults.
+pub fn outage(shortest: Duration) -> Duration {
+    if test_all() {
+        Duration::from_secs(60)
+    } else {
+        shortest
+    }
+}
+
+/// What a quiet machine keeps to, and is held to where all tests run. Elsewhere it is a matter of how busy the machine is.
+pub fn on_a_quiet_machine(bound: Duration) -> Duration {
+    if test_all() { bound } else { BOUND }
+}
+
 /// Which TaskManagers are to be asked is in the leader's beats, looked up anew each second: a standby that has heard fewer
 /// of them may know nobody to ask, and then the lease decides.
 pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<()> {
@@ -69,18 +84,24 @@ pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<
     .await
 }
 
-/// Waits until a JobManager stands by under `leader`, by its own account, with records that are current.
+/// Waits until a JobManager stands by under `leader`, by its own account and the leader's, with records that are current.
 pub async fn until_standby(
     cluster: &mut Cluster,
     jobmanager: usize,
     leader: &Leader,
 ) -> anyhow::Result<()> {
     let address = cluster.rest_address(jobmanager).to_owned();
-    let what = format!("jm-{jobmanager} to stand by");
+    let process = format!("jm-{jobmanager}");
+    let what = format!("{process} to stand by");
     wait_for(&what, BOUND, async || {
         let own = cluster.rest().get(&address, "/v1/ha/self").await?;
         let is_current = own["cache"]["behind"] == 0 && own["epoch"] == leader.epoch;
         ensure!(own["role"] == "standby" && is_current, "{own}");
+        // It is in the members again, and heard there: whom the leader would invite.
+        let status = cluster.rest().get(&leader.rest, "/v1/ha/status").await?;
+        let members = status["members"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |member: &Value| member["process"] == *process && member["role"] == "standby";
+        ensure!(members.iter().any(is_it), "{status}");
         Ok(())
     })
     .await

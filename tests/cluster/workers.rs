@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, wait_for, wordcount};
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission, wait_for, wordcount};
 
-use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, need_failpoints};
+use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
 /// How long processes may take to come and to go.
 const BOUND: Duration = Duration::from_secs(60);
@@ -16,6 +16,7 @@ on_stores! {
         a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus,
         workers_of_a_cluster_that_is_gone_end_by_themselves,
         a_job_tells_why_its_workers_do_not_start,
+        a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind,
     }
     on_etcd(Etcd) { a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus }
 }
@@ -229,5 +230,22 @@ async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Re
     cluster.cli().run(&arguments).await?.success()?;
     cluster.wait_for_state(job, "CANCELED").await?;
     cluster.check_nothing_left(&workload.outputs()).await?;
+    until_no_worker_is_left(&cluster).await
+}
+
+/// Its host has more memory than those that are usually started there.
+async fn a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = with_driver(kind, 1).await?;
+    let builder = builder.set("taskmanager.memory.task.size", "64 mb");
+    let mut cluster = builder.start().await?;
+    let output = cluster.directory().join("output");
+    let submission = Submission::new(job_file("roomy.yaml")).path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    let records: u64 = wordcount::read_output(&output)?.values().sum();
+    ensure!(records == 1000, "{records} were counted");
+    cluster.check_nothing_left(&[output]).await?;
     until_no_worker_is_left(&cluster).await
 }

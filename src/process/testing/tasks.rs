@@ -28,6 +28,7 @@ pub struct Tasks {
     /// Jobs whose tasks finish by themselves when all their sources have.
     followers: Arc<Mutex<BTreeSet<JobId>>>,
     finished: Arc<Mutex<BTreeSet<AttemptKey>>>,
+    stubborn: Arc<Mutex<BTreeSet<JobId>>>,
     /// Where the tasks of each TaskManager's life ask.
     questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
 }
@@ -44,6 +45,11 @@ impl Tasks {
         of_job
             .map(|(key, running)| (key.clone(), running.life.clone()))
             .collect()
+    }
+
+    /// Tasks of this job don't heed cancellations: they end with their process.
+    pub fn ignore_cancellations(&self, job: JobId) {
+        lock(&self.stubborn).insert(job);
     }
 
     /// Tasks of this job that start from now on finish by themselves.
@@ -217,6 +223,9 @@ fn sources_of(task: &TaskStart) -> Vec<AttemptKey> {
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
+        if lock(&self.world.tasks.stubborn).contains(&self.attempt.job) {
+            return;
+        }
         self.world.end_task(&self.attempt, TaskStatus::Canceled);
     }
 
