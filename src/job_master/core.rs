@@ -27,6 +27,7 @@ use super::reconciling::Reconciliation;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
 use crate::gateway::Unfulfillable;
+use crate::job::RegionRule;
 
 /// Bounds of the core's patience, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,6 +154,10 @@ pub struct JobMasterCore {
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
     pub(super) patience: Patience,
+    // Since when slots are collected for a batch of regions.
+    pub(super) collecting_since_ms: Option<u64>,
+    // Whether `record` may have ends of generations that were given up.
+    pub(super) has_stale_ends: bool,
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
@@ -178,7 +183,7 @@ impl JobMasterCore {
     ) -> Result<JobMasterCore, BuildError> {
         let graph = graph.into();
         let mut state: Arc<pb::JobState> = state.into();
-        let execution = ExecutionGraph::build(&graph)?;
+        let execution = ExecutionGraph::build(&graph, RegionRule::Vertices)?;
         if state.job_id != graph.job_id {
             let other = format!(
                 "it is of job {}, the graph of {}",
@@ -229,6 +234,8 @@ impl JobMasterCore {
             profiles_needed: Vec::new(),
             registrations_version: 0,
             patience: Patience::default(),
+            collecting_since_ms: None,
+            has_stale_ends: false,
             declared: None,
             unfulfillable: None,
             coordination,

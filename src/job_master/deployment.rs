@@ -62,15 +62,16 @@ pub fn execution_id(graph: &ExecutionGraph, task: usize, generation: u64) -> pb:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::RegionRule;
     use crate::job_master::testing::graph_of;
 
     #[test]
     fn a_forward_edge_gives_one_channel_and_every_other_edge_one_from_each_producer() {
         let mut graph = graph_of(&[("a", 3), ("b", 3)], &[(0, 1)]);
-        let built = ExecutionGraph::build(&graph).expect("valid");
+        let built = ExecutionGraph::build(&graph, RegionRule::Vertices).expect("valid");
         assert_eq!(task_deployment(&built, 4).inputs[0].channels.len(), 3);
         graph.edges[0].partitioning = pb::Partitioning::Forward.into();
-        let built = ExecutionGraph::build(&graph).expect("valid");
+        let built = ExecutionGraph::build(&graph, RegionRule::Vertices).expect("valid");
         let channels = &task_deployment(&built, 4).inputs[0].channels;
         assert_eq!(
             channels

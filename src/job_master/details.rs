@@ -41,12 +41,8 @@ impl JobMasterCore {
             | RegionPhase::Placed
             | RegionPhase::Deployed => false,
         };
-        if self
-            .execution
-            .regions
-            .iter()
-            .any(|region| is_restarting(&region.phase))
-        {
+        let mut regions = self.execution.regions.iter();
+        if self.execution.is_any_stopping() && regions.any(|region| is_restarting(&region.phase)) {
             return pb::JobStatus::Restarting;
         }
         pb::JobStatus::Running

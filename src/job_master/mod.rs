@@ -34,6 +34,8 @@ mod admission;
 #[cfg(test)]
 mod adoption_tests;
 mod answers;
+mod blocking;
+mod building;
 mod calls;
 mod coordinator;
 pub mod core;
@@ -69,11 +71,13 @@ mod reports;
 mod requests;
 mod requirements;
 pub mod restart;
+mod scheduling;
 #[cfg(test)]
 mod scripted;
 mod settle;
 #[cfg(test)]
 mod simulation;
+mod slot_assignment;
 pub mod slot_pool;
 #[cfg(test)]
 mod slot_pool_model_tests;

@@ -18,7 +18,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
-use super::execution_graph::{RegionPhase, Task};
+use super::execution_graph::RegionPhase;
 use super::outputs::Output;
 use crate::gateway::Adoption;
 
@@ -39,13 +39,10 @@ pub(super) struct Reconciliation {
 impl JobMasterCore {
     /// Whether something that the record places is still awaited. A job that is to end awaits it only to stop it.
     pub(super) fn is_reconciling(&self) -> bool {
-        let is_awaited = |task: &Task| {
-            task.execution.state == ExecutionState::Reconciling
-                || task.execution.output == Output::Awaited
-        };
+        let is_any_awaited = self.execution.count(ExecutionState::Reconciling) > 0;
         !self.reconciliation.is_over
             && !self.is_stopping()
-            && self.execution.tasks.iter().any(is_awaited)
+            && (is_any_awaited || self.awaits_outputs())
     }
 
     /// Whether nothing is awaited any more, nor will be.
@@ -166,9 +163,11 @@ impl JobMasterCore {
 
     /// Regions that miss a task are restarted at once.
     pub(super) fn restart_missed(&mut self, now_ms: u64) {
+        let mut regions = BTreeSet::new();
         for missed in std::mem::take(&mut self.reconciliation.missed) {
-            let is_known = self.execution.regions[missed.region].phase != RegionPhase::Reconciling;
-            if is_known || self.is_stopping() {
+            let region = missed.region;
+            let is_known = self.execution.regions[region].phase != RegionPhase::Reconciling;
+            if is_known || self.is_stopping() || !regions.insert(region) {
                 continue;
             }
             tracing::warn!(
@@ -177,18 +176,22 @@ impl JobMasterCore {
                 cause = missed.cause,
                 "region can't be adopted"
             );
-            let region = missed.region;
             self.note_failure(missed, now_ms);
-            self.restart_region(region, now_ms);
         }
+        let regions: Vec<usize> = regions.into_iter().collect();
+        self.restart_all(&regions, now_ms);
     }
 
     /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.
     pub(super) fn adopt_regions(&mut self, now_ms: u64) {
-        for region in 0..self.execution.regions.len() {
-            if self.execution.regions[region].phase != RegionPhase::Reconciling
-                || self.is_stopping()
-            {
+        let is_any = self.execution.is_any(RegionPhase::Reconciling) && !self.is_stopping();
+        let regions = if is_any {
+            self.execution.regions.len()
+        } else {
+            0
+        };
+        for region in 0..regions {
+            if self.execution.regions[region].phase != RegionPhase::Reconciling {
                 continue;
             }
             let executions = self.execution.regions[region]
@@ -206,7 +209,7 @@ impl JobMasterCore {
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
             self.pool
                 .forget_former(&self.execution.regions[region].slots);
-            self.execution.regions[region].phase = RegionPhase::Deployed;
+            self.execution.set_phase(region, RegionPhase::Deployed);
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;
             adoption.first_adopted_at_ms.get_or_insert(now_ms);

@@ -7,6 +7,7 @@ use tanist_proto::v1::ExecutionState as S;
 
 use super::task_manager::TaskKey;
 use super::world::World;
+use crate::job::RegionRule;
 use crate::job_master::event::Connection;
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
@@ -17,7 +18,7 @@ pub(super) fn region_of(
     state: &pb::JobState,
     vertex_id: &str,
 ) -> pb::RegionState {
-    let built = ExecutionGraph::build(graph).expect("valid");
+    let built = ExecutionGraph::build(graph, RegionRule::Vertices).expect("valid");
     let task = built.find(vertex_id, 0).expect("a vertex of the graph");
     state
         .regions
@@ -37,7 +38,7 @@ pub(super) fn is_recorded(state: &pb::JobState, key: &TaskKey, generation: u64) 
 
 /// The regions that have finished by a record, with their generations.
 pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BTreeMap<usize, u64> {
-    let built = ExecutionGraph::build(graph).expect("valid");
+    let built = ExecutionGraph::build(graph, RegionRule::Vertices).expect("valid");
     let regions = state.regions.iter().enumerate();
     let has_finished = |(region, stored): &(usize, &pb::RegionState)| {
         built.regions[*region].tasks.iter().all(|task| {
@@ -54,7 +55,7 @@ pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BT
 
 /// Whether a record says that all regions that read a vertex over blocking edges have finished, and there are some.
 pub(super) fn has_been_read(graph: &pb::JobGraph, state: &pb::JobState, vertex_id: &str) -> bool {
-    let built = ExecutionGraph::build(graph).expect("valid");
+    let built = ExecutionGraph::build(graph, RegionRule::Vertices).expect("valid");
     let is_read =
         |edge: &&pb::JobEdge| edge.source == vertex_id && edge.exchange() == pb::Exchange::Blocking;
     let targets = graph.edges.iter().filter(is_read);

@@ -14,6 +14,7 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey};
 use super::world::World;
+use crate::job::RegionRule;
 use crate::job_master::core::JobMasterCore;
 use crate::job_master::event::{Connection, Event, SubmitOutcome};
 use crate::job_master::execution::is_terminal;
@@ -63,7 +64,7 @@ fn inputs_are_complete(
 
 /// The regions by the model are those of the ExecutionGraph.
 pub(super) fn assert_regions(graph: &pb::JobGraph) {
-    let built = ExecutionGraph::build(graph).expect("valid");
+    let built = ExecutionGraph::build(graph, RegionRule::Vertices).expect("valid");
     for vertex in &built.vertices {
         let id = vertex.id.to_string();
         let region = &built.regions[built.tasks[vertex.first].region];

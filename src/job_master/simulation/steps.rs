@@ -8,6 +8,7 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
+use crate::job::RegionRule;
 use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
 use crate::job_master::execution_graph::ExecutionGraph;
@@ -298,8 +299,8 @@ impl World {
 
     /// Whether a region reads what has not finished.
     fn awaits_input(&self, region: usize) -> bool {
-        let built = ExecutionGraph::build(&self.graph).expect("valid");
-        built.inputs_of(region).any(|task| {
+        let built = ExecutionGraph::build(&self.graph, RegionRule::Vertices).expect("valid");
+        built.inputs_of(region).into_iter().any(|task| {
             let vertex = built.vertex_of(task).id.to_string();
             let generation = region_of(&self.graph, &self.stored, &vertex).generation;
             let key = (vertex, built.tasks[task].subtask);

@@ -15,6 +15,7 @@ use super::invariants::{
 };
 use super::model::{States, states_of};
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
+use crate::job::RegionRule;
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
@@ -130,7 +131,7 @@ impl World {
 
     /// Its TaskManagers have together what the largest region of the graph needs, and no more.
     pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let built = ExecutionGraph::build(&graph).expect("valid");
+        let built = ExecutionGraph::build(&graph, RegionRule::Vertices).expect("valid");
         let largest = built.regions.iter().map(|region| region.slots.len()).max();
         let largest = largest.expect("a graph has a region");
         World::with_slots(graph, strategy, [0, 1, 2].map(|it| (largest + it) / 3))
