@@ -80,6 +80,7 @@ impl Job {
             reconcile_timeout_ms: 50_000,
             restart_strategy: RestartStrategy::default(),
             failover_strategy: FailoverStrategy::Region,
+            exception_history_size: 16,
             seed: 1,
         };
         let core = JobMasterCore::build(graph, state, false, Epoch::new(1), options, 1)?;

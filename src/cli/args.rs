@@ -110,6 +110,11 @@ pub(super) enum JobCommand {
         /// The job's id
         job: JobId,
     },
+    /// Tells what happened to a job: statuses, restarts and their causes, changes of the leader
+    Events {
+        /// The job's id
+        job: JobId,
+    },
     /// Cancels a job
     Cancel {
         /// The job's id

@@ -7,6 +7,7 @@ pub mod application;
 mod args;
 mod cluster;
 mod connect;
+mod events;
 mod ha;
 mod host;
 mod jobs;
@@ -136,6 +137,9 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::List | Command::Job(JobCommand::List) => jobs::list(&configuration, global).await,
         Command::Info { job } | Command::Job(JobCommand::Describe { job }) => {
             jobs::info(&configuration, global, job).await
+        }
+        Command::Job(JobCommand::Events { job }) => {
+            events::events(&configuration, global, job).await
         }
         Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
             jobs::cancel(&configuration, global, job).await

@@ -10,7 +10,9 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 
 use super::error::ClientError;
-use super::model::{JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of};
+use super::model::{
+    JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of,
+};
 use super::rest_client::{Answer, Request, RestClient};
 
 /// The first pause between two looks at a job that is waited for; doubles up to [`LONGEST_PAUSE`], so that short jobs are
@@ -52,6 +54,11 @@ struct QuarantineBody {
 #[derive(Debug, Deserialize)]
 struct TaskManagersBody {
     taskmanagers: Vec<TaskManagerSummary>,
+}
+
+#[derive(Debug, Deserialize)]
+struct EventsBody {
+    events: Vec<JobEventInfo>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -212,6 +219,13 @@ impl JobClient {
             Some(task) => format!("{task}: {}", entry.stacktrace),
             None => entry.stacktrace,
         }))
+    }
+
+    /// What happened to the job, the newest first.
+    pub async fn events(&self, job: JobId) -> Result<Vec<JobEventInfo>, ClientError> {
+        let request = Request::get(format!("/v1/jobs/{job}/events"));
+        let body: EventsBody = self.ask(&request).await?;
+        Ok(body.events)
     }
 
     /// Waits until the job has ended or can't be recovered, and tells `seen` of each look at it.

@@ -47,6 +47,7 @@ pub use ha::{
 pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
-    Evidence, Hindrance, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, VertexInfo,
+    Evidence, Hindrance, JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
+    VertexInfo,
 };
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

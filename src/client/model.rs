@@ -166,6 +166,28 @@ impl JobInfo {
     }
 }
 
+/// Something that happened to a job.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct JobEventInfo {
+    /// Milliseconds since 1970.
+    pub timestamp: i64,
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`.
+    pub kind: String,
+    /// The term in which it happened.
+    pub epoch: u64,
+    /// Of `STATUS`: the one that was entered.
+    pub status: Option<String>,
+    /// Of `RESTART`: the task that failed first.
+    pub task: Option<String>,
+    /// Of `RESTART`: how many regions start anew.
+    pub regions: Option<u32>,
+    /// Of `RESTART`: when that is due, milliseconds since 1970.
+    pub until: Option<i64>,
+    /// Why, or what follows.
+    #[serde(default)]
+    pub text: String,
+}
+
 /// A vertex of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct VertexInfo {

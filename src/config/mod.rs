@@ -22,6 +22,7 @@ mod table;
 mod value;
 mod values;
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub use address::{Host, HostPort, PortRange, StorageLocation};
@@ -193,6 +194,11 @@ impl Configuration {
     /// Which tasks of a job start anew after a failure.
     pub fn failover_strategy(&self) -> FailoverStrategyType {
         self.options.failover_strategy
+    }
+
+    /// How many failures of a job are remembered.
+    pub fn exception_history_size(&self) -> NonZeroU32 {
+        self.options.exception_history_size
     }
 
     /// Cleanup after ended jobs.

@@ -42,6 +42,8 @@ pub struct ClusterOptions {
     pub restart_strategy: RestartStrategyOptions,
     /// Which tasks of a job start anew after a failure.
     pub failover_strategy: FailoverStrategyType,
+    /// How many failures of a job are remembered.
+    pub exception_history_size: NonZeroU32,
     /// Cleanup after ended jobs.
     pub cleanup: CleanupOptions,
     /// The client.
@@ -342,6 +344,8 @@ pub struct JobOptions {
     pub operator_chaining: bool,
     /// After how long a cancelled task takes its process down; `None`: never.
     pub task_cancellation_timeout: Option<Duration>,
+    /// How often it is told again; `None`: never.
+    pub task_cancellation_interval: Option<Duration>,
 }
 
 /// What happens after a failure.

@@ -189,6 +189,8 @@ options! {
             "How long a request waits for a leader before it is answered with 503.";
         REST_MAX_CONTENT: MemorySize = "rest.server.max-content-length", Value("100 mb"),
             "The largest body of a request. Larger ones are answered with 413.";
+        EXCEPTION_HISTORY: NonZeroU32 = "web.exception-history-size", Value("16"),
+            "How many failures of a job are remembered, each with those that came with it. They are part of the job's record.";
     }
     "TaskManager" {
         TM_RESOURCE_ID: Name = "taskmanager.resource-id", Derived("made up at start"),
@@ -307,6 +309,8 @@ options! {
             "Whether steps that pass records straight on share a task.";
         TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", Value("3 min"),
             "After how long a cancelled task that doesn't end takes its TaskManager down. 0 for never.";
+        TASK_CANCELLATION_INTERVAL: Duration = "task.cancellation.interval", Value("30 s"),
+            "How often a cancelled task that hasn't ended is told again, and the log says so. 0 for never.";
     }
     "Restarts" {
         RESTART_TYPE: RestartStrategyType = "restart-strategy.type", Value("exponential-delay"),

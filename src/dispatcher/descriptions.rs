@@ -62,11 +62,19 @@ pub(super) fn in_short(details: &pb::JobDetails) -> pb::JobDetails {
     pb::JobDetails {
         vertices: Vec::new(),
         edges: Vec::new(),
-        failures: details.failures.last().cloned().into_iter().collect(),
+        failures: details.failures.last().map(alone).into_iter().collect(),
         state_counts: counts
             .map(|(state, count)| pb::StateCount { state, count })
             .collect(),
         ..short_fields(details)
+    }
+}
+
+/// A failure without those that came with it.
+fn alone(failure: &pb::FailureRecord) -> pb::FailureRecord {
+    pb::FailureRecord {
+        concurrent: Vec::new(),
+        ..failure.clone()
     }
 }
 
@@ -89,7 +97,12 @@ fn short_fields(details: &pb::JobDetails) -> pb::JobDetails {
 
 /// Whether a result says as much as a description would.
 pub(super) fn is_short(details: &pb::JobDetails) -> bool {
-    details.vertices.is_empty() && details.edges.is_empty() && details.failures.len() <= 1
+    let has_more = |failure: &pb::FailureRecord| !failure.concurrent.is_empty();
+    details.vertices.is_empty()
+        && details.edges.is_empty()
+        && details.failures.len() <= 1
+        && !details.failures.iter().any(has_more)
+        && details.events.is_empty()
 }
 
 /// Descriptions that were written or read lately, up to so many bytes.

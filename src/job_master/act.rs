@@ -15,7 +15,7 @@ use super::execution_graph::{RegionPhase, Task};
 use super::settle::NEVER_SERVED_MS;
 
 impl JobMasterCore {
-    pub(super) fn write(&mut self) {
+    pub(super) fn write(&mut self, now_ms: u64) {
         let is_written = self.revision == self.written_revision;
         if self.writing.is_some() || is_written || self.refusal.is_some() {
             return;
@@ -49,6 +49,7 @@ impl JobMasterCore {
         {
             milestones.push(Milestone::AllFinished);
         }
+        self.record_statuses(now_ms);
         self.last_write += 1;
         let (number, revision, state) = (self.last_write, self.revision, self.record.clone());
         self.effects.push(Effect::Persist {
@@ -64,7 +65,7 @@ impl JobMasterCore {
     }
 
     /// Deploys regions whose placement is durable and of this term.
-    pub(super) fn deploy(&mut self, now_ms: u64) {
+    pub(super) fn deploy(&mut self) {
         if !self.execution.is_any(RegionPhase::Placed) {
             return;
         }
@@ -78,11 +79,13 @@ impl JobMasterCore {
                 continue;
             }
             let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+            // The time that the record has: whoever leads next shows the same.
+            let placed_at_ms = durable.placed_at_ms;
             for task in self.execution.regions[region].tasks.clone() {
                 self.execution
-                    .advance(task, ExecutionState::Deploying, now_ms);
+                    .decide(task, ExecutionState::Deploying, placed_at_ms);
                 let execution = &mut self.execution.tasks[task].execution;
-                execution.started_at_ms = now_ms;
+                execution.started_at_ms = placed_at_ms;
                 if let Some(place) = &execution.place {
                     by_task_manager
                         .entry(place.task_manager.clone())
@@ -145,8 +148,10 @@ impl JobMasterCore {
                 .entry(place.task_manager)
                 .or_default()
                 .push(cancellation(id));
-            self.execution
-                .advance(task, ExecutionState::Canceling, now_ms);
+            if self.execution.tasks[task].execution.state != ExecutionState::Canceling {
+                self.execution
+                    .decide(task, ExecutionState::Canceling, now_ms);
+            }
             self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
         }
         for (task_manager, known) in &mut self.task_managers {
@@ -325,6 +330,9 @@ impl JobMasterCore {
                 | RegionPhase::Placed
                 | RegionPhase::Deployed => {}
             }
+        }
+        if !is_reconciling {
+            deadlines.extend(self.next_turn_ms());
         }
         let is_any_due = self.execution.count(ExecutionState::Canceling) > 0
             || self.execution.count(ExecutionState::Reconciling) > 0;

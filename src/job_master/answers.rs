@@ -116,13 +116,8 @@ impl JobMasterCore {
             return;
         }
         let cause = format!("the sinks can't be committed: {reason}");
-        let record = Arc::make_mut(&mut self.record);
-        record.failures.push(pb::FailureRecord {
-            at_ms: now_ms,
-            cause: cause.clone(),
-            ..pb::FailureRecord::default()
-        });
-        record.fatal_cause = cause;
+        self.note_job_failure(cause.clone(), now_ms);
+        Arc::make_mut(&mut self.record).fatal_cause = cause;
         self.commit_failure = None;
         self.revision += 1;
     }

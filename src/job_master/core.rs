@@ -17,6 +17,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::chronicle::Chronicle;
 use super::coordinator::Coordination;
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::Cancellation;
@@ -44,6 +45,8 @@ pub struct CoreOptions {
     pub restart_strategy: RestartStrategy,
     /// Which regions start anew after a failure.
     pub failover_strategy: FailoverStrategy,
+    /// How many failures the record keeps.
+    pub exception_history_size: usize,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -164,8 +167,7 @@ pub struct JobMasterCore {
     // None where no operator has a half here.
     pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
-    pub(super) status: pb::JobStatus,
-    pub(super) statuses: Vec<pb::StatusTimestamp>,
+    pub(super) chronicle: Chronicle,
     pub(super) settled_at_ms: u64,
     pub(super) turn: u64,
     pub(super) effects: Vec<Effect>,
@@ -207,6 +209,7 @@ impl JobMasterCore {
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
         let coordination = Coordination::of(&graph, &execution);
+        let chronicle = Chronicle::of(&state, is_recovered, epoch.get(), now_ms);
         let mut core = JobMasterCore {
             graph,
             epoch,
@@ -240,11 +243,7 @@ impl JobMasterCore {
             unfulfillable: None,
             coordination,
             result: None,
-            status: pb::JobStatus::Initializing,
-            statuses: vec![pb::StatusTimestamp {
-                status: pb::JobStatus::Initializing.into(),
-                at_ms: now_ms,
-            }],
+            chronicle,
             settled_at_ms: 0,
             turn: 0,
             effects: Vec::new(),

@@ -2,73 +2,11 @@
 
 use tanist_proto::v1 as pb;
 
+use super::chronicle::entering;
 use super::core::JobMasterCore;
-use super::execution_graph::RegionPhase;
 use crate::job::OperatorSpec;
 
 impl JobMasterCore {
-    /// The job's status, as Apache Flink names it. No terminal one: that the job has ended is told by whoever has written its result;
-    /// until then the next leader would find it as it was before.
-    pub fn status(&self) -> pb::JobStatus {
-        if let Some(result) = &self.result {
-            return match result.status() {
-                pb::JobStatus::Canceled => pb::JobStatus::Cancelling,
-                pb::JobStatus::Failed => pb::JobStatus::Failing,
-                _ => pb::JobStatus::Running,
-            };
-        }
-        if !self.is_durable {
-            return if self.is_recovered {
-                pb::JobStatus::Reconciling
-            } else {
-                pb::JobStatus::Created
-            };
-        }
-        if self.written.wanted() == pb::WantedStatus::Canceled {
-            return pb::JobStatus::Cancelling;
-        }
-        if !self.written.fatal_cause.is_empty() {
-            return pb::JobStatus::Failing;
-        }
-        if self.is_reconciling() {
-            return pb::JobStatus::Reconciling;
-        }
-        let is_restarting = |phase: &RegionPhase| match phase {
-            RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
-            RegionPhase::AwaitingInput
-            | RegionPhase::Waiting { .. }
-            | RegionPhase::Reconciling
-            | RegionPhase::Placed
-            | RegionPhase::Deployed => false,
-        };
-        let mut regions = self.execution.regions.iter();
-        if self.execution.is_any_stopping() && regions.any(|region| is_restarting(&region.phase)) {
-            return pb::JobStatus::Restarting;
-        }
-        pb::JobStatus::Running
-    }
-
-    pub(super) fn note_status(&mut self, now_ms: u64) {
-        let status = self.status();
-        if status == self.status {
-            return;
-        }
-        // A new leader tells of all jobs at once how they were recovered: ten thousand lines would hold up the takeover itself.
-        let is_recovery = status == pb::JobStatus::Reconciling
-            || self.status == pb::JobStatus::Reconciling && status == pb::JobStatus::Running;
-        if is_recovery {
-            tracing::debug!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
-        } else {
-            tracing::info!(job = self.record.job_id, from = ?self.status, to = ?status, "job status changed");
-        }
-        self.status = status;
-        self.statuses.retain(|entered| entered.status() != status);
-        self.statuses.push(pb::StatusTimestamp {
-            status: status.into(),
-            at_ms: now_ms,
-        });
-    }
-
     /// All there is to say about the job.
     pub fn details(&self) -> pb::JobDetails {
         let vertices = self.graph.vertices.iter().zip(&self.execution.vertices);
@@ -97,7 +35,7 @@ impl JobMasterCore {
                 .map(|vertex| vertex.max_parallelism)
                 .max()
                 .unwrap_or_default(),
-            timestamps: self.statuses.clone(),
+            timestamps: self.timestamps(),
             vertices: vertices.collect(),
             edges: self.graph.edges.iter().map(edge_details).collect(),
             failures,
@@ -113,6 +51,7 @@ impl JobMasterCore {
             hindrances: self.hindrances(),
             state_counts: Vec::new(),
             undescribed: String::new(),
+            events: self.events(),
         }
     }
 
@@ -148,13 +87,11 @@ impl JobMasterCore {
         details.status = status.into();
         details.ended_at_ms = now_ms;
         details.hindrances.clear();
-        details
-            .timestamps
-            .retain(|entered| entered.status() != status);
-        details.timestamps.push(pb::StatusTimestamp {
-            status: status.into(),
-            at_ms: now_ms,
-        });
+        for status in self.way_to(status) {
+            super::chronicle::enter(&mut details.timestamps, status, now_ms);
+            let entered = entering(status, &cause, self.epoch.get(), now_ms);
+            details.events.push(entered);
+        }
         Box::new(result(
             &self.graph,
             &self.record,

@@ -1,7 +1,7 @@
 //! One attempt to run a subtask: its states, and where it is placed. Pure data and the states' edges.
 //!
-//! Invariant: a state changes only along [`next_state`]; an ended execution never changes again, only a new generation
-//! replaces it.
+//! Invariant: a state changes only along [`next_state`], by [`Execution::enter`]; an ended execution never changes again, only a
+//! new generation replaces it.
 
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
@@ -90,13 +90,46 @@ impl Execution {
         }
     }
 
-    /// Notes when it entered a state.
+    /// Moves it to a state; false if there is no such edge.
+    pub fn enter(&mut self, to: ExecutionState, at_ms: u64) -> bool {
+        let Some(state) = next_state(self.state, to) else {
+            return false;
+        };
+        self.state = state;
+        self.note_entered(state, at_ms);
+        if state == ExecutionState::Canceling {
+            self.canceling_since_ms = at_ms;
+        }
+        if is_terminal(state) {
+            self.ended_at_ms = self.entered_at_ms(state);
+        }
+        true
+    }
+
+    /// Notes when it entered a state, unless that is known.
     pub fn note_entered(&mut self, state: ExecutionState, at_ms: u64) {
         if let Some(entered) = usize::try_from(i32::from(state))
             .ok()
             .and_then(|state| self.entered_ms.get_mut(state))
+            .filter(|entered| **entered == 0)
         {
             *entered = at_ms;
+        }
+    }
+
+    /// When it entered a state; 0: it did not, or nobody knows when.
+    pub fn entered_at_ms(&self, state: ExecutionState) -> u64 {
+        let number = usize::try_from(i32::from(state)).ok();
+        let entered = number.and_then(|state| self.entered_ms.get(state));
+        entered.copied().unwrap_or_default()
+    }
+
+    /// Notes what its TaskManager says of when it entered its states, as far as that is not known: so long ago, and not before it was
+    /// deployed.
+    pub fn note_ages(&mut self, ages: &[pb::ExecutionAge], now_ms: u64) {
+        for age in ages {
+            let at_ms = now_ms.saturating_sub(age.ms_ago).max(self.started_at_ms);
+            self.note_entered(age.state(), at_ms);
         }
     }
 
@@ -158,10 +191,13 @@ pub fn is_terminal(state: ExecutionState) -> bool {
 }
 
 /// The state after `from` when `to` is heard of or wanted; `None` if that is no edge (late or repeated news).
+///
+/// Apache Flink's edges, and two more: what was cancelled may have finished before it heard of that, and what a new leader awaits may be
+/// found in any state that a TaskManager reports.
 pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
     use ExecutionState as S;
     let allowed = match from {
-        S::Created => matches!(to, S::Scheduled | S::Canceled | S::Failed),
+        S::Created => matches!(to, S::Scheduled | S::Reconciling | S::Canceled | S::Failed),
         S::Scheduled => matches!(to, S::Deploying | S::Canceled | S::Failed),
         S::Deploying => {
             is_terminal(to) || matches!(to, S::Initializing | S::Running | S::Canceling)
@@ -206,6 +242,27 @@ mod tests {
         assert_eq!(next_state(S::Running, S::Initializing), None);
         assert_eq!(next_state(S::Canceling, S::Running), None);
         assert_eq!(next_state(S::Canceling, S::Finished), Some(S::Finished));
+    }
+
+    #[test]
+    fn what_its_task_manager_says_of_earlier_states_fills_the_gaps_only() {
+        let mut execution = Execution::created(Generation::new(1));
+        execution.started_at_ms = 500;
+        assert!(execution.enter(ExecutionState::Reconciling, 1_000));
+        let ago = |state: ExecutionState, ms_ago| pb::ExecutionAge {
+            state: state.into(),
+            ms_ago,
+        };
+        let (opened, ran) = (ExecutionState::Initializing, ExecutionState::Running);
+        execution.note_ages(&[ago(opened, 900), ago(ran, 300)], 1_100);
+        assert!(execution.enter(ran, 1_100));
+        execution.note_ages(&[ago(ran, 0)], 1_200);
+        assert_eq!(
+            execution.entered_at_ms(opened),
+            500,
+            "not before it was deployed"
+        );
+        assert_eq!(execution.entered_at_ms(ran), 800);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1::ExecutionState;
 
 pub use super::building::BuildError;
-use super::execution::{Execution, STATES, is_terminal, next_state};
+use super::execution::{Execution, STATES};
 use super::slot_pool::SlotKey;
+use super::status::illegal;
 
 /// One vertex and where its subtasks stand in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
@@ -254,23 +255,24 @@ impl ExecutionGraph {
         self.tasks[task].execution = execution;
     }
 
-    /// Moves a task's execution to a state; false if there is no such edge.
+    /// Moves a task's execution to a state; false if there is no such edge: news that come late, or again.
     pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
         let execution = &mut self.tasks[task].execution;
-        let Some(state) = next_state(execution.state, to) else {
+        let from = execution.state;
+        if !execution.enter(to, now_ms) {
             return false;
-        };
-        self.counts[number_of(execution.state)] -= 1;
-        self.counts[number_of(state)] += 1;
-        execution.state = state;
-        execution.note_entered(state, now_ms);
-        if state == ExecutionState::Canceling {
-            execution.canceling_since_ms = now_ms;
         }
-        if is_terminal(state) {
-            execution.ended_at_ms = now_ms;
-        }
+        self.counts[number_of(from)] -= 1;
+        self.counts[number_of(to)] += 1;
         true
+    }
+
+    /// Moves a task's execution to a state that was decided here: that there is no such edge would be a bug.
+    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64) {
+        let from = self.tasks[task].execution.state;
+        if !self.advance(task, to, now_ms) {
+            illegal(&self.task_name(task), &from, &to);
+        }
     }
 
     /// Whether all executions of a region have ended.

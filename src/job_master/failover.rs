@@ -28,13 +28,13 @@ pub enum FailoverStrategy {
     Full,
 }
 
-/// The record keeps so many failures, and so many at most of one event are logged.
-const KEPT_FAILURES: usize = 16;
+/// Of one event so many failures are logged.
+pub(super) const LOGGED: usize = 16;
 
 impl JobMasterCore {
     /// All that failed at one event is one failure for the restart strategy.
     pub(super) fn judge_failures(&mut self, now_ms: u64) {
-        let mut failures: Vec<Failure> = Vec::new();
+        let (mut failures, mut others): (Vec<Failure>, Vec<Failure>) = Default::default();
         let mut all = std::mem::take(&mut self.failures);
         // Of a region that failed in several ways the worst counts.
         all.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
@@ -42,30 +42,27 @@ impl JobMasterCore {
         for failure in all {
             let phase = self.execution.regions[failure.region].phase;
             let is_stopping = matches!(phase, RegionPhase::Stopping { .. });
-            if is_stopping && !failure.is_unrecoverable {
-                continue;
-            }
-            if known.insert(failure.region) {
-                failures.push(failure);
+            let is_known = is_stopping && !failure.is_unrecoverable;
+            match is_known || !known.insert(failure.region) {
+                true => others.push(failure),
+                false => failures.push(failure),
             }
         }
         if self.is_stopping() {
-            return;
+            others.append(&mut failures);
         }
+        self.note_failures(&failures, others, now_ms);
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
         let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
-        for (number, failure) in uncounted.into_iter().enumerate() {
-            if number < KEPT_FAILURES {
-                tracing::info!(
-                    job = self.record.job_id,
-                    task = failure.task,
-                    cause = failure.cause,
-                    of = regions.len(),
-                    "region starts anew"
-                );
-            }
-            self.note_failure(failure, now_ms);
+        for failure in uncounted.iter().take(LOGGED) {
+            tracing::info!(
+                job = self.record.job_id,
+                task = failure.task,
+                cause = failure.cause,
+                of = regions.len(),
+                "region starts anew"
+            );
         }
         self.restart_all(&regions, now_ms);
         let Some(first) = failures.first().cloned() else {
@@ -85,18 +82,15 @@ impl JobMasterCore {
         };
         self.revision += 1;
         let regions: Vec<usize> = failures.iter().map(|failure| failure.region).collect();
-        for (number, failure) in failures.into_iter().enumerate() {
-            if number < KEPT_FAILURES {
-                tracing::warn!(
-                    job = self.record.job_id,
-                    task = failure.task,
-                    task_manager = failure.resource_id,
-                    cause = failure.cause,
-                    of = regions.len(),
-                    "region failed"
-                );
-            }
-            self.note_failure(failure, now_ms);
+        for failure in failures.iter().take(LOGGED) {
+            tracing::warn!(
+                job = self.record.job_id,
+                task = failure.task,
+                task_manager = failure.resource_id,
+                cause = failure.cause,
+                of = regions.len(),
+                "region failed"
+            );
         }
         match verdict {
             Verdict::Restart { at_ms } => self.restart_all(&regions, at_ms),
@@ -112,26 +106,15 @@ impl JobMasterCore {
         }
     }
 
-    /// Adds a failure to the record, in which the last ones are kept.
-    pub(super) fn note_failure(&mut self, failure: Failure, now_ms: u64) {
-        let record = Arc::make_mut(&mut self.record);
-        record.failures.push(pb::FailureRecord {
-            at_ms: now_ms,
-            cause: failure.cause,
-            task: failure.task,
-            host: failure.host,
-            resource_id: failure.resource_id,
-        });
-        let surplus = record.failures.len().saturating_sub(KEPT_FAILURES);
-        record.failures.drain(..surplus);
-    }
-
     /// These regions get the next generation, to be placed at a time when all of the present one has ended; and so does
     /// every one that reads from them, or by the strategy all that have not finished for good.
     pub(super) fn restart_all(&mut self, regions: &[usize], at_ms: u64) {
         let first: BTreeSet<usize> = regions.iter().copied().collect();
+        if first.is_empty() {
+            return;
+        }
         let mut next = regions.to_vec();
-        if self.options.failover_strategy == FailoverStrategy::Full && !first.is_empty() {
+        if self.options.failover_strategy == FailoverStrategy::Full {
             next.extend(self.unfinished());
         }
         // The first one is the last that others are added to.
@@ -155,6 +138,8 @@ impl JobMasterCore {
             self.execution.add_readers(region, &mut added, &mut next);
             self.give_up_generation(region, at_ms);
         }
+        let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
+        self.tell_restart(number, at_ms);
     }
 
     fn give_up_generation(&mut self, region: usize, at_ms: u64) {

@@ -37,11 +37,17 @@ mod answers;
 mod blocking;
 mod building;
 mod calls;
+mod chronicle;
+#[cfg(test)]
+mod chronicle_tests;
 mod coordinator;
 pub mod core;
 mod deployment;
 mod details;
 pub mod event;
+mod exceptions;
+#[cfg(test)]
+mod exceptions_tests;
 pub mod execution;
 pub mod execution_graph;
 mod failed_job;
@@ -83,6 +89,7 @@ pub mod slot_pool;
 mod slot_pool_model_tests;
 #[cfg(test)]
 mod slot_pool_tests;
+mod status;
 mod stopped;
 #[cfg(test)]
 mod stopped_tests;

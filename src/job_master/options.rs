@@ -61,6 +61,8 @@ pub struct JobMasterOptions {
     pub restart_strategy: RestartStrategy,
     /// Which regions start anew after a failure.
     pub failover_strategy: FailoverStrategy,
+    /// How many failures of the job are remembered (`web.exception-history-size`).
+    pub exception_history_size: usize,
     /// How many messages may wait.
     pub mailbox_capacity: usize,
 }
@@ -79,6 +81,7 @@ impl Default for JobMasterOptions {
             stop_first: StopFirst::default(),
             restart_strategy: RestartStrategy::default(),
             failover_strategy: FailoverStrategy::Region,
+            exception_history_size: 16,
             mailbox_capacity: 256,
         }
     }
@@ -90,10 +93,15 @@ impl JobMasterOptions {
         CoreOptions {
             slot_request_timeout_ms: millis(self.slot_request_timeout),
             slot_idle_timeout_ms: millis(self.slot_idle_timeout),
-            task_cancellation_timeout_ms: millis(self.task_cancellation_timeout),
+            // A TaskManager that is alive ends itself before: only one that does not is given up while its tasks may still run.
+            task_cancellation_timeout_ms: millis(
+                self.task_cancellation_timeout
+                    .saturating_add(self.rpc_ask_timeout),
+            ),
             reconcile_timeout_ms: millis(self.heartbeat_timeout),
             restart_strategy: self.restart_strategy.clone(),
             failover_strategy: self.failover_strategy,
+            exception_history_size: self.exception_history_size,
             seed: rand::random(),
         }
     }

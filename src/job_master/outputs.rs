@@ -12,11 +12,12 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::blocking::OfVertices;
-use super::core::JobMasterCore;
+use super::core::{Failure, JobMasterCore};
 use super::deployment::execution_id;
 use super::event::{Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
+use super::failover::LOGGED;
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,24 +178,28 @@ impl JobMasterCore {
         }
         // What runs again may need what was lost of others. A job that was being stopped may fail for it instead, which ends this.
         while !self.is_stopping() {
-            let mut regions = Vec::new();
+            let mut all: Vec<Failure> = Vec::new();
             for (task, cause) in self.lost_and_needed() {
                 let cause = format!("its output was lost and is needed: {cause}");
                 let lost = self.failure_of(task, cause);
-                if regions.last() != Some(&lost.region) {
-                    tracing::warn!(
-                        job = self.record.job_id,
-                        task = lost.task,
-                        cause = lost.cause,
-                        "region runs again"
-                    );
-                    regions.push(lost.region);
-                    self.note_failure(lost, now_ms);
+                if all.last().is_none_or(|last| last.region != lost.region) {
+                    all.push(lost);
                 }
             }
-            if regions.is_empty() {
+            if all.is_empty() {
                 return;
             }
+            for lost in all.iter().take(LOGGED) {
+                tracing::warn!(
+                    job = self.record.job_id,
+                    task = lost.task,
+                    cause = lost.cause,
+                    of = all.len(),
+                    "region runs again"
+                );
+            }
+            let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
+            self.note_failures(&all, Vec::new(), now_ms);
             self.restart_all(&regions, now_ms);
         }
     }

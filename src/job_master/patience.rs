@@ -5,14 +5,20 @@
 //! needs nothing at once that it will find in slots which the job has: those that nothing is in, and those of regions that end by
 //! themselves. While such a region runs, the time that others may wait does not begin. Slots that are too few for any region that
 //! waits go back when they have idled: else two jobs could hold what each of them lacks.
+//!
+//! Whoever waits in vain has *turns*, every other one: in the others what those behind it lack is asked for, and what it could use is
+//! theirs. So neither those that fit nowhere starve those that do, nor small ones, one after the other, a large one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
 use super::execution_graph::{Region, RegionPhase};
 use super::slot_pool::SlotKey;
+
+/// A region may wait for slots so many turns.
+const TURNS: u64 = 20;
 
 /// Since when what waits for slots waits in earnest.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +27,61 @@ pub(super) struct Patience {
     pub(super) from_ms: u64,
     /// How many slots there were after the last event.
     slots: usize,
+    /// The first region that lacks slots which the job does not have.
+    lacking: Turns,
+    /// The first region that waits for those which the job has.
+    waiting: Turns,
+}
+
+/// Whose turns they are, and since when: its own ones are the first, the third and so on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Turns {
+    of: Option<(usize, u64)>,
+}
+
+impl Turns {
+    /// As long as it is the same region, nothing begins anew.
+    fn note(&mut self, region: Option<usize>, now_ms: u64) {
+        let since_ms = |region| match self.of {
+            Some((of, since_ms)) if of == region => since_ms,
+            Some(_) | None => now_ms,
+        };
+        self.of = region.map(|region| (region, since_ms(region)));
+    }
+
+    /// Whose they are, and how many are over.
+    fn at(&self, now_ms: u64, length_ms: u64) -> Option<(usize, u64)> {
+        let (region, since_ms) = self.of?;
+        Some((region, now_ms.saturating_sub(since_ms) / length_ms))
+    }
+
+    /// When the present one is over.
+    fn next_ms(&self, now_ms: u64, length_ms: u64) -> Option<u64> {
+        let (_, over) = self.at(now_ms, length_ms)?;
+        let (_, since_ms) = self.of?;
+        Some(since_ms.saturating_add(length_ms.saturating_mul(over + 1)))
+    }
+
+    fn put_off(&mut self, by_ms: u64) {
+        if let Some((_, since_ms)) = &mut self.of {
+            *since_ms = since_ms.saturating_add(by_ms);
+        }
+    }
+}
+
+/// What regions that wait would find: how many slots of each profile that do not stay in use.
+struct Found<'a> {
+    free: Vec<(&'a ResourceProfile, u32)>,
+    staying: BTreeSet<SlotKey>,
+}
+
+impl Patience {
+    /// This process stood still for so long.
+    pub(super) fn put_off(&mut self, by_ms: u64) {
+        self.from_ms = self.from_ms.saturating_add(by_ms);
+        self.lacking.put_off(by_ms);
+        self.waiting.put_off(by_ms);
+    }
 }
 
 impl JobMasterCore {
@@ -58,7 +119,7 @@ impl JobMasterCore {
         if self.execution.regions.len() == 1 {
             return self.profiles_needed.clone();
         }
-        let next = self.next_without_slots();
+        let next = self.next_served();
         let of_next = next.iter().flat_map(|region| {
             let tasks = &self.execution.regions[*region].tasks;
             tasks.iter().copied()
@@ -78,18 +139,19 @@ impl JobMasterCore {
         placed.map(|(task, _)| task)
     }
 
-    /// The first region that waits for slots, or will when its backoff is over, and does not find them in those that the job has.
-    fn next_without_slots(&self) -> Option<usize> {
-        let waits = |region: &usize| match self.execution.regions[*region].phase {
-            RegionPhase::AwaitingInput => self.execution.could_run(*region),
+    /// Whether a region waits for slots, or will when its backoff is over.
+    fn waits_or_will(&self, region: usize) -> bool {
+        match self.execution.regions[region].phase {
+            RegionPhase::AwaitingInput => self.execution.could_run(region),
             RegionPhase::Waiting { .. } => true,
             RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
             RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => false,
-        };
-        // Asked after each event, and mostly nothing waits.
-        let first = (0..self.execution.regions.len()).find(waits)?;
+        }
+    }
+
+    /// What tasks are in that end by themselves comes free.
+    fn found(&self) -> Found<'_> {
         let taken = self.taken_slots();
-        // What tasks are in that end by themselves comes free.
         let mut staying: BTreeSet<SlotKey> = BTreeSet::new();
         for region in &self.execution.regions {
             let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
@@ -109,15 +171,118 @@ impl JobMasterCore {
                 free.push((wanted, all.saturating_sub(stay)));
             }
         }
-        (first..self.execution.regions.len()).find(|index| {
-            let slots = self.execution.regions[*index].slots.iter();
-            let open: Vec<&SlotKey> = slots.filter(|key| !staying.contains(key)).collect();
-            let lacks = |(profile, free): &(&ResourceProfile, u32)| {
-                let wanted = open.iter().filter(|key| profiles[key.group] == **profile);
-                wanted.count() > usize::try_from(*free).unwrap_or(usize::MAX)
-            };
-            waits(index) && free.iter().any(lacks)
-        })
+        Found { free, staying }
+    }
+
+    /// The slots of a region that it is not in, by profile.
+    fn open_slots(&self, region: usize, found: &Found<'_>) -> BTreeMap<&ResourceProfile, usize> {
+        let mut open = BTreeMap::new();
+        for key in &self.execution.regions[region].slots {
+            if !found.staying.contains(key) {
+                let profile = &self.execution.profiles[key.group];
+                *open.entry(profile).or_default() += 1;
+            }
+        }
+        open
+    }
+
+    /// Whether a region would not find its slots in those that the job has.
+    fn lacks(&self, region: usize, found: &Found<'_>) -> bool {
+        let open = self.open_slots(region, found);
+        let lacks = |(profile, free): &(&ResourceProfile, u32)| {
+            let wanted = open.get(profile).copied().unwrap_or_default();
+            wanted > usize::try_from(*free).unwrap_or(usize::MAX)
+        };
+        found.free.iter().any(lacks)
+    }
+
+    fn turn_ms(&self) -> u64 {
+        (self.options.slot_request_timeout_ms / TURNS).max(1)
+    }
+
+    /// Notes who is the first that waits in vain. To be called when all that can be placed has been.
+    pub(super) fn note_turns(&mut self, now_ms: u64) {
+        let regions = self.execution.regions.len();
+        // Asked after each event, and mostly nothing waits.
+        let first = (0..regions).find(|region| regions > 1 && self.waits_or_will(*region));
+        let (mut lacking, mut waiting) = (None, None);
+        if let Some(first) = first {
+            let found = self.found();
+            for region in (first..regions).filter(|region| self.waits_or_will(*region)) {
+                if self.lacks(region, &found) {
+                    lacking.get_or_insert(region);
+                } else if self.waits(region) && !self.is_preparing(region) {
+                    waiting.get_or_insert(region);
+                }
+                if lacking.is_some() && waiting.is_some() {
+                    break;
+                }
+            }
+        }
+        self.patience.lacking.note(lacking, now_ms);
+        self.patience.waiting.note(waiting, now_ms);
+    }
+
+    /// The region whose slots are asked for: the first that waits for slots, or will, and does not find them in those that the job has;
+    /// and in turns that are not its own one of those behind it, the smallest first, then the next one that needs something else.
+    fn next_served(&self) -> Option<usize> {
+        let now_ms = self.settled_at_ms;
+        let (first, over) = self.patience.lacking.at(now_ms, self.turn_ms())?;
+        if over.is_multiple_of(2) {
+            return Some(first);
+        }
+        let found = self.found();
+        let others = first + 1..self.execution.regions.len();
+        let others = others.filter(|region| self.waits(*region) && self.lacks(*region, &found));
+        let mut needs: BTreeMap<(usize, BTreeMap<&ResourceProfile, usize>), usize> =
+            BTreeMap::new();
+        for region in others {
+            let open = self.open_slots(region, &found);
+            let size = open.values().sum();
+            needs.entry((size, open)).or_insert(region);
+        }
+        let in_order: Vec<usize> = needs.into_values().collect();
+        let which = usize::try_from(over / 2).unwrap_or_default();
+        let which = which.checked_rem(in_order.len());
+        Some(which.map_or(first, |which| in_order[which]))
+    }
+
+    /// The region for which those behind it leave what comes free, now.
+    fn served_first(&self, now_ms: u64) -> Option<usize> {
+        let (first, over) = self.patience.waiting.at(now_ms, self.turn_ms())?;
+        // The first turn is nobody's: mostly there is enough for all soon.
+        (!over.is_multiple_of(2) && self.waits(first)).then_some(first)
+    }
+
+    /// Whether a region takes no slots at present, as one before it that waits longer could use them.
+    pub(super) fn stands_back(&self, region: usize, now_ms: u64) -> bool {
+        let Some(first) = self.served_first(now_ms).filter(|first| *first < region) else {
+            return false;
+        };
+        let profiles = &self.execution.profiles;
+        let of = |region: usize| {
+            let slots = self.execution.regions[region].slots.iter();
+            slots.map(|key| &profiles[key.group])
+        };
+        of(region).any(|own| of(first).any(|other| own.is_matching(other)))
+    }
+
+    /// When somebody else's turn begins, where more than one region waits.
+    pub(super) fn next_turn_ms(&self) -> Option<u64> {
+        let regions = 0..self.execution.regions.len();
+        if regions
+            .filter(|region| self.waits(*region))
+            .nth(1)
+            .is_none()
+        {
+            return None;
+        }
+        let (now_ms, length_ms) = (self.settled_at_ms, self.turn_ms());
+        let Patience {
+            lacking, waiting, ..
+        } = &self.patience;
+        let both = [lacking, waiting].map(|it| it.next_ms(now_ms, length_ms));
+        both.into_iter().flatten().min()
     }
 
     /// Whether slots came with the last event: those that came before have not idled in vain.
@@ -131,7 +296,8 @@ impl JobMasterCore {
         let regions = self.execution.regions.len();
         // What could be placed has been, unless something has to be looked at first.
         let lacks = |region: usize| self.waits(region) && !self.is_preparing(region);
-        if regions == 1 || !(0..regions).any(lacks) {
+        let is_kept_for_one = self.served_first(self.settled_at_ms).is_some();
+        if regions == 1 || is_kept_for_one || !(0..regions).any(lacks) {
             return self.profiles_needed.clone();
         }
         let counted = self.execution.count_slots(self.in_slots());

@@ -1,7 +1,7 @@
 //! Jobs of several regions with fewer slots than all of them need: one region after the other, and nobody fails for want of slots that
 //! will be free, or holds in vain what others lack.
 
-use tanist_proto::resources::ResourceProfile;
+use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
@@ -12,7 +12,7 @@ use crate::job::OperatorSpec;
 
 /// Regions of these parallelisms, each in slots of its own.
 fn apart(parallelisms: &[u32]) -> pb::JobGraph {
-    let names = ["a", "b", "c"];
+    let names = ["a", "b", "c", "d", "e"];
     let vertices: Vec<(&str, u32)> = names
         .into_iter()
         .zip(parallelisms.iter().copied())
@@ -148,4 +148,105 @@ fn as_many_regions_run_as_there_are_slots_and_the_next_takes_the_first_that_is_l
     finishes(&mut job, 1);
     assert_eq!(job.deployed().len(), 3);
     assert_eq!(asked(&job), (2, 2));
+}
+
+/// The only subtask of a vertex ends, wherever it is.
+fn ends(job: &mut Recovered, vertex: u32) {
+    let details = job.core.details();
+    let number = usize::try_from(vertex - 1).expect("small");
+    let at = details.vertices[number].subtasks[0].resource_id.clone();
+    assert!(!at.is_empty(), "it is placed");
+    job.reports(&at, vec![report(vertex, 0, 1, S::Finished)]);
+}
+
+/// Which vertices are placed.
+fn placed(job: &Recovered) -> Vec<bool> {
+    let details = job.core.details();
+    let vertices = details.vertices.iter();
+    let placed = vertices.map(|it| it.subtasks.iter().all(|it| !it.resource_id.is_empty()));
+    placed.collect()
+}
+
+/// A turn: a region may wait for 10 s.
+const TURN_MS: u64 = 500;
+
+#[test]
+fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_other_turn() {
+    let graph = apart(&[3, 1]);
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    assert_eq!(asked(&job), (3, 4));
+    for _ in 0..3 {
+        job.pass(TURN_MS - 1);
+        assert_eq!(asked(&job), (3, 4));
+        job.pass(1);
+        assert_eq!(asked(&job), (1, 4), "that may be had");
+        job.pass(TURN_MS - 1);
+        assert_eq!(asked(&job), (1, 4));
+        job.pass(1);
+        assert_eq!(asked(&job), (3, 4), "nobody waits for ever");
+    }
+    job.register("tm0", "1", vec![]);
+    assert_eq!(placed(&job), [false, true]);
+    assert_eq!(
+        job.core.next_deadline_ms().map(|at| at > job.now_ms),
+        None,
+        "it has its turn"
+    );
+}
+
+#[test]
+fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
+    let mut graph = apart(&[4, 1, 1, 2]);
+    for (vertex, memory) in graph.vertices.iter_mut().zip([1, 2, 2, 1]) {
+        let resources = Resources {
+            task_memory: memory << 20,
+            ..Resources::ZERO
+        };
+        vertex.resources = Some((&resources).into());
+    }
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    let mut turns = Vec::new();
+    for _ in 0..6 {
+        turns.push(asked(&job).0);
+        job.pass(TURN_MS);
+    }
+    // The second and third need the same: one of them stands for both.
+    assert_eq!(turns, [4, 1, 4, 2, 4, 1]);
+}
+
+#[test]
+fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_turn() {
+    let graph = apart(&[1, 1, 2, 1, 1]);
+    let mut job = with_slots(&graph, &["tm0", "tm1"]);
+    assert_eq!(placed(&job), [true, true, false, false, false]);
+    ends(&mut job, 1);
+    assert_eq!(
+        placed(&job),
+        [true, true, false, true, false],
+        "at first nobody stands back"
+    );
+    job.pass(TURN_MS);
+    ends(&mut job, 2);
+    assert_eq!(placed(&job)[4], false, "this one is kept for the large one");
+    assert_eq!(freed(&job), 0);
+    ends(&mut job, 4);
+    assert_eq!(placed(&job), [true, true, true, true, false]);
+}
+
+#[test]
+fn what_is_kept_for_a_large_region_in_vain_is_used_by_those_behind_it_in_their_turn() {
+    let graph = apart(&[1, 1, 2, 1, 1]);
+    let mut job = with_slots(&graph, &["tm0", "tm1"]);
+    job.pass(TURN_MS);
+    ends(&mut job, 1);
+    assert_eq!(placed(&job), [true, true, false, false, false]);
+    // The other one hangs.
+    job.pass(TURN_MS);
+    assert_eq!(placed(&job), [true, true, false, true, false]);
+    ends(&mut job, 4);
+    job.pass(TURN_MS);
+    assert_eq!(placed(&job)[2], false);
+    ends(&mut job, 2);
+    ends(&mut job, 5);
+    assert!(placed(&job)[2], "in its own turn it gets both");
 }

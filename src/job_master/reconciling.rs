@@ -19,6 +19,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
 use super::execution_graph::RegionPhase;
+use super::failover::LOGGED;
 use super::outputs::Output;
 use crate::gateway::Adoption;
 
@@ -100,7 +101,7 @@ impl JobMasterCore {
                 later(since_ms);
             }
         }
-        later(&mut self.patience.from_ms);
+        self.patience.put_off(by_ms);
         for task in &mut self.execution.tasks {
             later(&mut task.execution.canceling_since_ms);
         }
@@ -163,11 +164,15 @@ impl JobMasterCore {
 
     /// Regions that miss a task are restarted at once.
     pub(super) fn restart_missed(&mut self, now_ms: u64) {
+        let mut all = std::mem::take(&mut self.reconciliation.missed);
+        all.retain(|missed| {
+            let phase = self.execution.regions[missed.region].phase;
+            phase == RegionPhase::Reconciling && !self.is_stopping()
+        });
+        self.note_failures(&all, Vec::new(), now_ms);
         let mut regions = BTreeSet::new();
-        for missed in std::mem::take(&mut self.reconciliation.missed) {
-            let region = missed.region;
-            let is_known = self.execution.regions[region].phase != RegionPhase::Reconciling;
-            if is_known || self.is_stopping() || !regions.insert(region) {
+        for missed in all {
+            if !regions.insert(missed.region) || regions.len() > LOGGED {
                 continue;
             }
             tracing::warn!(
@@ -176,7 +181,6 @@ impl JobMasterCore {
                 cause = missed.cause,
                 "region can't be adopted"
             );
-            self.note_failure(missed, now_ms);
         }
         let regions: Vec<usize> = regions.into_iter().collect();
         self.restart_all(&regions, now_ms);
@@ -231,6 +235,9 @@ impl JobMasterCore {
                 tasks_restarted,
                 "reconciled"
             );
+            let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} start anew");
+            let kind = pb::JobEventKind::Adoption;
+            self.chronicle.tell(kind, text, now_ms);
             for region in &mut self.execution.regions {
                 if let RegionPhase::Waiting { since_ms } = &mut region.phase {
                     *since_ms = now_ms;

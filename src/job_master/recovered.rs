@@ -113,6 +113,7 @@ pub(super) fn options() -> CoreOptions {
         reconcile_timeout_ms: RECONCILE_MS,
         restart_strategy: RestartStrategy::None,
         failover_strategy: FailoverStrategy::Region,
+        exception_history_size: 16,
         seed: 1,
     }
 }
@@ -147,7 +148,16 @@ impl Recovered {
         epoch: u64,
         options: CoreOptions,
     ) -> Recovered {
-        let now_ms = 1_000_000;
+        Recovered::at(graph, state, epoch, options, 1_000_000)
+    }
+
+    pub(super) fn at(
+        graph: &pb::JobGraph,
+        state: pb::JobState,
+        epoch: u64,
+        options: CoreOptions,
+        now_ms: u64,
+    ) -> Recovered {
         let epoch = Epoch::new(epoch);
         let core = JobMasterCore::build(graph.clone(), state.clone(), true, epoch, options, now_ms);
         let mut recovered = Recovered {

@@ -9,6 +9,7 @@ use tanist_proto::v1::ExecutionState;
 use super::core::{JobMasterCore, parse};
 use super::execution::{Execution, Place};
 use super::execution_graph::{BuildError, RegionPhase};
+use super::status::illegal;
 
 impl JobMasterCore {
     /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
@@ -89,10 +90,9 @@ impl JobMasterCore {
             self.pool
                 .remember(key, place.task_manager.clone(), place.allocation);
             let execution = &mut self.execution.tasks[task].execution;
-            execution.state = ExecutionState::Reconciling;
             execution.started_at_ms = state.placed_at_ms;
             execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);
-            execution.note_entered(ExecutionState::Reconciling, self.settled_at_ms);
+            execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }
         Ok(())
@@ -112,9 +112,23 @@ impl JobMasterCore {
                 continue;
             }
             let execution = &mut self.execution.tasks[task].execution;
-            execution.state = end.state();
-            execution.ended_at_ms = end.ended_at_ms;
-            execution.note_entered(execution.state, end.ended_at_ms);
+            let entered = [
+                (ExecutionState::Initializing, end.initializing_at_ms),
+                (ExecutionState::Running, end.running_at_ms),
+                (ExecutionState::Canceling, end.canceling_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
+            // Wherever it was: where a record has no placement, its end is all that counts.
+            if execution.place.is_none() {
+                execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
+            }
+            let (from, to) = (execution.state, end.state());
+            if !execution.enter(to, end.ended_at_ms) {
+                illegal(&self.record.job_id, &from, &to);
+                continue;
+            }
             execution.cause.clone_from(&end.cause);
             execution.committables.clone_from(&end.committables);
             execution.is_recorded = true;

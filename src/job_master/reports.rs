@@ -54,6 +54,7 @@ impl JobMasterCore {
             return;
         }
         execution.known_since.get_or_insert(turn);
+        execution.note_ages(&report.ages, now_ms);
         if report.metrics.is_some() {
             execution.metrics = report.metrics;
         }
@@ -344,7 +345,10 @@ impl JobMasterCore {
         let is_to_stop = self.is_to_stop(task);
         if self.execution.advance(task, ExecutionState::Failed, now_ms) {
             cause.clone_into(&mut self.execution.tasks[task].execution.cause);
-            if !is_to_stop {
+            if is_to_stop {
+                let failure = self.failure_of(task, cause.to_owned());
+                self.note_concurrent(failure, now_ms);
+            } else {
                 self.fail_region_of(task, cause.to_owned());
             }
         }

@@ -69,11 +69,13 @@ impl JobMasterCore {
             }
             if self.execution.count(ExecutionState::Created) > 0 {
                 for task in self.execution.regions[region].tasks.clone() {
-                    self.execution
-                        .advance(task, ExecutionState::Scheduled, now_ms);
+                    if self.execution.tasks[task].execution.state == ExecutionState::Created {
+                        self.execution
+                            .decide(task, ExecutionState::Scheduled, now_ms);
+                    }
                 }
             }
-            if self.is_prepared(region) {
+            if self.is_prepared(region) && !self.stands_back(region, now_ms) {
                 ready.push(region);
             }
         }

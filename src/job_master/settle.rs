@@ -36,13 +36,14 @@ impl JobMasterCore {
         self.stop_regions(now_ms);
         self.restart_regions(now_ms);
         self.schedule(now_ms);
+        self.note_turns(now_ms);
         self.finish(now_ms);
         if self.result.is_none() {
             self.record_ends();
             self.decide_asked();
-            self.write();
+            self.write(now_ms);
             self.answer_asked();
-            self.deploy(now_ms);
+            self.deploy();
             self.cancel_tasks(now_ms);
             self.tell_stop();
             self.release_outputs();
@@ -170,6 +171,8 @@ impl JobMasterCore {
             if self.record.wanted() != pb::WantedStatus::Canceled {
                 Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
                 self.revision += 1;
+                let (kind, text) = (pb::JobEventKind::Cancel, String::new());
+                self.chronicle.tell(kind, text, self.settled_at_ms);
             }
             return;
         };
@@ -200,7 +203,7 @@ impl JobMasterCore {
                 let execution = &self.execution.tasks[task].execution;
                 if !execution.is_deployed() && !execution.is_ended() {
                     self.execution
-                        .advance(task, ExecutionState::Canceled, now_ms);
+                        .decide(task, ExecutionState::Canceled, now_ms);
                 }
             }
         }
@@ -263,6 +266,7 @@ impl JobMasterCore {
             self.commit_sinks(now_ms);
         } else if let Some(reason) = self.refusal.clone() {
             let cause = format!("the job's state can't be persisted: {reason}");
+            self.note_job_failure(cause.clone(), now_ms);
             self.end(pb::JobStatus::Failed, cause, now_ms);
         } else if self.is_durable
             && !is_to_cancel
@@ -293,6 +297,7 @@ impl JobMasterCore {
     }
 
     fn end(&mut self, status: pb::JobStatus, cause: String, now_ms: u64) {
+        self.note_status(now_ms);
         let result = self.result_of(status, cause, now_ms);
         self.effects.push(Effect::End(result.clone()));
         self.result = Some(result);
@@ -324,6 +329,9 @@ impl JobMasterCore {
                 cause: execution.cause.clone(),
                 committables: execution.committables.clone(),
                 ended_at_ms: execution.ended_at_ms,
+                initializing_at_ms: execution.entered_at_ms(ExecutionState::Initializing),
+                running_at_ms: execution.entered_at_ms(ExecutionState::Running),
+                canceling_at_ms: execution.entered_at_ms(ExecutionState::Canceling),
             };
             Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;

@@ -50,6 +50,8 @@ impl JobMasterCore {
             if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
                 Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Stopped);
                 self.revision += 1;
+                let (kind, text) = (pb::JobEventKind::Stop, String::new());
+                self.chronicle.tell(kind, text, self.settled_at_ms);
             }
             return;
         };

@@ -141,6 +141,9 @@ pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceMa
     }
 }
 
+/// Nobody waits so long, and no clock runs over.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
     let defaults = JobMasterOptions::default();
     JobMasterOptions {
@@ -151,10 +154,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
         inline_deployment_threshold: inline_deployment_threshold(options),
         slot_request_timeout: options.resources.slot_request_timeout,
         slot_idle_timeout: options.resources.slot_idle_timeout,
-        task_cancellation_timeout: options
-            .jobs
-            .task_cancellation_timeout
-            .unwrap_or(defaults.task_cancellation_timeout),
+        task_cancellation_timeout: options.jobs.task_cancellation_timeout.unwrap_or(NEVER),
         stop_first: StopFirst {
             timeout: options.taskmanager.isolation_timeout,
             cancellation: options.taskmanager.isolation_cancellation_timeout,
@@ -164,6 +164,8 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
             FailoverStrategyType::Region => FailoverStrategy::Region,
             FailoverStrategyType::Full => FailoverStrategy::Full,
         },
+        exception_history_size: usize::try_from(options.exception_history_size.get())
+            .unwrap_or(usize::MAX),
         ..defaults
     }
 }
@@ -181,10 +183,8 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
         rpc_timeout: options.rpc.ask_timeout,
         slot_timeout: options.taskmanager.slot_timeout,
         job_manager_failover_timeout: options.taskmanager.failover_timeout,
-        task_cancellation_timeout: options
-            .jobs
-            .task_cancellation_timeout
-            .unwrap_or(defaults.task_cancellation_timeout),
+        task_cancellation_timeout: options.jobs.task_cancellation_timeout.unwrap_or(NEVER),
+        task_cancellation_interval: options.jobs.task_cancellation_interval.unwrap_or(NEVER),
         ..defaults
     }
 }

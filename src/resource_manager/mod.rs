@@ -34,6 +34,10 @@ mod lacking;
 #[cfg(test)]
 mod matching_model_tests;
 #[cfg(test)]
+mod profile_model;
+#[cfg(test)]
+mod profile_model_tests;
+#[cfg(test)]
 mod profile_tests;
 mod registering;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tanist_proto::v1 as pb;
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::{Parameters, PathParts, id, position_headers, read_body};
+use super::json::events::Events;
 use super::json::exceptions::Exceptions;
 use super::json::hindrance::QuarantineListing;
 use super::json::job::{JobBody, JobIds, JobStatusBody, JobsOverview};
@@ -205,6 +206,16 @@ pub(super) async fn exceptions(
     let maximum = parameters.get("maxExceptions")?.unwrap_or(MAX_EXCEPTIONS);
     let details = describe(&context, &job, &parameters).await?;
     Ok(of_job(&details, Exceptions::new(&details, maximum)))
+}
+
+pub(super) async fn events(
+    State(context): State<Context>,
+    PathParts(job): PathParts<String>,
+    parameters: Parameters,
+) -> Answer<Events> {
+    let maximum = parameters.get("maxEvents")?.unwrap_or(usize::MAX);
+    let details = describe(&context, &job, &parameters).await?;
+    Ok(of_job(&details, Events::new(&details, maximum)))
 }
 
 pub(super) async fn execution_result(

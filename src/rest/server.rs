@@ -134,6 +134,7 @@ fn paths() -> Router<Context> {
         .route("/jobs/{job}/status", get(jobs::status))
         .route("/jobs/{job}/plan", get(jobs::plan))
         .route("/jobs/{job}/exceptions", get(jobs::exceptions))
+        .route("/jobs/{job}/events", get(jobs::events))
         .route("/jobs/{job}/execution-result", get(jobs::execution_result))
         .route("/jobs/{job}/artifacts/{sha256}", put(upload::upload))
         .route("/jobs/{job}/quarantine", delete(jobs::delete_quarantined))

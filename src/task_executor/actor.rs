@@ -203,7 +203,9 @@ impl Actor {
             }
             Message::PrepareJobMaster { job, run, reply } => {
                 let metrics = |execution: &_| metrics_of(running, job, execution);
-                answer(reply, self.core.prepare_job_master(job, run, &metrics));
+                let now = Instant::now();
+                let prepared = self.core.prepare_job_master(job, run, &metrics, now);
+                answer(reply, prepared);
             }
             Message::RegistrationSeen(number) => self.core.raise_registration(number),
             Message::Task(task, status) => {

@@ -18,7 +18,7 @@ use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::executions::ExecutionKey;
+use super::executions::{ExecutionKey, Patience};
 use super::isolation::IsolationGuard;
 use super::job::Job;
 use super::launcher::{TaskStart, TaskStatus};
@@ -227,7 +227,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&task.job) else {
             return;
         };
-        if job.executions.update(&task.execution, status, metrics) && is_final {
+        if job.executions.update(&task.execution, status, metrics, now) && is_final {
             if job.executions.was_told_to_end(&task.execution) {
                 self.effects.push(Effect::ReleaseTask(task));
             }
@@ -267,6 +267,14 @@ impl Core {
             let Some(known) = self.jobs.get_mut(&job) else {
                 continue;
             };
+            for (execution, since) in known.executions.take_reminders(now) {
+                let ExecutionKey {
+                    vertex, subtask, ..
+                } = execution;
+                let ms = u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
+                tracing::warn!(%job, %vertex, subtask, ms, "a cancelled task has not ended yet, told again");
+                self.effects.push(cancel(job, execution));
+            }
             if let Some(ExecutionKey {
                 vertex, subtask, ..
             }) = known.executions.take_overdue(now)
@@ -366,20 +374,29 @@ impl Core {
         if !self.slots.release(allocation) {
             return;
         }
-        let deadline = now + self.options.task_cancellation_timeout;
+        let patience = self.patience(now);
         if let Some(known) = self.jobs.get_mut(&job) {
             known.to_offer.remove(&allocation);
-            let told = known.executions.cancel_in(allocation, deadline);
+            let told = known.executions.cancel_in(allocation, patience);
             self.effects
                 .extend(told.into_iter().map(|key| cancel(job, key)));
         }
         self.settle(job);
     }
 
+    /// How patient one is with tasks that are told to end.
+    pub(super) fn patience(&self, now: Instant) -> Patience {
+        Patience {
+            from: now,
+            deadline: now + self.options.task_cancellation_timeout,
+            interval: self.options.task_cancellation_interval,
+        }
+    }
+
     pub(super) fn cancel_tasks_of(&mut self, now: Instant, job: JobId) {
-        let deadline = now + self.options.task_cancellation_timeout;
+        let patience = self.patience(now);
         if let Some(known) = self.jobs.get_mut(&job) {
-            let told = known.executions.cancel_all(deadline);
+            let told = known.executions.cancel_all(patience);
             self.effects
                 .extend(told.into_iter().map(|key| cancel(job, key)));
         }

@@ -397,7 +397,7 @@ impl World {
                 .map(|request| request.sender),
             Some(job) => self
                 .core
-                .prepare_job_master(job, run, &|_| None)
+                .prepare_job_master(job, run, &|_| None, self.now)
                 .map(|request| request.sender),
         };
         let Ok(Some(sender)) = sender else {

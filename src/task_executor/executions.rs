@@ -5,6 +5,7 @@
 //!   is admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tanist_proto::id::{AllocationId, Generation, JobVertexId};
 use tanist_proto::v1 as pb;
@@ -26,13 +27,35 @@ pub struct ExecutionKey {
 /// The metrics of an execution that runs.
 pub type Metrics<'a> = &'a dyn Fn(&ExecutionKey) -> Option<pb::TaskMetrics>;
 
+/// How patient one is with tasks that are told to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Since when.
+    pub from: Instant,
+    /// Until when they have to have ended.
+    pub deadline: Instant,
+    /// How often they are told.
+    pub interval: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Canceling {
+    since: Instant,
+    /// None: that it is overdue was said.
+    deadline: Option<Instant>,
+    told_next: Instant,
+    interval: Duration,
+}
+
 #[derive(Debug)]
 struct Execution {
     allocation: AllocationId,
     status: TaskStatus,
     metrics: Option<pb::TaskMetrics>,
-    /// Until when it has to end, once it was told to.
-    cancel_deadline: Option<Instant>,
+    /// Once it was told to end.
+    canceling: Option<Canceling>,
+    /// When it entered each state.
+    entered: Vec<(pb::ExecutionState, Instant)>,
 }
 
 /// See the module.
@@ -72,7 +95,12 @@ impl Executions {
     }
 
     /// Lets a generation start, or says why not.
-    pub fn admit(&mut self, key: ExecutionKey, allocation: AllocationId) -> Result<(), String> {
+    pub fn admit(
+        &mut self,
+        key: ExecutionKey,
+        allocation: AllocationId,
+        now: Instant,
+    ) -> Result<(), String> {
         let subtask = (key.vertex, key.subtask);
         let highest = self.highest.get(&subtask).copied().unwrap_or_default();
         if key.generation <= highest {
@@ -96,7 +124,8 @@ impl Executions {
             allocation,
             status,
             metrics: None,
-            cancel_deadline: None,
+            canceling: None,
+            entered: vec![(pb::ExecutionState::Deploying, now)],
         };
         self.executions.insert(key, execution);
         self.changed.insert(key);
@@ -104,29 +133,29 @@ impl Executions {
     }
 
     /// Forbids all generations up to this one; gives those that have to be told to end.
-    pub fn cancel_up_to(&mut self, up_to: ExecutionKey, deadline: Instant) -> Vec<ExecutionKey> {
+    pub fn cancel_up_to(&mut self, up_to: ExecutionKey, patience: Patience) -> Vec<ExecutionKey> {
         let highest = self
             .highest
             .entry((up_to.vertex, up_to.subtask))
             .or_default();
         *highest = (*highest).max(up_to.generation);
         self.release_outputs(up_to);
-        self.cancel_where(deadline, |key, _| {
+        self.cancel_where(patience, |key, _| {
             (key.vertex, key.subtask) == (up_to.vertex, up_to.subtask)
                 && key.generation <= up_to.generation
         })
     }
 
     /// Those in the allocation that have to be told to end.
-    pub fn cancel_in(&mut self, of: AllocationId, deadline: Instant) -> Vec<ExecutionKey> {
-        self.cancel_where(deadline, |_, allocation| allocation == of)
+    pub fn cancel_in(&mut self, of: AllocationId, patience: Patience) -> Vec<ExecutionKey> {
+        self.cancel_where(patience, |_, allocation| allocation == of)
     }
 
     /// Forbids all generations below the stored ones, by vertex; gives those that have to be told to end.
     pub fn supersede(
         &mut self,
         stored: &dyn Fn(JobVertexId) -> Option<Generation>,
-        deadline: Instant,
+        patience: Patience,
     ) -> Vec<ExecutionKey> {
         let is_older = |key: &ExecutionKey| {
             let stored = stored(key.vertex)?;
@@ -139,7 +168,7 @@ impl Executions {
                 *highest = (*highest).max(below);
             }
         }
-        self.cancel_where(deadline, |key, _| is_older(key).is_some())
+        self.cancel_where(patience, |key, _| is_older(key).is_some())
     }
 
     /// Whether something runs of a generation below the stored one, by vertex.
@@ -150,8 +179,8 @@ impl Executions {
     }
 
     /// All that have to be told to end.
-    pub fn cancel_all(&mut self, deadline: Instant) -> Vec<ExecutionKey> {
-        self.cancel_where(deadline, |_, _| true)
+    pub fn cancel_all(&mut self, patience: Patience) -> Vec<ExecutionKey> {
+        self.cancel_where(patience, |_, _| true)
     }
 
     /// Takes the state of a task. Whether it is another one.
@@ -160,6 +189,7 @@ impl Executions {
         key: &ExecutionKey,
         status: TaskStatus,
         metrics: Option<pb::TaskMetrics>,
+        now: Instant,
     ) -> bool {
         let Some(execution) = self.executions.get_mut(key) else {
             return false;
@@ -168,11 +198,12 @@ impl Executions {
             return false;
         }
         let is_kept = matches!(status, TaskStatus::Finished { .. })
-            && execution.cancel_deadline.is_none()
+            && execution.canceling.is_none()
             && self.kept_vertices.contains(&key.vertex);
         if is_kept {
             self.outputs.insert(*key);
         }
+        execution.entered.push((status.execution_state(), now));
         execution.status = status;
         execution.metrics = metrics;
         self.changed.insert(*key);
@@ -195,7 +226,7 @@ impl Executions {
     pub fn was_told_to_end(&self, key: &ExecutionKey) -> bool {
         self.executions
             .get(key)
-            .is_some_and(|execution| execution.cancel_deadline.is_some())
+            .is_some_and(|execution| execution.canceling.is_some())
     }
 
     /// Whether a generation of the subtask up to this one runs.
@@ -229,21 +260,35 @@ impl Executions {
 
     /// One that did not end in the time that it had after being told to. Named once.
     pub fn take_overdue(&mut self, now: Instant) -> Option<ExecutionKey> {
-        let (key, execution) = self.executions.iter_mut().find(|(_, execution)| {
-            let is_due = execution
-                .cancel_deadline
-                .is_some_and(|deadline| deadline <= now);
-            is_due && !execution.status.is_terminal()
-        })?;
-        execution.cancel_deadline = None;
-        Some(*key)
+        let live = self.executions.iter_mut();
+        let mut live = live.filter(|(_, execution)| !execution.status.is_terminal());
+        live.find_map(|(key, execution)| {
+            let deadline = &mut execution.canceling.as_mut()?.deadline;
+            deadline.take_if(|deadline| *deadline <= now)?;
+            Some(*key)
+        })
     }
 
-    /// When the next one is overdue.
+    /// Those that are to be told again to end, each with since when they have been told.
+    pub fn take_reminders(&mut self, now: Instant) -> Vec<(ExecutionKey, Instant)> {
+        let mut due = Vec::new();
+        for (key, execution) in &mut self.executions {
+            if let Some(canceling) = &mut execution.canceling
+                && canceling.told_next <= now
+                && !execution.status.is_terminal()
+            {
+                canceling.told_next = now + canceling.interval;
+                due.push((*key, canceling.since));
+            }
+        }
+        due
+    }
+
+    /// When the next one is overdue, or to be told again.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.live()
-            .filter_map(|(_, execution)| execution.cancel_deadline)
-            .min()
+        let canceling = self.live().filter_map(|(_, execution)| execution.canceling);
+        let times = canceling.flat_map(|it| it.deadline.into_iter().chain([it.told_next]));
+        times.min()
     }
 
     /// Everything there is.
@@ -254,10 +299,19 @@ impl Executions {
             .collect()
     }
 
-    /// Everything there is; nothing counts as changed any more.
-    pub fn full_report(&mut self, metrics: Metrics<'_>) -> Vec<pb::ExecutionReport> {
+    /// Everything there is, with how long ago it came to that; nothing counts as changed any more.
+    pub fn full_report(&mut self, metrics: Metrics<'_>, now: Instant) -> Vec<pb::ExecutionReport> {
         self.changed.clear();
-        self.report(metrics)
+        let mut reports = self.report(metrics);
+        for (report, execution) in reports.iter_mut().zip(self.executions.values()) {
+            let entered = execution.entered.iter();
+            let ages = entered.map(|(state, at)| pb::ExecutionAge {
+                state: (*state).into(),
+                ms_ago: millis(now.saturating_duration_since(*at)),
+            });
+            report.ages = ages.collect();
+        }
+        reports
     }
 
     /// Whether there is something to report.
@@ -288,7 +342,7 @@ impl Executions {
 
     fn cancel_where(
         &mut self,
-        deadline: Instant,
+        patience: Patience,
         applies: impl Fn(&ExecutionKey, AllocationId) -> bool,
     ) -> Vec<ExecutionKey> {
         let mut told = Vec::new();
@@ -296,16 +350,28 @@ impl Executions {
             if !applies(key, execution.allocation) || execution.status.is_terminal() {
                 continue;
             }
-            match &mut execution.cancel_deadline {
-                Some(earlier) => *earlier = deadline.min(*earlier),
+            match &mut execution.canceling {
+                Some(earlier) => {
+                    let of_both = |it: &mut Instant| *it = patience.deadline.min(*it);
+                    earlier.deadline.iter_mut().for_each(of_both);
+                }
                 none @ None => {
-                    *none = Some(deadline);
+                    *none = Some(Canceling {
+                        since: patience.from,
+                        deadline: Some(patience.deadline),
+                        told_next: patience.from + patience.interval,
+                        interval: patience.interval,
+                    });
                     told.push(*key);
                 }
             }
         }
         told
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn message(
@@ -342,5 +408,6 @@ fn message(
         allocation_id: execution.allocation.to_string(),
         unreadable,
         unrecoverable,
+        ages: Vec::new(),
     }
 }

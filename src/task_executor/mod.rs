@@ -60,6 +60,8 @@ mod scripted_leader;
 mod slot_table;
 #[cfg(test)]
 mod slot_table_tests;
+#[cfg(test)]
+mod stuck_tests;
 mod superseding;
 #[cfg(test)]
 mod superseding_tests;
@@ -107,6 +109,8 @@ pub struct Options {
     pub job_manager_failover_timeout: Duration,
     /// `task.cancellation.timeout`: a task that does not end within it ends the process.
     pub task_cancellation_timeout: Duration,
+    /// `task.cancellation.interval`: until then it is told again and again.
+    pub task_cancellation_interval: Duration,
     /// How long tasks may take to end when the TaskExecutor stops, and how long goodbyes may take.
     pub stop_timeout: Duration,
 }
@@ -121,6 +125,7 @@ impl Default for Options {
             slot_timeout: Duration::from_secs(10),
             job_manager_failover_timeout: Duration::from_secs(300),
             task_cancellation_timeout: Duration::from_secs(180),
+            task_cancellation_interval: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(5),
         }
     }

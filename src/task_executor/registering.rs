@@ -151,6 +151,7 @@ impl Core {
         job: JobId,
         run: u64,
         metrics: Metrics<'_>,
+        now: Instant,
     ) -> GatewayResult<pb::RegisterTaskManagerRequest> {
         if self
             .jobs
@@ -173,7 +174,7 @@ impl Core {
             sender: Some(sender),
             job_id: job.to_string(),
             location: Some(self.description.location.clone()),
-            executions: known.executions.full_report(metrics),
+            executions: known.executions.full_report(metrics, now),
             slots,
             outputs: known.executions.outputs(),
         })

@@ -190,13 +190,13 @@ impl Core {
         request: &pb::CancelTasksRequest,
     ) -> GatewayResult<pb::Ack> {
         let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
-        let deadline = now + self.options.task_cancellation_timeout;
+        let patience = self.patience(now);
         for task in &request.tasks {
             let up_to = execution_key(&task.vertex_id, task.subtask, task.up_to_generation)?;
             let Some(known) = self.jobs.get_mut(&job) else {
                 continue;
             };
-            let told = known.executions.cancel_up_to(up_to, deadline);
+            let told = known.executions.cancel_up_to(up_to, patience);
             // What runs is released when it has ended: without its output it would seem to have failed.
             if !known.executions.is_running_up_to(up_to) {
                 self.effects.push(Effect::ReleaseTask(TaskKey {
@@ -345,11 +345,11 @@ impl Core {
                 "the job does not hold allocation {allocation} here"
             ));
         }
+        let patience = self.patience(now);
         let known = self
             .jobs
             .get_mut(&job)
             .ok_or_else(|| unknown_job(job).to_string())?;
-        let deadline = now + self.options.task_cancellation_timeout;
         let below = Generation::new(key.generation.get().saturating_sub(1));
         let older = ExecutionKey {
             generation: below,
@@ -365,9 +365,9 @@ impl Core {
                 return Err("an earlier attempt still runs here".to_owned());
             }
         }
-        known.executions.admit(key, allocation)?;
+        known.executions.admit(key, allocation, now)?;
         // The job's record has a younger generation: the older ones have no effect any more.
-        let superseded = known.executions.cancel_up_to(older, deadline);
+        let superseded = known.executions.cancel_up_to(older, patience);
         // Who deploys into a slot has taken it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
         let is_stopped = known.is_stopped;

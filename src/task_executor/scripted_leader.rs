@@ -231,6 +231,20 @@ impl Leader {
         self.task_executor().submit_tasks(request).await
     }
 
+    /// Has another graph's subtask 0 run.
+    pub async fn submit_graph(
+        &self,
+        graph: &pb::JobGraph,
+        generation: u64,
+        allocation: &str,
+    ) -> GatewayResult<pb::SubmitTasksResponse> {
+        let request = pb::SubmitTasksRequest {
+            graph: Some(graph.clone()),
+            ..self.deployment(0, generation, allocation)
+        };
+        self.task_executor().submit_tasks(request).await
+    }
+
     /// A deployment of a subtask, with its graph.
     pub fn deployment(
         &self,

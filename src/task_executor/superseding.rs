@@ -20,6 +20,7 @@ use tanist_proto::id::{Generation, JobId};
 use tokio::time::Instant;
 
 use super::core::{Core, Effect, cancel};
+use super::executions::Patience;
 use crate::gateway::{JobStanding, JobStandings, NoAnswer};
 
 /// Between two questions, and between the first doubt and the first one. Whoever asks adds a little at random.
@@ -190,15 +191,19 @@ impl Core {
         job: JobId,
         stored: &[Generation],
     ) -> bool {
+        let patience = self.patience(now);
         let Some(known) = self.jobs.get_mut(&job) else {
             return false;
         };
         let all = self.options.task_cancellation_timeout;
         let isolation = known.isolation.as_ref();
-        let deadline = now + isolation.map_or(all, |of| of.cancellation.min(all));
+        let patience = Patience {
+            deadline: now + isolation.map_or(all, |of| of.cancellation.min(all)),
+            ..patience
+        };
         let regions = &known.regions;
         let stored_of = |vertex| stored.get(*regions.get(&vertex)?).copied();
-        let told = known.executions.supersede(&stored_of, deadline);
+        let told = known.executions.supersede(&stored_of, patience);
         let runs = known.executions.runs_superseded(&stored_of);
         if !told.is_empty() {
             tracing::warn!(%job, tasks = told.len(), "the store has a younger generation, stopping tasks");

@@ -1,5 +1,6 @@
 //! What surrounds a TaskExecutor in its tests: a launcher that does what the test says, and leaders that come and go.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -84,6 +85,8 @@ pub struct ScriptedLauncher {
     /// Subtask and generation.
     pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
+    /// How often tasks were told to end.
+    pub told: Arc<AtomicU32>,
     /// How many outputs consumers have not taken yet.
     pub kept_outputs: watch::Sender<usize>,
 }
@@ -92,6 +95,7 @@ pub struct ScriptedLauncher {
 struct ScriptedTask {
     status: watch::Sender<TaskStatus>,
     is_slow_to_cancel: bool,
+    told: Arc<AtomicU32>,
 }
 
 impl TaskLauncher for ScriptedLauncher {
@@ -107,6 +111,7 @@ impl TaskLauncher for ScriptedLauncher {
         Box::new(ScriptedTask {
             status,
             is_slow_to_cancel: self.is_slow_to_cancel,
+            told: self.told.clone(),
         })
     }
 
@@ -126,6 +131,7 @@ impl TaskLauncher for ScriptedLauncher {
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
+        self.told.fetch_add(1, Ordering::Relaxed);
         let is_slow = self.is_slow_to_cancel;
         let status = if is_slow {
             TaskStatus::Canceling
@@ -247,6 +253,15 @@ impl World {
 
     /// With another launcher than the scripted one.
     pub fn start_with(is_slow_to_cancel: bool, runs: Option<Arc<dyn TaskLauncher>>) -> World {
+        World::start_as(is_slow_to_cancel, runs, Options::default())
+    }
+
+    /// With other bounds, too.
+    pub fn start_as(
+        is_slow_to_cancel: bool,
+        runs: Option<Arc<dyn TaskLauncher>>,
+        options: Options,
+    ) -> World {
         let connector = LocalConnector::default();
         let (leaders, followed) = watch::channel(LeaderView::default());
         let highest = HighestEpoch::default();
@@ -256,6 +271,7 @@ impl World {
             released: Mutex::new(Vec::new()),
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
+            told: Arc::default(),
             kept_outputs: watch::Sender::new(0),
         });
         let records = Arc::new(ScriptedRecords::default());
@@ -271,7 +287,7 @@ impl World {
             first_registration: first_registration(),
             guard: guard.clone(),
         };
-        let executor = TaskExecutor::start(Options::default(), services);
+        let executor = TaskExecutor::start(options, services);
         connector.put_task_executor(TE, Arc::new(executor.handle()));
         World {
             connector,

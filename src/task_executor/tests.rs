@@ -447,17 +447,6 @@ async fn a_rejected_registration_is_fatal_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_does_not_end_after_being_told_to_is_fatal() {
-    let (world, leader, _task) = running(true).await;
-    leader.cancel(1).await;
-    let fatal = tokio::time::timeout(BOUND, world.executor.fatal()).await;
-    let Fatal::Stuck(reason) = fatal.expect("it is fatal") else {
-        panic!("a task is stuck");
-    };
-    assert!(reason.contains("did not end within 180s"), "{reason}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_sources_of_a_stopped_job_end_also_those_that_come_later() {
     let (_world, leader, _task) = running(false).await;
     for _ in 0..2 {

@@ -74,7 +74,8 @@ impl Actor {
             self.stop_registering(Target::JobMaster(job));
             let running = &self.running;
             let metrics = |execution: &_| metrics_of(running, job, execution);
-            match self.core.prepare_job_master(job, run, &metrics) {
+            let now = Instant::now();
+            match self.core.prepare_job_master(job, run, &metrics, now) {
                 Ok(registration) => {
                     let bytes = registration.encoded_len();
                     if batch.of.len() >= MOST || batch.bytes + bytes > MOST_BYTES {

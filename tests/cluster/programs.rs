@@ -30,7 +30,7 @@ on_stores! {
 async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(1);
+    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
     let mut cluster = builder.start().await?;
     let directory = tempfile::tempdir()?;
     let file = |name: &str| directory.path().join(name);
@@ -41,6 +41,8 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     let leader = cluster.leader().await?.rest;
     let arguments = ["cancel", &job.to_string(), "--address", &leader];
     cluster.cli().run(&arguments).await?.success()?;
+    // None of them heeds SIGTERM, and whoever asked for it is gone.
+    cluster.kill_leader().await?;
     cluster.wait_for_state(job, "CANCELED").await?;
     let left = alive(&pids);
     ensure!(left.is_empty(), "CANCELED, but {left:?} are there");

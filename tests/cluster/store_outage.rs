@@ -7,23 +7,19 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use hyper::Method;
-use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind, test_all};
+use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
 
-use crate::support::{PROGRAM, RunningOn};
+use crate::support::{PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
-/// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s; a minute where those are the
-/// defaults.
-fn outage() -> Duration {
-    Duration::from_secs(if test_all() { 60 } else { 4 })
-}
+/// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s.
+const OUTAGE: Duration = Duration::from_secs(4);
+/// After the return of the store somebody leads within this time, if the leader was lost.
+const LEADS_AGAIN: Duration = Duration::from_secs(1);
 
 /// The job still runs when the outage is over.
 async fn start(cluster: &mut Cluster) -> anyhow::Result<RunningOn> {
-    RunningOn::start(cluster, outage().as_secs() + 10).await
+    RunningOn::start(cluster, outage(OUTAGE).as_secs() + 10).await
 }
-
-/// After the return of the store somebody leads within this time, if the leader was lost.
-const LEADS_AGAIN: Duration = Duration::from_secs(1);
 
 on_stores! {
     etcd(Etcd) {
@@ -44,7 +40,7 @@ async fn a_store_that_stands_still_for_longer_than_every_lease_changes_no_leader
     let mut cluster = cluster_on_its_own(kind).await?;
     let running = start(&mut cluster).await?;
     cluster.store().stop_server()?;
-    tokio::time::sleep(outage()).await;
+    tokio::time::sleep(outage(OUTAGE)).await;
     running.check_untouched(&mut cluster).await?;
     cluster.store().cont_server()?;
     running.check_finished_under_the_first(&mut cluster).await
@@ -56,7 +52,7 @@ async fn a_store_that_is_down_for_longer_than_every_lease_changes_no_leader(
     let mut cluster = cluster_on_its_own(kind).await?;
     let running = start(&mut cluster).await?;
     cluster.store().kill_server()?;
-    tokio::time::sleep(outage()).await;
+    tokio::time::sleep(outage(OUTAGE)).await;
     running.check_untouched(&mut cluster).await?;
     let asked = cluster
         .rest()
@@ -78,12 +74,12 @@ async fn a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_ba
     let running = start(&mut cluster).await?;
     cluster.store().kill_server()?;
     cluster.jobmanager(running.first.index).kill();
-    tokio::time::sleep(outage()).await;
+    tokio::time::sleep(outage(OUTAGE)).await;
     cluster.store().restart_server().await?;
     let standby = 1 - running.first.index;
     cluster
         .jobmanager(standby)
-        .says("leadership confirmed", LEADS_AGAIN)
+        .says("leadership confirmed", on_a_quiet_machine(LEADS_AGAIN))
         .await?;
     let second = cluster.successor_of(&running.first).await?;
     running

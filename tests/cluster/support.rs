@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tanist_chaos::{
-    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, wait_for,
-    wordcount,
+    Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, test_all,
+    wait_for, wordcount,
 };
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
@@ -30,6 +30,20 @@ pub fn need_failpoints() -> anyhow::Result<()> {
 
 /// How long something may take that is a matter of a second or two.
 pub const BOUND: Duration = Duration::from_secs(30);
+
+/// How long a store is away: longer than the leases and sessions of these tests, or a minute where those are the defaults.
+pub fn outage(shortest: Duration) -> Duration {
+    if test_all() {
+        Duration::from_secs(60)
+    } else {
+        shortest
+    }
+}
+
+/// What a quiet machine keeps to, and is held to where all tests run. Elsewhere it is a matter of how busy the machine is.
+pub fn on_a_quiet_machine(bound: Duration) -> Duration {
+    if test_all() { bound } else { BOUND }
+}
 
 /// Which TaskManagers are to be asked is in the leader's beats, looked up anew each second: a standby that has heard fewer
 /// of them may know nobody to ask, and then the lease decides.

@@ -5,9 +5,10 @@
 //!
 //! - [`beat`]: what processes tell and ask each other; [`peers`]: the trait by which they do.
 //! - [`core`]: the decisions, pure, with [`silence`] and [`inquiry`] as its parts; [`event`]: what goes in and comes out.
-//! - [`service`]: the actor that runs the core beside an election: [`Detector`].
+//! - [`service`]: [`Detector`], and `actor`, which runs the core beside an election.
 //! - [`transfer`]: deposition by invitation; `hand_over`: inviting whoever hears the TaskManagers that the leader misses.
 
+mod actor;
 pub mod beat;
 pub mod core;
 pub mod event;

@@ -1,31 +1,20 @@
-//! The detector of one process as an actor: feeds the [`core`](super::core) with what it hears, and does what that says.
-//!
-//! It runs beside the election, on the election's own runtime, so that nothing large or slow of the process delays it. It
-//! keeps one stream to the leader, and a list of members to ask, read when the leader changes: when the leader is lost the
-//! store may be lost too.
+//! The detector of one process: what starts it, what it hears, and what other processes ask it. Its work is the actor's.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::StreamExt as _;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{debug, info, warn};
 
-use super::beat::{Beat, Break, Question, Reply};
-use super::core::{DetectorCore, DetectorOptions, Effect, Event, Target};
-use super::peers::{BeatStream, Peers};
-use crate::clock::{Clock, Moment};
-use crate::election::{ElectionView, Epoch, HostIdentity, LeaderElection, Member, ProcessId};
-use crate::error::Result;
+use super::actor::DetectorActor;
+use super::beat::{Beat, Question, Reply};
+use super::core::DetectorOptions;
+use super::peers::Peers;
+use crate::clock::Moment;
+use crate::election::{Epoch, HostIdentity, LeaderElection, ProcessId};
 
 /// Under which name the address of a process's beats is published.
 pub const PEER: &str = "peer";
-/// How old the list of members may be.
-const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
-const MEMBERS_RETRY: Duration = Duration::from_secs(1);
 
 /// Who this process is to its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,15 +44,15 @@ pub struct DetectorServices {
 
 /// What this process hears of the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Hearing {
-    leader: Option<(ProcessId, Epoch)>,
-    connected: bool,
+pub(super) struct Hearing {
+    pub(super) leader: Option<(ProcessId, Epoch)>,
+    pub(super) connected: bool,
     /// It has not been heard yet.
-    opening: bool,
+    pub(super) opening: bool,
     /// How many beats of the stream were heard.
-    beats: u64,
-    last_heard: Moment,
-    unsure: bool,
+    pub(super) beats: u64,
+    pub(super) last_heard: Moment,
+    pub(super) unsure: bool,
 }
 
 /// A handle to a running detector. Cheap to clone; when the last one is dropped, it ends.
@@ -85,31 +74,7 @@ impl Detector {
         let stop = CancellationToken::new();
         let (hearing_out, hearing) = watch::channel(Hearing::default());
         let (last_beat_out, last_beat) = watch::channel(None);
-        let identity = services.identity.clone();
-        let core = DetectorCore::new(
-            identity.process,
-            identity.incarnation,
-            identity.host,
-            services.options,
-        );
-        let actor = DetectorActor {
-            clock: services.election.clock(),
-            services: services.clone(),
-            core,
-            stream: None,
-            connecting: None,
-            work: JoinSet::new(),
-            members: Vec::new(),
-            members_due: None,
-            members_of: Epoch::ZERO,
-            witnesses: Vec::new(),
-            hearing: hearing_out,
-            last_beat: last_beat_out,
-            twin: None,
-            wish: None,
-            began: None,
-            stop: stop.clone(),
-        };
+        let actor = DetectorActor::new(services.clone(), hearing_out, last_beat_out, stop.clone());
         services.election.runtime().spawn(actor.run());
         Detector {
             services,
@@ -161,395 +126,5 @@ impl Detector {
                 since: since(before.last_heard),
             },
         }
-    }
-}
-
-/// What comes back from work that was started.
-#[derive(Debug)]
-enum Done {
-    Connected(Connection),
-    Members(Result<Vec<Member>>),
-    Answered { inquiry: u64, reply: Option<Reply> },
-    Gone { inquiry: u64 },
-    Deposed { wish: u64, failed: bool },
-}
-
-struct Connection(std::result::Result<BeatStream, Break>);
-
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Connection").field(&self.0.is_ok()).finish()
-    }
-}
-
-struct DetectorActor {
-    services: DetectorServices,
-    clock: Clock,
-    core: DetectorCore,
-    stream: Option<BeatStream>,
-    connecting: Option<AbortHandle>,
-    work: JoinSet<Done>,
-    members: Vec<Member>,
-    /// When the list of members is read again; `None`: at once.
-    members_due: Option<Moment>,
-    /// The youngest epoch when that was last done.
-    members_of: Epoch,
-    /// Addresses that the leader named, to be asked beside the members.
-    witnesses: Vec<String>,
-    hearing: watch::Sender<Hearing>,
-    last_beat: watch::Sender<Option<Beat>>,
-    /// The living process that was complained about.
-    twin: Option<String>,
-    /// The last wish to depose, and what takes it back.
-    wish: Option<(u64, CancellationToken)>,
-    /// The youngest epoch when this start first saw the keys: earlier starts of the process led in none after it.
-    began: Option<Epoch>,
-    stop: CancellationToken,
-}
-
-impl DetectorActor {
-    async fn run(mut self) {
-        let mut ticks = tokio::time::interval(self.services.options.beat_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut observed = self.services.election.observed();
-        let mut false_alarms = self.services.false_alarms.clone();
-        false_alarms.mark_changed();
-        loop {
-            // Beats come first: a tick must not find silent what is waiting to be read.
-            tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return,
-                beat = next_beat(&mut self.stream), if self.stream.is_some() => match beat {
-                    Some(beat) => self.on_beat(beat),
-                    None => {
-                        self.stream = None;
-                        debug!("the stream of the leader's beats broke");
-                        self.feed(Event::Broken(Break::Ended));
-                    }
-                },
-                Some(done) = self.work.join_next(), if !self.work.is_empty() => {
-                    // Aborted: it was replaced.
-                    if let Ok(done) = done {
-                        self.on_done(done);
-                    }
-                }
-                changed = observed.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    observed.borrow_and_update();
-                    self.members_due = None;
-                    self.follow_the_keys();
-                }
-                Ok(()) = false_alarms.changed() => {
-                    let count = *false_alarms.borrow_and_update();
-                    self.feed(Event::FalseAlarms(count));
-                }
-                _ = ticks.tick() => {
-                    self.follow_the_keys();
-                    self.feed(Event::Tick);
-                }
-            }
-            self.tell();
-        }
-    }
-
-    /// Finds out who is to be watched.
-    fn follow_the_keys(&mut self) {
-        let view = self.services.election.observed().borrow().clone();
-        let leads = self
-            .services
-            .election
-            .leadership()
-            .borrow()
-            .session()
-            .is_some();
-        if let Some(view) = &view {
-            self.began.get_or_insert(view.youngest());
-        }
-        let target = view.as_ref().and_then(|view| self.target_in(view, leads));
-        let watched = self.core.target().cloned();
-        let youngest = view.as_ref().map_or(Epoch::ZERO, ElectionView::youngest);
-        let due = self.members_due.is_none_or(|due| self.clock.now() >= due);
-        // What members told before this term began may be of earlier starts.
-        if due || self.members_of < youngest {
-            self.members_of = youngest;
-            self.read_members();
-        }
-        if watched != target {
-            if watched.map(|before| before.epoch) != target.as_ref().map(|next| next.epoch) {
-                // Whom another leader named: some may have gone with it, and would count as hearing this one.
-                self.witnesses.clear();
-            }
-            self.feed(Event::Watch(target));
-        }
-    }
-
-    fn target_in(&self, view: &ElectionView, leads: bool) -> Option<Target> {
-        if leads {
-            return None;
-        }
-        let Some(leader) = &view.leader else {
-            // Its lease is gone. What is heard of it counts until somebody else leads.
-            let watched = self.core.target();
-            let watched = watched.filter(|target| target.epoch == view.youngest());
-            return watched.cloned().or_else(|| self.last_to_lead(view));
-        };
-        let own = leader.process == self.services.identity.process;
-        let lease = self.services.election.lease();
-        let nonce = lease.borrow().nonce().cloned();
-        if own && nonce.is_none_or(|nonce| nonce == leader.nonce) {
-            return None;
-        }
-        if own && self.began.is_none_or(|began| leader.epoch > began) {
-            // Taken since this start began: by another living process with the same id, which is not to be deposed for
-            // being an earlier start. The two would go on like that for ever.
-            return None;
-        }
-        let info = view.info.as_ref().filter(|info| info.epoch == leader.epoch);
-        let member = self
-            .members
-            .iter()
-            .find(|member| member.process == leader.process && !own);
-        let of_member = member.and_then(|member| member.addresses.get(PEER));
-        let known = info.and_then(|info| info.addresses.get(PEER)).or(of_member);
-        // Before it is confirmed the address may be an earlier start's, and its host would lend weight to a refusal there.
-        let host = member
-            .filter(|_| info.is_some() && of_member == known)
-            .and_then(|member| member.host.clone());
-        // Before it is confirmed only the members tell: what was known of this leader is not forgotten over that.
-        let before = self.core.target().filter(|target| {
-            target.epoch == leader.epoch && target.process == leader.process && known.is_none()
-        });
-        match before {
-            Some(before) => Some(before.clone()),
-            None => Some(Target {
-                epoch: leader.epoch,
-                process: leader.process.clone(),
-                address: known.cloned(),
-                is_confirmed: info.is_some(),
-                host,
-            }),
-        }
-    }
-
-    /// Whoever led the youngest term, which this process never saw attached: it may be suspended, and say so.
-    fn last_to_lead(&self, view: &ElectionView) -> Option<Target> {
-        let own = &self.services.identity.process;
-        let info = view.info.as_ref()?;
-        let is_last = info.epoch == view.youngest() && info.process != *own;
-        is_last.then(|| Target {
-            epoch: info.epoch,
-            process: info.process.clone(),
-            address: info.addresses.get(PEER).cloned(),
-            is_confirmed: true,
-            host: None,
-        })
-    }
-
-    fn read_members(&mut self) {
-        let now = self.clock.now();
-        self.members_due = Some(now.after(MEMBERS_INTERVAL));
-        let election = self.services.election.clone();
-        self.work
-            .spawn(async move { Done::Members(election.members().await) });
-    }
-
-    fn on_beat(&mut self, beat: Beat) {
-        if beat.stance.epoch().is_some() {
-            self.witnesses.clone_from(&beat.witnesses);
-        }
-        self.hearing.send_modify(|hearing| hearing.beats += 1);
-        self.last_beat.send_replace(Some(beat.clone()));
-        self.feed(Event::Beat(beat));
-    }
-
-    fn on_done(&mut self, done: Done) {
-        match done {
-            Done::Connected(Connection(Ok(stream))) => {
-                self.connecting = None;
-                self.stream = Some(stream);
-            }
-            Done::Connected(Connection(Err(why))) => {
-                self.connecting = None;
-                debug!(?why, "the leader's beats can't be heard");
-                self.feed(Event::Broken(why));
-            }
-            Done::Members(Ok(members)) => {
-                self.members = members;
-                self.follow_the_keys();
-            }
-            Done::Members(Err(error)) => {
-                debug!(%error, "the members can't be read");
-                self.members_due = Some(self.clock.now().after(MEMBERS_RETRY));
-            }
-            Done::Answered { inquiry, reply } => self.feed(Event::Answered { inquiry, reply }),
-            Done::Gone { inquiry } => self.feed(Event::Gone { inquiry }),
-            Done::Deposed { wish, failed } if failed => self.feed(Event::DeposeFailed { wish }),
-            Done::Deposed { .. } => {}
-        }
-    }
-
-    fn feed(&mut self, event: Event) {
-        for effect in self.core.handle(self.clock.now(), event) {
-            self.run_effect(effect);
-        }
-    }
-
-    fn run_effect(&mut self, effect: Effect) {
-        let election = &self.services.election;
-        match effect {
-            Effect::Connect { address, after } => self.connect(address, after),
-            Effect::Disconnect => self.disconnect(),
-            Effect::Ask { inquiry } => self.ask(inquiry),
-            Effect::Depose {
-                wish,
-                epoch,
-                evidence,
-            } => {
-                info!(
-                    %epoch,
-                    detection = %evidence.detection,
-                    leader = evidence.former.process.as_ref().map(ProcessId::as_str),
-                    "the leader is gone"
-                );
-                let election = election.clone();
-                let spared = CancellationToken::new();
-                self.wish = Some((wish, spared.clone()));
-                self.work.spawn(async move {
-                    let number = election.wish();
-                    let failed = tokio::select! {
-                        deposed = election.depose_because(number, epoch, evidence) => deposed.is_err(),
-                        // Told by whoever told the wish, so that it comes after it.
-                        () = spared.cancelled() => {
-                            election.spare(number).await;
-                            false
-                        }
-                    };
-                    Done::Deposed { wish, failed }
-                });
-            }
-            Effect::Spare { wish } => {
-                if let Some((_, spared)) = self.wish.take_if(|(present, _)| *present == wish) {
-                    info!("the leader is heard again");
-                    spared.cancel();
-                }
-            }
-            Effect::Explain(epoch, evidence) => election.explain(epoch, evidence),
-            Effect::Vouch(epoch, until) => election.vouch(epoch, until),
-            Effect::Twin(beat) => {
-                if self.twin.as_ref() != Some(&beat.incarnation) {
-                    warn!(
-                        process = %beat.process,
-                        incarnation = beat.incarnation,
-                        "another living process leads under this one's id: give each JobManager its own"
-                    );
-                    self.twin = Some(beat.incarnation);
-                }
-            }
-        }
-    }
-
-    fn disconnect(&mut self) {
-        self.stream = None;
-        if let Some(connecting) = self.connecting.take() {
-            connecting.abort();
-        }
-    }
-
-    fn connect(&mut self, address: String, after: Duration) {
-        self.disconnect();
-        let peers = self.services.peers.clone();
-        let bound = self.services.options.ask_timeout;
-        self.connecting = Some(self.work.spawn(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            let opened = timeout(bound, peers.beats(&address)).await;
-            Done::Connected(Connection(opened.unwrap_or(Err(Break::NoAnswer))))
-        }));
-    }
-
-    fn ask(&mut self, inquiry: u64) {
-        let Some(target) = self.core.target().cloned() else {
-            return;
-        };
-        let own = &self.services.identity.process;
-        let host = &self.services.identity.host;
-        let members = self
-            .members
-            .iter()
-            .filter(|member| member.process != *own && member.process != target.process)
-            .filter_map(|member| {
-                let address = member.addresses.get(PEER)?;
-                // There a refused connection is the kernel's word that nobody is there any more.
-                let is_here = host.is_some() && member.host == *host;
-                Some((address.clone(), is_here))
-            });
-        let witnesses = self
-            .witnesses
-            .iter()
-            .map(|address| (address.clone(), false));
-        let asked: Vec<(String, bool)> = members.chain(witnesses).collect();
-        debug!(
-            inquiry,
-            asked = asked.len(),
-            "asking others about the leader"
-        );
-        let bound = self.services.options.ask_timeout;
-        let question = Question {
-            leader: target.process,
-            epoch: target.epoch,
-            address: target.address.unwrap_or_default(),
-            patience: bound * 5 / 6,
-        };
-        self.feed(Event::Asked {
-            inquiry,
-            count: asked.len(),
-        });
-        for (address, is_here) in asked {
-            let (peers, question) = (self.services.peers.clone(), question.clone());
-            self.work.spawn(async move {
-                let answer = timeout(bound, peers.ask(&address, &question)).await;
-                debug!(inquiry, address, ?answer, "asked about the leader");
-                match answer {
-                    Ok(Err(Break::RefusedHere)) if is_here => Done::Gone { inquiry },
-                    Ok(reply) => Done::Answered {
-                        inquiry,
-                        reply: reply.ok(),
-                    },
-                    Err(_) => Done::Answered {
-                        inquiry,
-                        reply: None,
-                    },
-                }
-            });
-        }
-    }
-
-    /// Publishes what is heard, for those who ask this process.
-    fn tell(&self) {
-        let target = self.core.target();
-        let leader = target.map(|target| (target.process.clone(), target.epoch));
-        let connected = self.core.is_connected();
-        let opening = self.core.is_opening();
-        let last_heard = self.core.last_heard().unwrap_or_default();
-        let unsure = self.core.is_unsure();
-        self.hearing.send_if_modified(|hearing| {
-            let before = hearing.clone();
-            hearing.leader = leader;
-            hearing.connected = connected;
-            hearing.opening = opening;
-            hearing.last_heard = last_heard;
-            hearing.unsure = unsure;
-            before != *hearing
-        });
-    }
-}
-
-async fn next_beat(stream: &mut Option<BeatStream>) -> Option<Beat> {
-    match stream {
-        Some(stream) => stream.next().await,
-        None => std::future::pending().await,
     }
 }

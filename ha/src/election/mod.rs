@@ -9,6 +9,8 @@
 
 mod actor;
 pub mod core;
+#[cfg(test)]
+mod core_tests;
 mod deposing;
 pub mod driver;
 pub mod event;

@@ -92,6 +92,7 @@ pub(super) fn build(values: &Values, facts: &HostFacts) -> Built {
         jobs: builder.jobs(),
         restart_strategy: builder.restart_strategy(),
         failover_strategy: values.get(&FAILOVER_STRATEGY),
+        exception_history_size: values.get(&EXCEPTION_HISTORY),
         cleanup: builder.cleanup(),
         client: builder.client(),
         process: builder.process(),
@@ -387,11 +388,13 @@ impl Builder<'_> {
             )
         });
         let cancellation = self.values.get(&TASK_CANCELLATION_TIMEOUT);
+        let interval = self.values.get(&TASK_CANCELLATION_INTERVAL);
         JobOptions {
             default_parallelism,
             max_parallelism,
             operator_chaining: self.values.get(&CHAINING),
             task_cancellation_timeout: (!cancellation.is_zero()).then_some(cancellation),
+            task_cancellation_interval: (!interval.is_zero()).then_some(interval),
         }
     }
 

@@ -217,6 +217,7 @@ impl World {
             reconcile_timeout_ms: RECONCILE_TIMEOUT_MS,
             restart_strategy: self.strategy.clone(),
             failover_strategy: self.failover,
+            exception_history_size: 16,
             seed: 7,
         };
         let epoch = Epoch::new(self.epoch);

@@ -1,6 +1,6 @@
 //! Scripted tasks: they run until the test says otherwise, or finish by themselves after a while.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ struct Running {
 pub struct Tasks {
     running: Arc<Mutex<BTreeMap<AttemptKey, Running>>>,
     durations: Arc<Mutex<BTreeMap<JobId, Duration>>>,
+    stubborn: Arc<Mutex<BTreeSet<JobId>>>,
     /// Where the tasks of each TaskManager's life ask.
     questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
 }
@@ -41,6 +42,11 @@ impl Tasks {
         of_job
             .map(|(key, running)| (key.clone(), running.life.clone()))
             .collect()
+    }
+
+    /// Tasks of this job don't heed cancellations: they end with their process.
+    pub fn ignore_cancellations(&self, job: JobId) {
+        lock(&self.stubborn).insert(job);
     }
 
     /// Tasks of this job that start from now on finish by themselves.
@@ -187,6 +193,9 @@ fn is_source(task: &TaskStart) -> bool {
 
 impl RunningTask for ScriptedTask {
     fn cancel(&self) {
+        if lock(&self.world.tasks.stubborn).contains(&self.attempt.job) {
+            return;
+        }
         self.world.end_task(&self.attempt, TaskStatus::Canceled);
     }
 

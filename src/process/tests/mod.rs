@@ -1,6 +1,7 @@
 //! Whole clusters in this process: what jobs go through, and what they survive.
 
 mod adoption;
+mod cancelling;
 mod careful;
 mod coordinators;
 mod crashes;
@@ -16,4 +17,5 @@ mod registrations;
 mod standby;
 mod stopping;
 mod task_managers;
+mod told;
 mod workers;

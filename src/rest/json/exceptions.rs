@@ -40,8 +40,9 @@ pub struct ExceptionEntry {
     pub task_manager_id: Option<String>,
     /// None are given.
     pub failure_labels: BTreeMap<String, String>,
-    /// None are told apart.
-    pub concurrent_exceptions: Vec<ExceptionEntry>,
+    /// What failed with it; not in those entries themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrent_exceptions: Option<Vec<ExceptionEntry>>,
 }
 
 impl Exceptions {
@@ -50,15 +51,23 @@ impl Exceptions {
         let newest = job.failures.iter().rev().take(maximum);
         Exceptions {
             exception_history: ExceptionHistory {
-                entries: newest.map(ExceptionEntry::from).collect(),
+                entries: newest.map(ExceptionEntry::of_root).collect(),
                 truncated: job.failures.len() > maximum,
             },
         }
     }
 }
 
-impl From<&FailureRecord> for ExceptionEntry {
-    fn from(failure: &FailureRecord) -> ExceptionEntry {
+impl ExceptionEntry {
+    fn of_root(failure: &FailureRecord) -> ExceptionEntry {
+        let concurrent = failure.concurrent.iter();
+        ExceptionEntry {
+            concurrent_exceptions: Some(concurrent.map(ExceptionEntry::of).collect()),
+            ..ExceptionEntry::of(failure)
+        }
+    }
+
+    fn of(failure: &FailureRecord) -> ExceptionEntry {
         let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         ExceptionEntry {
             exception_name: failure.cause.lines().next().unwrap_or_default().to_owned(),
@@ -68,7 +77,7 @@ impl From<&FailureRecord> for ExceptionEntry {
             endpoint: named(&failure.host),
             task_manager_id: named(&failure.resource_id),
             failure_labels: BTreeMap::new(),
-            concurrent_exceptions: Vec::new(),
+            concurrent_exceptions: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Flink shows a number that does not exist here (JVM memory, JMX), it is 0 or -1, so that its users need not tell us apart.
 
 pub mod cluster;
+pub mod events;
 pub mod exceptions;
 pub mod ha;
 pub mod hindrance;

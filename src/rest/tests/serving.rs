@@ -41,6 +41,7 @@ async fn every_path_answers_with_and_without_its_version() {
         &job,
         &format!("{job}/status"),
         &format!("{job}/exceptions"),
+        &format!("{job}/events"),
         &format!("{job}/execution-result"),
         &format!("{job}/plan"),
         "/taskmanagers",

@@ -1,0 +1,93 @@
+//! `tanist job events`.
+
+use std::fmt::Write as _;
+
+use tanist_proto::id::JobId;
+
+use super::args::{GlobalArgs, OutputFormat};
+use super::connect::connect;
+use super::jobs::finish;
+use super::output::{Table, answer, answer_json, time_if_known};
+use crate::client::JobEventInfo;
+use crate::config::Configuration;
+use crate::telemetry::ExitCode;
+
+pub(super) async fn events(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    job: JobId,
+) -> ExitCode {
+    let telling = async {
+        let connection = connect(configuration, &global.address).await?;
+        match global.output {
+            OutputFormat::Json => {
+                let path = format!("/v1/jobs/{job}/events");
+                answer_json(&connection.jobs.raw(&path).await?);
+            }
+            OutputFormat::Table => answer(listing(&connection.jobs.events(job).await?)),
+        }
+        Ok(())
+    };
+    finish(telling.await)
+}
+
+/// The oldest first: a story.
+fn listing(events: &[JobEventInfo]) -> String {
+    let mut table = Table::new(["TIME", "TERM", "EVENT", ""]);
+    for event in events.iter().rev() {
+        let what = event.status.as_ref().unwrap_or(&event.kind);
+        table.row([
+            time_if_known(event.timestamp),
+            event.epoch.to_string(),
+            what.clone(),
+            said(event),
+        ]);
+    }
+    table.to_string()
+}
+
+fn said(event: &JobEventInfo) -> String {
+    let mut text = event.text.lines().next().unwrap_or_default().to_owned();
+    if let Some(task) = &event.task {
+        text = format!("{task}: {text}");
+    }
+    if let (Some(regions), Some(until)) = (event.regions, event.until) {
+        write!(text, "; {regions} regions, at {}", time_if_known(until))
+            .expect("writing to a string succeeds");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_are_told_in_their_order() -> Result<(), serde_json::Error> {
+        let events: Vec<JobEventInfo> = serde_json::from_value(json!([
+            {"timestamp": 3000, "kind": "RESTART", "epoch": 2, "task": "sums (1/2)", "regions": 1,
+             "until": 4000, "text": "it broke\nin detail"},
+            {"timestamp": 1000, "kind": "STATUS", "epoch": 1, "status": "RUNNING", "text": ""}
+        ]))?;
+        let (first, then, due) = (
+            time_if_known(1000),
+            time_if_known(3000),
+            time_if_known(4000),
+        );
+        let text = listing(&events);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[1].starts_with(&first) && lines[1].contains("RUNNING"),
+            "{text}"
+        );
+        let told = format!("sums (1/2): it broke; 1 regions, at {due}");
+        assert!(
+            lines[2].starts_with(&then) && lines[2].contains(&told),
+            "{text}"
+        );
+        Ok(())
+    }
+}

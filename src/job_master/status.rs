@@ -1,0 +1,159 @@
+//! The status of a job: which one follows which, and what the job's is. Who remembers since when is `chronicle.rs`.
+//!
+//! Invariant: a job's status changes only along [`is_edge`].
+
+use std::fmt::Debug;
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::JobStatus;
+
+use super::core::JobMasterCore;
+use super::execution_graph::RegionPhase;
+
+/// Whether a job may go from one status to the other: Apache Flink's edges, and those of a job whose leader has changed, which is
+/// RECONCILING until it is known what its tasks do.
+pub(super) fn is_edge(from: JobStatus, to: JobStatus) -> bool {
+    use JobStatus as S;
+    match from {
+        S::Initializing => matches!(to, S::Created | S::Reconciling | S::Failed | S::Suspended),
+        S::Created => matches!(
+            to,
+            S::Running | S::Restarting | S::Failing | S::Cancelling | S::Suspended
+        ),
+        S::Reconciling => matches!(
+            to,
+            S::Running | S::Restarting | S::Failing | S::Cancelling | S::Suspended
+        ),
+        S::Running => matches!(
+            to,
+            S::Restarting | S::Failing | S::Cancelling | S::Finished | S::Suspended
+        ),
+        S::Restarting => matches!(to, S::Running | S::Failing | S::Cancelling | S::Suspended),
+        S::Failing => matches!(to, S::Failed | S::Cancelling | S::Suspended),
+        S::Cancelling => matches!(to, S::Canceled | S::Suspended),
+        S::Finished | S::Canceled | S::Failed | S::Suspended => false,
+    }
+}
+
+/// A transition that was decided here and that the tables don't have: a bug, for which nobody's job ends.
+pub(super) fn illegal(of: &str, from: &dyn Debug, to: &dyn Debug) {
+    tracing::error!(of, ?from, ?to, "illegal transition");
+    debug_assert!(false, "illegal transition of {of} from {from:?} to {to:?}");
+}
+
+/// Whether the record says that the job ends without finishing.
+fn is_to_end(record: &pb::JobState) -> bool {
+    record.wanted() == pb::WantedStatus::Canceled || !record.fatal_cause.is_empty()
+}
+
+impl JobMasterCore {
+    /// The job's status, as Apache Flink names it. No terminal one: that the job has ended is told by whoever has written its result;
+    /// until then the next leader would find it as it was before.
+    pub fn status(&self) -> JobStatus {
+        if let Some(result) = &self.result {
+            return before(result.status());
+        }
+        // What stops already because of a decision that is not durable yet is told once it is.
+        if self.is_durable && self.is_stopping() && !is_to_end(&self.written) {
+            return self.chronicle.status();
+        }
+        self.status_by(&self.written, self.is_durable)
+    }
+
+    /// The status if this record was, or was not, the durable one.
+    pub(super) fn status_by(&self, record: &pb::JobState, is_durable: bool) -> JobStatus {
+        if !is_durable {
+            return match self.is_recovered {
+                true => JobStatus::Reconciling,
+                false => JobStatus::Created,
+            };
+        }
+        if record.wanted() == pb::WantedStatus::Canceled {
+            return JobStatus::Cancelling;
+        }
+        if !record.fatal_cause.is_empty() {
+            return JobStatus::Failing;
+        }
+        if self.is_reconciling() {
+            return JobStatus::Reconciling;
+        }
+        let is_restarting = |phase: &RegionPhase| match phase {
+            RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
+            RegionPhase::AwaitingInput
+            | RegionPhase::Waiting { .. }
+            | RegionPhase::Reconciling
+            | RegionPhase::Placed
+            | RegionPhase::Deployed => false,
+        };
+        let mut regions = self.execution.regions.iter();
+        let is_any = self.execution.is_any_stopping();
+        match is_any && regions.any(|region| is_restarting(&region.phase)) {
+            true => JobStatus::Restarting,
+            false => JobStatus::Running,
+        }
+    }
+
+    /// What a job that ends with this status goes through from where it is, with its end.
+    pub(super) fn way_to(&self, end: JobStatus) -> Vec<JobStatus> {
+        let from = self.chronicle.status();
+        let way = match is_edge(from, end) {
+            true => vec![end],
+            false => vec![before(end), end],
+        };
+        let mut last = from;
+        for status in &way {
+            if !is_edge(last, *status) {
+                illegal(&self.record.job_id, &last, status);
+            }
+            last = *status;
+        }
+        way
+    }
+}
+
+/// What a job is until its end is in the store.
+fn before(end: JobStatus) -> JobStatus {
+    match end {
+        JobStatus::Canceled => JobStatus::Cancelling,
+        JobStatus::Failed => JobStatus::Failing,
+        _ => JobStatus::Running,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> impl Iterator<Item = JobStatus> + Clone {
+        (0..16).filter_map(|number| JobStatus::try_from(number).ok())
+    }
+
+    #[test]
+    fn nothing_follows_an_end() {
+        use JobStatus as S;
+        for end in [S::Finished, S::Canceled, S::Failed, S::Suspended] {
+            assert!(all().all(|to| !is_edge(end, to)), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_to_end_never_runs_again() {
+        use JobStatus as S;
+        for from in [S::Failing, S::Cancelling] {
+            for to in [S::Running, S::Restarting, S::Created, S::Finished] {
+                assert!(!is_edge(from, to), "{from:?} {to:?}");
+            }
+        }
+        assert!(is_edge(S::Failing, S::Cancelling) && !is_edge(S::Cancelling, S::Failing));
+    }
+
+    #[test]
+    fn every_status_is_reached_and_none_follows_itself() {
+        assert_eq!(all().count(), 11);
+        for status in all() {
+            let is_reached = all().any(|from| is_edge(from, status));
+            assert_eq!(is_reached, status != JobStatus::Initializing, "{status:?}");
+            assert!(!is_edge(status, status));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! A plain model of how slots are cut out of TaskExecutors and given to jobs: all that is held is one list, which is added up whenever
+//! that is asked.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
+
+pub(super) const WORKERS: u8 = 3;
+pub(super) const JOBS: u8 = 4;
+
+/// Cores, gigabytes, gpus: what a slot may be asked to have.
+pub(super) const PROFILES: [(u32, u64, u64); 4] = [(1, 1, 0), (2, 1, 0), (1, 4, 0), (2, 2, 1)];
+/// The same of whole TaskExecutors, and their default slots.
+pub(super) const KINDS: [(u32, u64, u64, u32); 3] = [(4, 4, 0, 4), (4, 8, 1, 2), (8, 6, 2, 1)];
+
+pub(super) fn resources((cores, gigabytes, gpus): (u32, u64, u64)) -> Resources {
+    let resources = Resources {
+        cpu: CpuCores::whole(cores),
+        task_memory: gigabytes << 30,
+        ..Resources::ZERO
+    };
+    match gpus {
+        0 => resources,
+        gpus => resources.with_extended("gpu", gpus),
+    }
+}
+
+pub(super) fn spec(kind: usize) -> WorkerResourceSpec {
+    let (cores, gigabytes, gpus, slots) = KINDS[kind];
+    WorkerResourceSpec::new(resources((cores, gigabytes, gpus)), slots)
+}
+
+/// By its number; none: nothing is stated.
+pub(super) fn profile(number: Option<usize>) -> ResourceProfile {
+    number.map_or(ResourceProfile::Unknown, |it| {
+        resources(PROFILES[it]).into()
+    })
+}
+
+pub(super) fn worker_id(number: u8) -> ResourceId {
+    format!("tm-{number}").parse().expect("a resource id")
+}
+
+pub(super) fn job_id(number: u8) -> JobId {
+    JobId::from_bits(u128::from(number) + 1)
+}
+
+/// What has to happen in some run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Reached {
+    pub(super) cut: u32,
+    pub(super) plain: u32,
+    /// A minimum was not given, though some of it was there.
+    pub(super) none_instead_of_half: u32,
+    /// Somebody was given a slot whom another one that came before could not use.
+    pub(super) passed: u32,
+    /// There were free default slots, and nothing left for them.
+    pub(super) used_up: u32,
+    /// A slot was given where another kind of TaskExecutor had no room for it.
+    pub(super) other_kind: u32,
+    /// Beyond the minimum.
+    pub(super) more: u32,
+    pub(super) resting: u32,
+}
+
+impl Reached {
+    pub(super) fn counts(&self) -> [u32; 8] {
+        [
+            self.cut,
+            self.plain,
+            self.none_instead_of_half,
+            self.passed,
+            self.used_up,
+            self.other_kind,
+            self.more,
+            self.resting,
+        ]
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) worker: u8,
+    pub(super) slot: u32,
+    /// None: it rests, after it was refused.
+    pub(super) job: Option<u8>,
+    pub(super) has: Resources,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    pub(super) job: u8,
+    /// Profile, minimum, maximum; the most demanding first.
+    pub(super) wanted: Vec<(ResourceProfile, u32, u32)>,
+}
+
+/// By the rules alone.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    /// Their kinds, and the number that the next slot gets which is cut there.
+    pub(super) workers: BTreeMap<u8, (usize, u32)>,
+    pub(super) held: Vec<Held>,
+    /// In the order in which they first stated requirements.
+    pub(super) jobs: Vec<Wish>,
+}
+
+impl Model {
+    pub(super) fn left(&self, worker: u8) -> Resources {
+        let total = spec(self.workers[&worker].0).total().clone();
+        let there = self.held.iter().filter(|it| it.worker == worker);
+        there.fold(total, |left, it| left.saturating_minus(&it.has))
+    }
+
+    /// The default slots that nobody has.
+    pub(super) fn free(&self, worker: u8) -> Vec<u32> {
+        let is_held = |slot: &u32| {
+            let mut held = self.held.iter();
+            held.any(|it| it.worker == worker && it.slot == *slot)
+        };
+        let all = 0..spec(self.workers[&worker].0).slots();
+        all.filter(|slot| !is_held(slot)).collect()
+    }
+
+    /// For how many such slots there is room.
+    fn room(&self, worker: u8, wanted: &ResourceProfile) -> u64 {
+        let left = self.left(worker);
+        match wanted.resources() {
+            Some(wanted) => left.holds(wanted).unwrap_or(u64::MAX),
+            None => {
+                let free = self.free(worker).len() as u64;
+                let share = spec(self.workers[&worker].0).default_slot();
+                left.holds(&share).unwrap_or(u64::MAX).min(free)
+            }
+        }
+    }
+
+    pub(super) fn is_at(&self, job: u8, worker: u8) -> bool {
+        let mut held = self.held.iter();
+        held.any(|it| it.job == Some(job) && it.worker == worker)
+    }
+
+    /// What the job lacks up to a bound: a slot serves a wish for exactly what it has, and any slot one that states nothing.
+    pub(super) fn lacking(&self, wish: &Wish, is_maximum: bool) -> Vec<ResourceProfile> {
+        let mut own: Vec<&Resources> = self
+            .held
+            .iter()
+            .filter(|it| it.job == Some(wish.job))
+            .map(|it| &it.has)
+            .collect();
+        let mut lacking = Vec::new();
+        for (profile, minimum, maximum) in &wish.wanted {
+            for _ in 0..if is_maximum { *maximum } else { *minimum } {
+                let serves = |has: &&Resources| profile.resources().is_none_or(|it| it == *has);
+                match own.iter().position(serves) {
+                    Some(at) => drop(own.remove(at)),
+                    None => lacking.push(profile.clone()),
+                }
+            }
+        }
+        lacking
+    }
+
+    /// Where the job is already, then where there is room for most of them, then by name.
+    fn give(&mut self, job: u8, wanted: &ResourceProfile, reached: &mut Reached) -> Option<Given> {
+        let workers = self.workers.keys().copied();
+        let with_room: Vec<(u8, u64)> = workers
+            .map(|worker| (worker, self.room(worker, wanted)))
+            .filter(|(_, room)| *room > 0)
+            .collect();
+        let best = with_room
+            .iter()
+            .max_by_key(|(worker, room)| (self.is_at(job, *worker), *room, Reverse(*worker)));
+        let worker = best?.0;
+        let others = self.workers.values().map(|(kind, _)| *kind);
+        let kind = self.workers[&worker].0;
+        if with_room.len() < self.workers.len() && others.into_iter().any(|it| it != kind) {
+            reached.other_kind += 1;
+        }
+        let (slot, has) = match wanted.resources() {
+            Some(has) => {
+                let next = &mut self.workers.get_mut(&worker)?.1;
+                *next += 1;
+                reached.cut += 1;
+                (*next - 1, has.clone())
+            }
+            None => {
+                reached.plain += 1;
+                (self.free(worker)[0], spec(kind).default_slot())
+            }
+        };
+        self.held.push(Held {
+            worker,
+            slot,
+            job: Some(job),
+            has,
+        });
+        Some((job, worker, slot, wanted.clone()))
+    }
+
+    /// First what each needs to run at all, as a whole or not; then what is left, up to what each can use.
+    pub(super) fn matched(&mut self, reached: &mut Reached) -> Vec<Given> {
+        let mut given = Vec::new();
+        let mut is_somebody_waiting = false;
+        for wish in self.jobs.clone() {
+            let lacking = self.lacking(&wish, false);
+            let before = (self.held.clone(), self.workers.clone());
+            let all = lacking.iter();
+            let got: Vec<Given> = all
+                .filter_map(|it| self.give(wish.job, it, reached))
+                .collect();
+            if got.len() == lacking.len() {
+                reached.passed += u32::from(is_somebody_waiting && !got.is_empty());
+                given.extend(got);
+            } else {
+                reached.none_instead_of_half += u32::from(!got.is_empty());
+                (self.held, self.workers) = before;
+                is_somebody_waiting = true;
+            }
+        }
+        for wish in self.jobs.clone() {
+            if self.lacking(&wish, false).is_empty() {
+                for wanted in self.lacking(&wish, true) {
+                    let got = self.give(wish.job, &wanted, reached);
+                    reached.more += u32::from(got.is_some());
+                    given.extend(got);
+                }
+            }
+        }
+        for worker in self.workers.keys() {
+            let is_any_free = !self.free(*worker).is_empty();
+            let is_left = self.room(*worker, &ResourceProfile::Unknown) > 0;
+            reached.used_up += u32::from(is_any_free && !is_left);
+        }
+        given
+    }
+}
+
+/// To which job, of which TaskExecutor, which slot, with what.
+pub(super) type Given = (u8, u8, u32, ResourceProfile);
