@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::actor::{Actor, Called, Reply, answer};
 use super::core::{Core, Effect, cancel};
+use super::executions::Patience;
 use crate::gateway::{GatewayResult, JobStanding, JobStandings, NoAnswer};
 
 /// How often the clock is read while isolated tasks run: a timer would sleep on while the host is suspended.
@@ -143,6 +144,7 @@ impl Core {
     /// Tells isolated tasks to end of which the store has not said for too long that they are nobody else's.
     pub(super) fn review_isolation(&mut self, now: Instant) {
         let at = self.guard.clock.now();
+        let patience = self.patience(now);
         let mut ended_by = None;
         for (&job, known) in &mut self.jobs {
             let Some(isolation) = &mut known.isolation else {
@@ -155,7 +157,10 @@ impl Core {
                 isolation.has_lapsed = true;
                 // What is left of the time for cancellations, where this process or its host stood still.
                 let end = isolation.ended_by();
-                let told = known.executions.cancel_all(now + end.since(at));
+                let told = known.executions.cancel_all(Patience {
+                    deadline: now + end.since(at),
+                    ..patience
+                });
                 tracing::warn!(
                     %job,
                     tasks = told.len(),
