@@ -12,7 +12,7 @@ pub(super) struct OfVertices {
 }
 
 impl OfVertices {
-    fn get(&mut self, vertex: usize, find_out: impl FnOnce() -> bool) -> bool {
+    pub(super) fn get(&mut self, vertex: usize, find_out: impl FnOnce() -> bool) -> bool {
         if self.known.len() <= vertex {
             self.known.resize(vertex + 1, None);
         }

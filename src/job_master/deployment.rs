@@ -47,6 +47,7 @@ pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeploymen
         generation: this.execution.generation.get(),
         allocation_id: allocation.unwrap_or_default(),
         inputs: inputs.collect(),
+        region: u32::try_from(this.region).ok(),
     }
 }
 
@@ -81,5 +82,16 @@ mod tests {
             [1]
         );
         assert!(task_deployment(&built, 0).inputs.is_empty());
+    }
+
+    #[test]
+    fn a_descriptor_names_the_region_as_the_record_numbers_it() {
+        let graph = graph_of(&[("a", 2), ("b", 1)], &[]);
+        let numbers = |rule| {
+            let built = ExecutionGraph::build(&graph, rule).expect("valid");
+            (0..3).map(move |task| task_deployment(&built, task).region)
+        };
+        assert!(numbers(RegionRule::Vertices).eq([Some(0), Some(0), Some(1)]));
+        assert!(numbers(RegionRule::Subtasks).eq([Some(0), Some(1), Some(2)]));
     }
 }

@@ -136,6 +136,7 @@ impl JobMasterCore {
             }
             // Nobody mixes the records of two runs, also not with what it made of the first.
             self.execution.add_readers(region, &mut added, &mut next);
+            self.add_doubted(region, &mut next);
             self.give_up_generation(region, at_ms);
         }
         let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
@@ -158,7 +159,6 @@ impl JobMasterCore {
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable. One that was
     /// never placed would have been the first.
     pub(super) fn supersede(&mut self, region: usize) {
-        self.forget_coordinators(region);
         let record = Arc::make_mut(&mut self.record);
         let state = &mut record.regions[region];
         *state = pb::RegionState {
@@ -168,6 +168,7 @@ impl JobMasterCore {
             placed_at_ms: 0,
         };
         self.has_stale_ends |= !record.terminal.is_empty();
+        self.forget_coordinators(region);
         self.revision += 1;
     }
 

@@ -73,6 +73,9 @@ mod reconciling;
 #[cfg(test)]
 mod recovered;
 mod recovery;
+mod region_rule;
+#[cfg(test)]
+mod region_rule_tests;
 mod reports;
 mod requests;
 mod requirements;

@@ -48,7 +48,8 @@ impl JobMasterCore {
 
     /// The regions that wait for nothing but slots.
     fn ready(&mut self, now_ms: u64) -> Vec<usize> {
-        let (mut ready, mut known) = (Vec::new(), OfVertices::default());
+        let mut ready = Vec::new();
+        let (mut known, mut looks) = (OfVertices::default(), OfVertices::default());
         for region in 0..self.execution.regions.len() {
             let is_waiting = match self.execution.regions[region].phase {
                 RegionPhase::AwaitingInput => false,
@@ -75,7 +76,7 @@ impl JobMasterCore {
                     }
                 }
             }
-            if self.is_prepared(region) && !self.stands_back(region, now_ms) {
+            if self.is_prepared(region, &mut looks) && !self.stands_back(region, now_ms) {
                 ready.push(region);
             }
         }
@@ -164,6 +165,7 @@ impl JobMasterCore {
             placements,
             placed_at_ms: now_ms,
         };
+        self.fix_rule();
         self.record_prepared(region);
         self.revision += 1;
         self.execution.set_phase(region, RegionPhase::Placed);
