@@ -22,6 +22,7 @@ use tanist_proto::v1 as pb;
 
 use self::steps::Fails;
 use self::world::{Reached, World};
+use crate::job::RegionRule;
 use crate::job_master::event::Event;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
@@ -52,6 +53,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
             vec![(0, 1), (2, 3)],
             vec![]
         )),
+        // The subtasks of the first read the same files, each in a region of its own.
+        Just((vec![("a", 3), ("b", 2)], vec![], vec![])),
     ]
 }
 
@@ -133,7 +136,9 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
 #[test]
 fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
     let regions = |graph: pb::JobGraph| {
-        model::assert_regions(&graph);
+        for rule in [RegionRule::Vertices, RegionRule::Subtasks] {
+            model::assert_regions(&graph, rule);
+        }
         Reached::default()
     };
     run_cases(400, graphs::any_graph(), regions);
@@ -143,9 +148,13 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
     let asked = prop::option::weighted(0.2, asked());
     let strategies = (strategies(), failovers());
-    let inputs = (strategies, graphs::any_graph(), asked, steps(105));
+    let graphs = (graphs::any_graph(), any::<bool>());
+    let inputs = (strategies, graphs, asked, steps(105));
     let reached = run_cases(100, inputs, |(strategies, graph, asked, steps)| {
-        let mut world = World::of_graph(graph, strategies.0);
+        let mut world = match graph {
+            (graph, true) => World::of_graph(graph, strategies.0),
+            (graph, false) => World::of_earlier(graph, strategies.0),
+        };
         world.fail_over_by(strategies.1);
         world.live(steps, asked);
         world.reached

@@ -16,13 +16,14 @@ use super::invariants::{
 use super::model::{States, states_of};
 use super::stops::Stopping;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
+use crate::job::RegionRule;
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
-use crate::job_master::testing::{graph_of, submitted};
+use crate::job_master::testing::{graph_of, submitted, submitted_earlier};
 
 /// How often a case got to what it has to get to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -134,23 +135,36 @@ impl World {
     }
 
     pub(super) fn of_graph(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        World::with_slots(graph, strategy, [3, 3, 3])
+        let state = submitted(&graph);
+        World::with_slots(graph, state, strategy, [3, 3, 3])
+    }
+
+    /// An earlier version has written the job's regions: they are sets of vertices.
+    pub(super) fn of_earlier(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let state = submitted_earlier(&graph);
+        World::with_slots(graph, state, strategy, [3, 3, 3])
     }
 
     /// Its TaskManagers have together what the largest region of the graph needs, and no more.
     pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let built = ExecutionGraph::build(&graph).expect("valid");
+        let built = ExecutionGraph::build(&graph, RegionRule::Subtasks).expect("valid");
         let largest = built.regions.iter().map(|region| region.slots.len()).max();
         let largest = largest.expect("a graph has a region");
-        World::with_slots(graph, strategy, [0, 1, 2].map(|it| (largest + it) / 3))
+        let state = submitted(&graph);
+        let slots = [0, 1, 2].map(|it| (largest + it) / 3);
+        World::with_slots(graph, state, strategy, slots)
     }
 
-    fn with_slots(mut graph: pb::JobGraph, strategy: RestartStrategy, slots: [usize; 3]) -> World {
+    fn with_slots(
+        mut graph: pb::JobGraph,
+        stored: pb::JobState,
+        strategy: RestartStrategy,
+        slots: [usize; 3],
+    ) -> World {
         coordinate_first(&mut graph);
         let edges = (0..).zip(&graph.edges);
         let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
         let blocking = blocking.map(|(number, _)| number).collect();
-        let stored = submitted(&graph);
         let task_manager = |(number, slots): (usize, usize)| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
             incarnation: 1,
@@ -308,7 +322,7 @@ impl World {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
                     assert_prepared(&self.graph, &self.stored, task);
                     for (key, generation, _) in complete_inputs(task, &self.blocking) {
-                        let region = region_of(&self.graph, &self.stored, &key.0);
+                        let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
                         assert_eq!(region.generation, generation, "it reads another run");
                         let has_finished = is_recorded(&self.stored, &key, generation);
                         assert!(has_finished, "it reads what is not complete: {task:?}");
@@ -323,12 +337,13 @@ impl World {
             }
             Effect::Cancel { connection, tasks } => {
                 for task in &tasks {
-                    let region = region_of(&self.graph, &self.stored, &task.vertex_id);
+                    let key = (task.vertex_id.as_str(), task.subtask);
+                    let region = region_of(&self.graph, &self.stored, key);
                     let is_over = self.stored.wanted() == pb::WantedStatus::Canceled
                         || !self.stored.fatal_cause.is_empty();
                     let is_decided = is_over
                         || region.generation > task.up_to_generation
-                        || has_been_read(&self.graph, &self.stored, &task.vertex_id);
+                        || has_been_read(&self.graph, &self.stored, key);
                     assert!(is_decided, "cancelled before that was decided: {task:?}");
                 }
                 send(connection, Call::Cancel(tasks));
@@ -338,7 +353,8 @@ impl World {
                 executions,
             } => {
                 for id in &executions {
-                    let region = region_of(&self.graph, &self.stored, &id.vertex_id);
+                    let key = (id.vertex_id.as_str(), id.subtask);
+                    let region = region_of(&self.graph, &self.stored, key);
                     let is_recorded = self.stored.terminal.iter().any(|end| {
                         end.vertex_id == id.vertex_id
                             && end.subtask == id.subtask
@@ -407,6 +423,9 @@ impl World {
         for (region, generation) in &self.healthy {
             let after = state.regions[*region].generation;
             assert_eq!(after, *generation, "a healthy region {region} was given up");
+        }
+        if !self.stored.regions.is_empty() {
+            assert_eq!(self.stored.region_rule, state.region_rule, "the rule stays");
         }
         for (before, after) in self.stored.regions.iter().zip(&state.regions) {
             assert!(
