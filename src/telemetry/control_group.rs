@@ -85,7 +85,7 @@ impl ControlGroups {
         let control = directory.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&control).unwrap_or_default();
         let is_enabled = |name: &&str| enabled.split_whitespace().any(|it| it == *name);
-        if !CONTROLLERS.iter().all(|name| is_enabled(name)) {
+        if !CONTROLLERS.iter().all(is_enabled) {
             // Only the topmost group has no type, and may have processes besides.
             if is_own && directory.join("cgroup.type").exists() {
                 let leaf = directory.join(OWN_LEAF);

@@ -333,3 +333,18 @@ async fn an_operator_of_an_application_runs_and_an_unknown_one_is_refused()
     assert!(refused.to_string().contains("testing-unknown"), "{refused}");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taskmanager_does_not_start_without_the_control_group_that_it_is_to_use()
+-> Result<(), TestClusterError> {
+    let builder = TestCluster::builder().taskmanagers(0);
+    let builder = builder.with("process.control-groups", "/nowhere");
+    let mut cluster = builder.start().await?;
+    let refused = cluster.start_taskmanager("tm-1").await;
+    let text = refused.expect_err("it is nowhere").to_string();
+    assert!(
+        text.contains("process.control-groups") && text.contains("/nowhere"),
+        "{text}"
+    );
+    Ok(())
+}

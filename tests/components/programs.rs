@@ -14,6 +14,7 @@ use tanist::job::{
     ArtifactSpec, ColumnType, CompileOptions, ExecColumn, ExecFormat, ExecLimits, ExecSpec,
     JobBuilder, Steps,
 };
+use tanist::telemetry::control_group::ControlGroups;
 use tanist_chaos::wait_for;
 use tanist_ha::clock::Clock;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
@@ -28,6 +29,7 @@ struct World {
     files: TempDir,
     working: TempDir,
     binary: String,
+    control_groups: Result<ControlGroups, String>,
 }
 
 impl World {
@@ -37,6 +39,7 @@ impl World {
             files: directory(),
             working: directory(),
             binary: env!("CARGO_BIN_EXE_tanist").to_owned(),
+            control_groups: Err("these tests have none".to_owned()),
         }
     }
 
@@ -68,6 +71,7 @@ impl World {
         let devices = Some("DEVICES".to_owned());
         let resources = [("gpu".to_owned(), devices), ("fpga-a".to_owned(), None)];
         let host = host.with_external_resources(resources.into());
+        let host = host.with_control_groups(self.control_groups.clone());
         let spec = TaskSpec {
             deployment: pb::TaskDeployment {
                 vertex_id: graph.vertices[0].id.clone(),
@@ -466,4 +470,31 @@ async fn a_program_of_an_isolated_job_is_killed_when_nobody_says_that_it_may_go_
     assert!(matches!(ended, TaskStatus::Failed { .. }), "{ended:?}");
     assert!(Clock::Boottime.now().since(start) >= may_run);
     assert!(!pids.into_iter().any(is_alive), "with all that it started");
+}
+
+/// On a host that delegates control groups a program runs in one; on any other its task says why it can't be held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_is_held_to_its_cores_by_a_control_group_or_its_task_says_why_not() {
+    let mut world = World::new();
+    world.control_groups = ControlGroups::claim(None);
+    let mut program = sh("cat /proc/self/cgroup");
+    program.limits.cpu_millis = Some(500);
+    let steps = JobBuilder::new("test").exec_source("source", program);
+    match world.control_groups.clone() {
+        Ok(_) => {
+            let lines = world.lines(steps).await;
+            let is_own = |line: &String| line.starts_with("0::") && line.contains("-program-");
+            assert!(lines.iter().any(is_own), "{lines:?}");
+        }
+        Err(reason) => {
+            let cause = world.cause(steps.discard("out")).await;
+            for part in [
+                "`cpu` can't be held on host",
+                &reason,
+                "process.control-groups",
+            ] {
+                assert!(cause.contains(part), "{cause}");
+            }
+        }
+    }
 }

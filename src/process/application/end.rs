@@ -277,7 +277,8 @@ mod tests {
         let driver = Reluctant::default();
         *driver.refusals.lock().expect("not poisoned") = 2;
         assert_eq!(finish(&driver, &end).await, Ok(()));
-        assert_eq!(*driver.taken.lock().expect("not poisoned"), [end.clone()]);
+        let taken = driver.taken.lock().expect("not poisoned").clone();
+        assert_eq!(taken, std::slice::from_ref(&end));
         *driver.refusals.lock().expect("not poisoned") = u32::MAX;
         let refused = finish(&driver, &end).await;
         assert_eq!(refused, Err(DriverError::new("busy")));
