@@ -143,6 +143,7 @@ fn registered(connection: &Connection) -> Event {
         executions: Vec::new(),
         slots: Vec::new(),
         outputs: Vec::new(),
+        takes_regions: true,
     }
 }
 

@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(30);
 /// How many items are read at once.
 const PAGE: usize = 500;
 /// The newest format of any record that points to a blob.
-const FORMAT: u16 = 2;
+const FORMAT: u16 = 3;
 
 impl Cluster {
     /// Waits until no job holds a slot.

@@ -233,6 +233,7 @@ pub(super) fn spec(
             generation,
             allocation_id: String::new(),
             inputs: inputs.collect(),
+            region: None,
         },
         cluster_incarnation: cluster(),
         epoch: Epoch::new(1),

@@ -323,9 +323,14 @@ fn graph_format(graph: &pb::JobGraph) -> u16 {
     1 + u16::from(is_coordinated(graph))
 }
 
-/// Who knows no coordinators would lose what they decided when it writes the record again.
+/// Who knows no coordinators would lose what they decided when it writes the record again; who knows only vertices as regions
+/// would take the regions for others.
 fn state_format(state: &pb::JobState) -> u16 {
-    1 + u16::from(!state.coordinators.is_empty())
+    match state.region_rule() {
+        pb::RegionRule::Subtasks => 3,
+        pb::RegionRule::Vertices if state.coordinators.is_empty() => 1,
+        pb::RegionRule::Vertices => 2,
+    }
 }
 
 macro_rules! protobuf_record {
@@ -360,7 +365,7 @@ protobuf_record! {
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false, format: 2, state_format
+    StateRecord(pb::JobState), Kind::States, splits: false, format: 3, state_format
 }
 protobuf_record! {
     /// `results/<job>`.
@@ -369,4 +374,19 @@ protobuf_record! {
 protobuf_record! {
     /// `descriptions/<job>`.
     DescriptionRecord(pb::JobDetails), Kind::Descriptions, splits: true, format: 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_of_the_oldest_format_that_whoever_reads_it_has_to_know() {
+        let mut state = pb::JobState::default();
+        assert_eq!(StateRecord(state.clone()).format(), 1);
+        state.coordinators.push(pb::CoordinatorState::default());
+        assert_eq!(StateRecord(state.clone()).format(), 2);
+        state.set_region_rule(pb::RegionRule::Subtasks);
+        assert_eq!(StateRecord(state).format(), StateRecord::FORMAT);
+    }
 }

@@ -1,5 +1,7 @@
 //! What follows from the shape of a JobGraph: its regions, the slots that it needs, who feeds whom. Functions of a valid
 //! graph; on any other they answer something and never panic.
+//!
+//! Jobs' records say what regions are at by their numbers alone: what a rule has once numbered it numbers so for ever.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -7,7 +9,103 @@ use std::ops::Range;
 use tanist_proto::id::JobVertexId;
 use tanist_proto::v1::{Exchange, JobEdge, JobGraph, JobVertex, Partitioning};
 
-/// The pipelined regions: vertices that run, fail and restart together, which are those that pipelined edges connect, and
+/// What is put into a region together with what it is connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RegionRule {
+    /// A vertex, with all its subtasks.
+    Vertices,
+    /// A subtask.
+    #[default]
+    Subtasks,
+}
+
+/// The number of each subtask's region: by vertex in the graph's order, then by subtask.
+///
+/// By [`RegionRule::Vertices`] those are [`regions`]. By [`RegionRule::Subtasks`] these are parted further: subtasks are in one region
+/// if pipelined channels connect them, over however many others. So a region falls into as many as its vertices have subtasks if
+/// all its pipelined edges are forward, and stays whole otherwise. The parts stand in the place of the whole, in the order of their
+/// first subtasks.
+pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
+    let of_vertices = region_of(graph);
+    let parallelism = |vertex: &JobVertex| usize::try_from(vertex.parallelism).unwrap_or_default();
+    let (mut starts, mut whole) = (Vec::with_capacity(graph.vertices.len()), Vec::new());
+    for (vertex, region) in graph.vertices.iter().zip(of_vertices) {
+        starts.push(whole.len());
+        whole.resize(whole.len() + parallelism(vertex), region);
+    }
+    if rule == RegionRule::Vertices {
+        return whole;
+    }
+    let index_of = index_of(graph);
+    let tasks_of = |vertex: usize| {
+        let start = starts[vertex];
+        start..start + parallelism(&graph.vertices[vertex])
+    };
+    let mut parts = Parts::new(whole.len());
+    let pipelined = graph.edges.iter();
+    for edge in pipelined.filter(|edge| edge.exchange() == Exchange::Pipelined) {
+        let Some((source, target)) = ends(&index_of, edge) else {
+            continue;
+        };
+        let (mut sources, mut targets) = (tasks_of(source), tasks_of(target));
+        if edge.partitioning() == Partitioning::Forward {
+            sources
+                .zip(targets)
+                .for_each(|(one, other)| parts.join(one, other));
+        } else if let Some((one, other)) = sources.next().zip(targets.next()) {
+            // Everybody is connected to the first one on the other side.
+            sources.for_each(|source| parts.join(source, other));
+            targets.for_each(|target| parts.join(one, target));
+            parts.join(one, other);
+        }
+    }
+    // Regions that need each other's complete output, which no valid graph has, stay together.
+    for edge in blocking_edges_within_regions(graph) {
+        if let Some((source, _)) = ends(&index_of, edge) {
+            let region = starts
+                .get(source)
+                .and_then(|start| whole.get(*start))
+                .copied();
+            let mut tasks = (0..whole.len()).filter(|task| Some(whole[*task]) == region);
+            if let Some(first) = tasks.next() {
+                tasks.for_each(|task| parts.join(first, task));
+            }
+        }
+    }
+    // A part is named by its first subtask, and lies within one region of the other rule.
+    let firsts: Vec<usize> = (0..whole.len()).map(|task| parts.first_of(task)).collect();
+    let mut named: Vec<usize> = (0..whole.len())
+        .filter(|task| firsts[*task] == *task)
+        .collect();
+    named.sort_by_key(|first| (whole[*first], *first));
+    let mut numbers = vec![0; whole.len()];
+    for (number, first) in named.into_iter().enumerate() {
+        numbers[first] = number;
+    }
+    firsts.into_iter().map(|first| numbers[first]).collect()
+}
+
+/// How many regions there are by [`RegionRule::Subtasks`].
+pub fn count_regions(graph: &JobGraph) -> usize {
+    let (region_of, index_of) = (region_of(graph), index_of(graph));
+    let mut counts: Vec<usize> = vec![0; graph.vertices.len()];
+    for (vertex, region) in graph.vertices.iter().zip(&region_of) {
+        counts[*region] = usize::try_from(vertex.parallelism).unwrap_or(usize::MAX);
+    }
+    let whole = blocking_edges_within_regions(graph);
+    let pipelined = graph.edges.iter().filter(|edge| {
+        edge.exchange() == Exchange::Pipelined && edge.partitioning() != Partitioning::Forward
+    });
+    for edge in pipelined.chain(whole) {
+        if let Some((source, _)) = ends(&index_of, edge) {
+            let count = &mut counts[region_of[source]];
+            *count = (*count).min(1);
+        }
+    }
+    counts.into_iter().fold(0, usize::saturating_add)
+}
+
+/// The pipelined regions of whole vertices: vertices that run, fail and restart together, which are those that pipelined edges connect, and
 /// regions that need each other's complete output. Regions, and the vertices in them, stand in topological order.
 pub fn regions(graph: &JobGraph) -> Vec<Vec<JobVertexId>> {
     let region_of = region_of(graph);
@@ -63,7 +161,7 @@ fn ends(index_of: &HashMap<&str, usize>, edge: &JobEdge) -> Option<(usize, usize
     find(&edge.source).zip(find(&edge.target))
 }
 
-/// Vertices in disjoint sets, each named by its first vertex.
+/// Vertices, or subtasks, in disjoint sets, each named by its first one.
 struct Parts {
     first: Vec<usize>,
 }
@@ -233,6 +331,48 @@ mod tests {
         );
         assert_eq!(region_of(&graph), [0, 1, 1]);
         assert!(blocking_edges_within_regions(&graph).is_empty());
+    }
+
+    /// The same with forward edges, and a parallelism for each vertex.
+    fn forward(parallelism: &[u32], edges: &[(usize, usize, Exchange)]) -> JobGraph {
+        let mut graph = graph(parallelism.len() as u128, edges);
+        for (vertex, parallelism) in graph.vertices.iter_mut().zip(parallelism) {
+            vertex.parallelism = *parallelism;
+        }
+        for edge in &mut graph.edges {
+            edge.set_partitioning(Partitioning::Forward);
+        }
+        graph
+    }
+
+    #[test]
+    fn subtasks_that_forward_edges_connect_are_a_region_each() {
+        let graph = forward(&[3, 3], &[(0, 1, Exchange::Pipelined)]);
+        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        assert_eq!(regions, [0, 1, 2, 0, 1, 2]);
+        let whole = subtask_regions(&graph, RegionRule::Vertices);
+        assert_eq!(whole, [0; 6]);
+        assert_eq!(count_regions(&graph), 3);
+    }
+
+    #[test]
+    fn one_edge_to_all_subtasks_keeps_all_that_it_connects_together() {
+        let edges = [(0, 1, Exchange::Pipelined), (1, 2, Exchange::Pipelined)];
+        let mut graph = forward(&[2, 2, 2, 2], &edges);
+        graph.edges[1].set_partitioning(Partitioning::Hash);
+        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        assert_eq!(regions, [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(count_regions(&graph), 3);
+    }
+
+    #[test]
+    fn the_parts_of_a_region_stand_after_all_that_they_read() {
+        // The region of 0 and 3 has the first vertex, but reads 1.
+        let edges = [(0, 3, Exchange::Pipelined), (1, 3, Exchange::Blocking)];
+        let graph = forward(&[2, 2, 1, 2], &edges);
+        let regions = subtask_regions(&graph, RegionRule::Subtasks);
+        assert_eq!(regions, [2, 3, 0, 1, 4, 2, 3]);
+        assert_eq!(count_regions(&graph), 5);
     }
 
     #[test]

@@ -20,6 +20,7 @@ impl JobMasterCore {
         if self.writing.is_some() || is_written || self.refusal.is_some() {
             return;
         }
+        self.forget_stale_ends();
         let mut milestones = Vec::new();
         let is_to_cancel = self.record.wanted() == pb::WantedStatus::Canceled;
         if is_to_cancel && self.written.wanted() != pb::WantedStatus::Canceled {
@@ -65,6 +66,9 @@ impl JobMasterCore {
 
     /// Deploys regions whose placement is durable and of this term.
     pub(super) fn deploy(&mut self) {
+        if !self.execution.is_any(RegionPhase::Placed) {
+            return;
+        }
         for region in 0..self.execution.regions.len() {
             let durable = &self.written.regions[region];
             if self.execution.regions[region].phase != RegionPhase::Placed
@@ -89,7 +93,7 @@ impl JobMasterCore {
                         .push(task);
                 }
             }
-            self.execution.regions[region].phase = RegionPhase::Deployed;
+            self.execution.set_phase(region, RegionPhase::Deployed);
             for (task_manager, tasks) in by_task_manager {
                 let tasks = tasks
                     .iter()
@@ -110,8 +114,11 @@ impl JobMasterCore {
         let is_over = self.written.wanted() == pb::WantedStatus::Canceled
             || !self.written.fatal_cause.is_empty();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
+        // What is given up is to stop, whether it starts anew or not.
+        let is_any_unwanted = is_over || self.execution.is_any_stopping();
         let regions = self.execution.regions.iter().zip(&self.written.regions);
         let unwanted: Vec<usize> = regions
+            .filter(|_| is_any_unwanted)
             .filter(|(region, durable)| {
                 // A region's executions have one generation.
                 let first = region
@@ -149,12 +156,14 @@ impl JobMasterCore {
         }
         for (task_manager, known) in &mut self.task_managers {
             for ((task, generation), stray) in &mut known.strays {
-                let region = &self.written.regions[self.execution.tasks[*task].region];
+                let number = self.execution.tasks[*task].region;
+                let region = &self.written.regions[number];
+                let at = self.execution.regions[number].tasks.binary_search(task);
                 let id = execution_id(&self.execution, *task, *generation);
                 // A generation above the durable one is unheard of; nothing says that it is unwanted.
                 let is_unwanted = *generation < region.generation
                     || *generation == region.generation
-                        && (is_over || !is_placed_on(region, &id, &known.location));
+                        && (is_over || !is_placed_on(region, at.ok(), &id, &known.location));
                 if stray.cancellation != Cancellation::NotAsked || !is_unwanted {
                     continue;
                 }
@@ -298,7 +307,9 @@ impl JobMasterCore {
         let is_reconciling = self.is_reconciling();
         let mut deadlines = Vec::new();
         let is_patient = self.is_patient();
-        for (number, region) in self.execution.regions.iter().enumerate() {
+        let is_any_due = self.execution.is_any_waiting() || self.execution.is_any_stopping();
+        let regions = self.execution.regions.iter().enumerate();
+        for (number, region) in regions.filter(|_| is_any_due) {
             match region.phase {
                 RegionPhase::Waiting { since_ms } if !is_reconciling => {
                     if !is_patient {
@@ -347,6 +358,7 @@ impl JobMasterCore {
                 deadlines.push(since_ms.saturating_add(options.task_cancellation_timeout_ms));
             }
         }
+        deadlines.extend(self.collecting_until_ms());
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(at_ms);
         }
@@ -362,19 +374,25 @@ impl JobMasterCore {
     }
 }
 
+/// Whether the record places an execution there; most likely at this place among its region's.
 fn is_placed_on(
     region: &pb::RegionState,
+    at: Option<usize>,
     id: &pb::ExecutionId,
     location: &pb::TaskManagerLocation,
 ) -> bool {
-    region.placements.iter().any(|placement| {
-        placement.vertex_id == id.vertex_id
-            && placement.subtask == id.subtask
-            && placement.location.as_ref().is_some_and(|placed| {
-                placed.resource_id == location.resource_id
-                    && placed.incarnation == location.incarnation
-            })
-    })
+    let likely = at.and_then(|at| region.placements.get(at));
+    likely
+        .into_iter()
+        .chain(&region.placements)
+        .any(|placement| {
+            placement.vertex_id == id.vertex_id
+                && placement.subtask == id.subtask
+                && placement.location.as_ref().is_some_and(|placed| {
+                    placed.resource_id == location.resource_id
+                        && placed.incarnation == location.incarnation
+                })
+        })
 }
 
 pub(super) fn cancellation(id: pb::ExecutionId) -> pb::TaskCancellation {

@@ -24,13 +24,14 @@ impl JobMasterActor {
             registration: Registration::new(sender.registration),
         };
         let (executions, slots) = (request.executions, request.slots);
-        let outputs = request.outputs;
+        let (outputs, takes_regions) = (request.outputs, request.takes_regions);
         let event = Event::Registered {
             connection,
             location,
             executions,
             slots,
             outputs,
+            takes_regions,
         };
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {

@@ -213,6 +213,7 @@ fn a_registration_that_is_older_than_one_that_was_seen_adopts_nothing() {
         executions: vec![],
         slots: vec![],
         outputs: vec![],
+        takes_regions: true,
     });
     assert!(matches!(late, Err(Refusal::Outdated { .. })));
     // It registers again in the middle of it.
@@ -581,6 +582,7 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
         executions: vec![],
         slots: vec![],
         outputs: vec![],
+        takes_regions: true,
     });
     job.register("tm1", "1", vec![]);
     assert_eq!(job.deployed().len(), 0, "one slot is gone");

@@ -25,6 +25,7 @@ use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
 use super::patience::Patience;
 use super::reconciling::Reconciliation;
+use super::region_rule;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
 use crate::gateway::Unfulfillable;
@@ -72,6 +73,8 @@ pub(super) struct TaskManager {
     pub(super) outputs: BTreeMap<(usize, u64), Cancellation>,
     // Whether it was told, in this registration, that sources are to end.
     pub(super) is_told_to_stop: bool,
+    // Whether it takes regions from deployments.
+    pub(super) takes_regions: bool,
 }
 
 /// A task failed, or could not be placed.
@@ -156,6 +159,10 @@ pub struct JobMasterCore {
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
     pub(super) patience: Patience,
+    // Since when slots are collected for a batch of regions.
+    pub(super) collecting_since_ms: Option<u64>,
+    // Whether `record` may have ends of generations that were given up.
+    pub(super) has_stale_ends: bool,
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
     pub(super) unfulfillable: Option<Unfulfillable>,
@@ -180,7 +187,6 @@ impl JobMasterCore {
     ) -> Result<JobMasterCore, BuildError> {
         let graph = graph.into();
         let mut state: Arc<pb::JobState> = state.into();
-        let execution = ExecutionGraph::build(&graph)?;
         if state.job_id != graph.job_id {
             let other = format!(
                 "it is of job {}, the graph of {}",
@@ -188,15 +194,7 @@ impl JobMasterCore {
             );
             return Err(BuildError::OtherGraph(other));
         }
-        if !state.regions.is_empty() && state.regions.len() != execution.regions.len() {
-            let (there, needed) = (state.regions.len(), execution.regions.len());
-            let other = format!("it has {there} regions, the graph {needed}");
-            return Err(BuildError::OtherGraph(other));
-        }
-        if state.regions.is_empty() {
-            let regions = &mut Arc::make_mut(&mut state).regions;
-            regions.resize_with(execution.regions.len(), pb::RegionState::default);
-        }
+        let execution = region_rule::build(&graph, &mut state)?;
         let in_graph = graph
             .options
             .as_ref()
@@ -232,6 +230,8 @@ impl JobMasterCore {
             profiles_needed: Vec::new(),
             registrations_version: 0,
             patience: Patience::default(),
+            collecting_since_ms: None,
+            has_stale_ends: false,
             declared: None,
             unfulfillable: None,
             coordination,
@@ -269,8 +269,10 @@ impl JobMasterCore {
                 executions,
                 slots,
                 outputs,
+                takes_regions,
             } => {
-                self.register(&connection, location, &executions, &slots, now_ms)?;
+                let reported = (executions.as_slice(), slots.as_slice());
+                self.register(&connection, location, takes_regions, reported, now_ms)?;
                 self.note_outputs(&connection.task_manager, &outputs, None);
             }
             Event::SlotsOffered { connection, slots } => {
@@ -399,8 +401,8 @@ impl JobMasterCore {
         &mut self,
         connection: &Connection,
         location: pb::TaskManagerLocation,
-        executions: &[pb::ExecutionReport],
-        slots: &[pb::SlotOffer],
+        takes_regions: bool,
+        (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
         now_ms: u64,
     ) -> Result<(), Refusal> {
         if self.result.is_some() {
@@ -433,8 +435,10 @@ impl JobMasterCore {
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
+            takes_regions,
             location,
         });
+        self.suit_older(&registered, now_ms);
         self.task_managers.insert(task_manager.clone(), registered);
         self.reconcile_all(&task_manager, executions, now_ms);
         // Late offers of the former registration are refused, so that what was given back under it may be taken again.
@@ -471,6 +475,11 @@ impl JobMasterCore {
         now_ms: u64,
     ) -> (Vec<AllocationId>, Vec<AllocationId>) {
         let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
+        let known = self.task_managers.get(task_manager);
+        if known.is_some_and(|known| !self.may_have_tasks(known)) {
+            // It offers them again until its patience is over. Rejected, they would be back at once.
+            return (accepted, rejected);
+        }
         for offer in offers {
             let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
                 continue;

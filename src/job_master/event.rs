@@ -9,6 +9,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
 use super::coordinator::{Coordinated, Unprepared};
+use crate::dataflow::Look;
 use crate::gateway::Unfulfillable;
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
@@ -59,6 +60,8 @@ pub enum Event {
         slots: Vec<pb::SlotOffer>,
         /// Finished executions of the job whose output it keeps.
         outputs: Vec<pb::ExecutionId>,
+        /// Whether it takes regions from deployments.
+        takes_regions: bool,
     },
     /// A TaskManager offers slots.
     SlotsOffered {
@@ -287,6 +290,8 @@ pub enum Effect {
         region: usize,
         /// For which generation.
         generation: u64,
+        /// Whether it is the first time.
+        look: Look,
         /// Which coordinators.
         operators: Arc<[Coordinated]>,
     },

@@ -1,58 +1,17 @@
 //! The ExecutionGraph: the JobGraph with its parallel subtasks, each with its present execution, grouped into pipelined
-//! regions. Pure data; what is decided with it is the core's.
+//! regions. Pure data; what is decided with it is the core's. It is made in `building.rs`; who reads what over blocking edges
+//! says `blocking.rs`.
 //!
 //! Invariant: a region's executions have one generation.
 
-use std::collections::BTreeMap;
-
-use tanist_proto::id::{Generation, JobVertexId, ResourceId};
+use tanist_proto::id::{JobVertexId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
-use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+pub use super::building::BuildError;
 use super::execution::{Execution, STATES};
-use super::profiles::profiles;
 use super::slot_pool::SlotKey;
 use super::status::illegal;
-use crate::job;
-
-/// Why a graph can't be executed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// It has no vertex.
-    #[error("the job graph has no vertices")]
-    Empty,
-    /// A vertex id is malformed or not unique.
-    #[error("vertex {name:?} has an unusable id {id:?}")]
-    VertexId {
-        /// The vertex's name.
-        name: String,
-        /// The id.
-        id: String,
-    },
-    /// A vertex without subtasks.
-    #[error("vertex {0:?} has parallelism 0")]
-    NoSubtasks(String),
-    /// An edge to or from nowhere.
-    #[error("an edge names the vertex {0:?}, which the graph doesn't have")]
-    UnknownVertex(String),
-    /// An edge whose ends don't fit.
-    #[error(
-        "the forward edge from {source_name:?} to {target_name:?} joins different parallelisms"
-    )]
-    Forward {
-        /// Name of the edge's source.
-        source_name: String,
-        /// Name of its target.
-        target_name: String,
-    },
-    /// A blocking edge between vertices that run at the same time.
-    #[error("vertex {0:?} waits for the end of a vertex of its own region")]
-    WaitsForItself(String),
-    /// The persisted state is of another graph.
-    #[error("the persisted state does not belong to this graph: {0}")]
-    OtherGraph(String),
-}
 
 /// One vertex and where its subtasks stand in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
@@ -120,6 +79,22 @@ pub enum RegionPhase {
     },
 }
 
+/// The number of phases, whatever they hold.
+pub(super) const PHASES: usize = 6;
+
+impl RegionPhase {
+    fn number(self) -> usize {
+        match self {
+            RegionPhase::AwaitingInput => 0,
+            RegionPhase::Waiting { .. } => 1,
+            RegionPhase::Reconciling => 2,
+            RegionPhase::Placed => 3,
+            RegionPhase::Deployed => 4,
+            RegionPhase::Stopping { .. } => 5,
+        }
+    }
+}
+
 /// Tasks that run and fail together.
 #[derive(Debug, Clone)]
 pub struct Region {
@@ -127,11 +102,9 @@ pub struct Region {
     pub tasks: Vec<usize>,
     /// What slots are needed for by it, in order, each once.
     pub slots: Vec<SlotKey>,
-    /// Indices of the regions that read from it over blocking edges.
-    pub readers: Vec<usize>,
     /// Whether it ends by itself: all that it reads does.
     pub is_bounded: bool,
-    /// What it is at.
+    /// What it is at. Only [`ExecutionGraph::set_phase`] changes which.
     pub phase: RegionPhase,
     /// Since when it is durable that its generation was given up.
     pub given_up_at_ms: Option<u64>,
@@ -139,8 +112,22 @@ pub struct Region {
     pub is_end_unknown: bool,
 }
 
+impl Default for Region {
+    /// Without tasks.
+    fn default() -> Region {
+        Region {
+            tasks: Vec::new(),
+            slots: Vec::new(),
+            is_bounded: true,
+            phase: RegionPhase::Waiting { since_ms: 0 },
+            given_up_at_ms: None,
+            is_end_unknown: false,
+        }
+    }
+}
+
 /// The indices of vertices by their ids, in the order of those.
-type ById = Vec<(JobVertexId, usize)>;
+pub(super) type ById = Vec<(JobVertexId, usize)>;
 
 /// The JobGraph as it is executed.
 #[derive(Debug, Clone)]
@@ -151,103 +138,23 @@ pub struct ExecutionGraph {
     pub edges: Vec<Edge>,
     /// By vertex, then by subtask.
     pub tasks: Vec<Task>,
-    /// In the order of their first vertices.
+    /// Each after those that it reads over blocking edges.
     pub regions: Vec<Region>,
     /// What the slots of each slot sharing group have, by its index.
     pub profiles: Vec<ResourceProfile>,
-    by_id: ById,
+    pub(super) by_id: ById,
     /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
     pub(super) slot_offsets: Vec<usize>,
+    /// By vertex: the numbers of the blocking edges into it, and out of it. Empty if there is none at all.
+    pub(super) blocking_into: Vec<Vec<usize>>,
+    pub(super) blocking_out_of: Vec<Vec<usize>>,
     /// How many executions are in each state, by its number: what there is none of need not be looked for.
-    counts: [usize; STATES],
+    pub(super) counts: [usize; STATES],
+    /// The same of regions in each phase.
+    pub(super) phases: [usize; PHASES],
 }
 
 impl ExecutionGraph {
-    /// All executions CREATED with generation 0.
-    pub fn build(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
-        let (mut vertices, by_id) = build_vertices(graph)?;
-        let profiles = profiles(graph, &vertices);
-        let edges = build_edges(graph, &vertices, &by_id)?;
-        for edge in edges.iter().filter(|edge| edge.is_blocking) {
-            vertices[edge.source].is_kept = true;
-        }
-        let members = job::regions(graph);
-        let mut region_of = vec![0; vertices.len()];
-        for (region, ids) in members.iter().enumerate() {
-            for id in ids {
-                if let Some(vertex) = index_of(&by_id, *id) {
-                    region_of[vertex] = region;
-                }
-            }
-        }
-        let phase = RegionPhase::Waiting { since_ms: 0 };
-        let mut regions = vec![
-            Region {
-                tasks: Vec::new(),
-                slots: Vec::new(),
-                readers: Vec::new(),
-                is_bounded: true,
-                phase,
-                given_up_at_ms: None,
-                is_end_unknown: false,
-            };
-            members.len()
-        ];
-        for edge in edges.iter().filter(|edge| edge.is_blocking) {
-            let (source, target) = (region_of[edge.source], region_of[edge.target]);
-            if source == target {
-                return Err(BuildError::WaitsForItself(
-                    vertices[edge.target].name.clone(),
-                ));
-            }
-            if !regions[source].readers.contains(&target) {
-                regions[source].readers.push(target);
-            }
-        }
-        // A job of one region waits for nobody: nothing has to be read.
-        if regions.len() > 1 {
-            for (vertex, region) in graph.vertices.iter().zip(&region_of) {
-                regions[*region].is_bounded &= !has_unbounded_source(vertex);
-            }
-        }
-        let subtasks = vertices.iter().map(|vertex| as_index(vertex.parallelism));
-        let mut tasks = Vec::with_capacity(subtasks.sum());
-        for (index, vertex) in vertices.iter().enumerate() {
-            let region = region_of[index];
-            for subtask in 0..vertex.parallelism {
-                regions[region].tasks.push(tasks.len());
-                let execution = Execution::created(Generation::default());
-                tasks.push(Task {
-                    vertex: index,
-                    subtask,
-                    region,
-                    execution,
-                });
-            }
-        }
-        let slot_offsets = slot_offsets(&vertices);
-        let mut built = ExecutionGraph {
-            vertices,
-            edges,
-            tasks,
-            regions,
-            profiles,
-            by_id,
-            slot_offsets,
-            counts: [0; STATES],
-        };
-        built.count_states();
-        for region in 0..built.regions.len() {
-            let tasks = &built.regions[region].tasks;
-            let mut slots: Vec<SlotKey> = tasks.iter().map(|task| built.slot_key(*task)).collect();
-            slots.sort_unstable();
-            slots.dedup();
-            slots.shrink_to_fit();
-            built.regions[region].slots = slots;
-        }
-        Ok(built)
-    }
-
     /// The task with this name on the wire.
     pub fn find(&self, vertex_id: &str, subtask: u32) -> Option<usize> {
         let vertex = &self.vertices[index_of(&self.by_id, vertex_id.parse().ok()?)?];
@@ -278,17 +185,6 @@ impl ExecutionGraph {
         }
     }
 
-    /// The tasks whose complete output a region reads.
-    pub fn inputs_of(&self, region: usize) -> impl Iterator<Item = usize> {
-        let into = move |edge: &&Edge| {
-            edge.is_blocking && self.tasks[self.vertices[edge.target].first].region == region
-        };
-        self.edges.iter().filter(into).flat_map(|edge| {
-            let source = &self.vertices[edge.source];
-            source.first..source.first + as_index(source.parallelism)
-        })
-    }
-
     /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
     pub fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
         (0..self.tasks.len())
@@ -304,6 +200,34 @@ impl ExecutionGraph {
         self.counts[number_of(state)]
     }
 
+    /// Whether a region is in the phase of this kind, whatever it holds.
+    pub fn is_any(&self, phase: RegionPhase) -> bool {
+        self.phases[phase.number()] > 0
+    }
+
+    /// Whether a region waits for slots.
+    pub fn is_any_waiting(&self) -> bool {
+        self.is_any(RegionPhase::Waiting { since_ms: 0 })
+    }
+
+    /// Whether a region's executions are to end.
+    pub fn is_any_stopping(&self) -> bool {
+        let restart_at_ms = None;
+        self.is_any(RegionPhase::Stopping { restart_at_ms })
+    }
+
+    /// How many regions are placed.
+    pub fn count_placed(&self) -> usize {
+        self.phases[RegionPhase::Placed.number()] + self.phases[RegionPhase::Deployed.number()]
+    }
+
+    /// Moves a region to a phase.
+    pub fn set_phase(&mut self, region: usize, phase: RegionPhase) {
+        let before = std::mem::replace(&mut self.regions[region].phase, phase);
+        self.phases[before.number()] -= 1;
+        self.phases[phase.number()] += 1;
+    }
+
     /// How many executions have ended.
     pub fn count_ended(&self) -> usize {
         use ExecutionState as S;
@@ -317,6 +241,10 @@ impl ExecutionGraph {
         self.counts = [0; STATES];
         for task in &self.tasks {
             self.counts[number_of(task.execution.state)] += 1;
+        }
+        self.phases = [0; PHASES];
+        for region in &self.regions {
+            self.phases[region.phase.number()] += 1;
         }
     }
 
@@ -356,105 +284,14 @@ impl ExecutionGraph {
     }
 }
 
-/// Whether a source in it, which stands first, does not end by itself. One that can't be read is not counted on to end.
-fn has_unbounded_source(vertex: &pb::JobVertex) -> bool {
-    vertex.operators.first().is_some_and(|operator| {
-        let spec = job::OperatorSpec::from_json(&operator.spec);
-        spec.map_or(true, |spec| spec.is_source() && !spec.is_bounded_source())
-    })
-}
-
 fn number_of(state: ExecutionState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or_default()
 }
 
 /// Which index an id stands with.
-fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
+pub(super) fn index_of(by_id: &[(JobVertexId, usize)], id: JobVertexId) -> Option<usize> {
     let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
     found.ok().map(|at| by_id[at].1)
-}
-
-fn slot_offsets(vertices: &[Vertex]) -> Vec<usize> {
-    let groups = vertices.iter().map(|vertex| vertex.group + 1).max();
-    let mut offsets = vec![0; groups.unwrap_or_default() + 1];
-    for vertex in vertices {
-        let most = &mut offsets[vertex.group + 1];
-        *most = (*most).max(as_index(vertex.parallelism));
-    }
-    for group in 1..offsets.len() {
-        offsets[group] += offsets[group - 1];
-    }
-    offsets
-}
-
-fn build_vertices(graph: &pb::JobGraph) -> Result<(Vec<Vertex>, ById), BuildError> {
-    if graph.vertices.is_empty() {
-        return Err(BuildError::Empty);
-    }
-    let mut vertices = Vec::with_capacity(graph.vertices.len());
-    let mut by_id: BTreeMap<JobVertexId, usize> = BTreeMap::new();
-    let mut groups: Vec<&str> = Vec::new();
-    let mut first = 0;
-    for (index, vertex) in graph.vertices.iter().enumerate() {
-        let unusable = || BuildError::VertexId {
-            name: vertex.name.clone(),
-            id: vertex.id.clone(),
-        };
-        let id: JobVertexId = vertex.id.parse().map_err(|_| unusable())?;
-        if by_id.insert(id, index).is_some() {
-            return Err(unusable());
-        }
-        if vertex.parallelism == 0 {
-            return Err(BuildError::NoSubtasks(vertex.name.clone()));
-        }
-        let group = groups
-            .iter()
-            .position(|group| *group == vertex.slot_sharing_group);
-        let group = group.unwrap_or_else(|| {
-            groups.push(&vertex.slot_sharing_group);
-            groups.len() - 1
-        });
-        let (name, parallelism) = (vertex.name.clone(), vertex.parallelism);
-        vertices.push(Vertex {
-            id,
-            name,
-            parallelism,
-            group,
-            first,
-            is_kept: false,
-        });
-        first += as_index(parallelism);
-    }
-    Ok((vertices, by_id.into_iter().collect()))
-}
-
-fn build_edges(
-    graph: &pb::JobGraph,
-    vertices: &[Vertex],
-    by_id: &[(JobVertexId, usize)],
-) -> Result<Vec<Edge>, BuildError> {
-    let find = |id: &String| {
-        let index = id.parse().ok().and_then(|id| index_of(by_id, id));
-        index.ok_or_else(|| BuildError::UnknownVertex(id.clone()))
-    };
-    let mut edges = Vec::with_capacity(graph.edges.len());
-    for edge in &graph.edges {
-        let (source, target) = (find(&edge.source)?, find(&edge.target)?);
-        let is_forward = edge.partitioning() == pb::Partitioning::Forward;
-        if is_forward && vertices[source].parallelism != vertices[target].parallelism {
-            return Err(BuildError::Forward {
-                source_name: vertices[source].name.clone(),
-                target_name: vertices[target].name.clone(),
-            });
-        }
-        edges.push(Edge {
-            source,
-            target,
-            is_forward,
-            is_blocking: edge.exchange() == pb::Exchange::Blocking,
-        });
-    }
-    Ok(edges)
 }
 
 /// A subtask's number as an index.
@@ -464,13 +301,20 @@ pub fn as_index(subtask: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use tanist_proto::v1 as pb;
+
     use super::*;
+    use crate::job::RegionRule;
     use crate::job_master::testing::graph_of;
+
+    fn built(graph: &pb::JobGraph) -> Result<ExecutionGraph, BuildError> {
+        ExecutionGraph::build(graph, RegionRule::Vertices)
+    }
 
     #[test]
     fn what_edges_connect_is_one_region_in_the_order_of_its_first_vertex() {
         let graph = graph_of(&[("a", 1), ("b", 2), ("c", 1), ("d", 3)], &[(0, 2), (1, 3)]);
-        let execution_graph = ExecutionGraph::build(&graph).expect("valid");
+        let execution_graph = built(&graph).expect("valid");
         let regions: Vec<usize> = execution_graph
             .tasks
             .iter()
@@ -482,7 +326,7 @@ mod tests {
     #[test]
     fn subtasks_with_the_same_number_in_a_sharing_group_need_one_slot() {
         let graph = graph_of(&[("a", 1), ("b", 4)], &[(0, 1)]);
-        let execution_graph = ExecutionGraph::build(&graph).expect("valid");
+        let execution_graph = built(&graph).expect("valid");
         assert_eq!(execution_graph.slots_needed(), 4);
     }
 
@@ -490,13 +334,10 @@ mod tests {
     fn graphs_that_can_not_be_executed_are_refused_with_the_reason() {
         let mut graph = graph_of(&[("a", 1)], &[]);
         graph.vertices[0].parallelism = 0;
-        let error = ExecutionGraph::build(&graph).expect_err("refused");
+        let error = built(&graph).expect_err("refused");
         assert_eq!(error.to_string(), "vertex \"a\" has parallelism 0");
         let mut graph = graph_of(&[("a", 1), ("b", 1)], &[(0, 1)]);
         graph.edges[0].target = "nowhere".to_owned();
-        assert!(matches!(
-            ExecutionGraph::build(&graph),
-            Err(BuildError::UnknownVertex(_))
-        ));
+        assert!(matches!(built(&graph), Err(BuildError::UnknownVertex(_))));
     }
 }

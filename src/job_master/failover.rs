@@ -3,6 +3,7 @@
 //! A failure is a region's: nobody takes what one of its tasks has sent once another one starts anew. What no restart mends fails the
 //! job, whatever its restart strategy says (`docs/adr/0021`). All decisions go into `record`, with the failure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
@@ -11,6 +12,7 @@ use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::blocking::OfVertices;
 use super::core::{Failure, JobMasterCore};
 use super::execution::Execution;
 use super::execution_graph::RegionPhase;
@@ -26,6 +28,9 @@ pub enum FailoverStrategy {
     Full,
 }
 
+/// Of one event so many failures are logged.
+pub(super) const LOGGED: usize = 16;
+
 impl JobMasterCore {
     /// All that failed at one event is one failure for the restart strategy.
     pub(super) fn judge_failures(&mut self, now_ms: u64) {
@@ -33,12 +38,12 @@ impl JobMasterCore {
         let mut all = std::mem::take(&mut self.failures);
         // Of a region that failed in several ways the worst counts.
         all.sort_by_key(|failure| (!failure.is_unrecoverable, !failure.is_counted));
+        let mut known = BTreeSet::new();
         for failure in all {
             let phase = self.execution.regions[failure.region].phase;
             let is_stopping = matches!(phase, RegionPhase::Stopping { .. });
-            let is_known = is_stopping && !failure.is_unrecoverable
-                || failures.iter().any(|other| other.region == failure.region);
-            match is_known {
+            let is_known = is_stopping && !failure.is_unrecoverable;
+            match is_known || !known.insert(failure.region) {
                 true => others.push(failure),
                 false => failures.push(failure),
             }
@@ -49,15 +54,17 @@ impl JobMasterCore {
         self.note_failures(&failures, others, now_ms);
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
-        for failure in uncounted {
+        let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
+        for failure in uncounted.iter().take(LOGGED) {
             tracing::info!(
                 job = self.record.job_id,
                 task = failure.task,
                 cause = failure.cause,
+                of = regions.len(),
                 "region starts anew"
             );
-            self.restart_region(failure.region, now_ms);
         }
+        self.restart_all(&regions, now_ms);
         let Some(first) = failures.first().cloned() else {
             return;
         };
@@ -74,21 +81,19 @@ impl JobMasterCore {
             self.backoff.judge(counters, now_ms, random)
         };
         self.revision += 1;
-        for failure in &failures {
+        let regions: Vec<usize> = failures.iter().map(|failure| failure.region).collect();
+        for failure in failures.iter().take(LOGGED) {
             tracing::warn!(
                 job = self.record.job_id,
                 task = failure.task,
                 task_manager = failure.resource_id,
                 cause = failure.cause,
+                of = regions.len(),
                 "region failed"
             );
         }
         match verdict {
-            Verdict::Restart { at_ms } => {
-                for failure in failures {
-                    self.restart_region(failure.region, at_ms);
-                }
-            }
+            Verdict::Restart { at_ms } => self.restart_all(&regions, at_ms),
             Verdict::GiveUp { reason } => {
                 let of_task = if first.task.is_empty() {
                     String::new()
@@ -101,70 +106,86 @@ impl JobMasterCore {
         }
     }
 
-    /// The region gets the next generation, to be placed at a time when all of the present one has ended; and so does
-    /// every one that reads from it, or by the strategy all that have not finished for good.
-    pub(super) fn restart_region(&mut self, region: usize, at_ms: u64) {
-        let mut next = vec![region];
-        if self.options.failover_strategy == FailoverStrategy::Full {
-            next.extend(self.unfinished().filter(|other| *other != region));
+    /// These regions get the next generation, to be placed at a time when all of the present one has ended; and so does
+    /// every one that reads from them, or by the strategy all that have not finished for good.
+    pub(super) fn restart_all(&mut self, regions: &[usize], at_ms: u64) {
+        let first: BTreeSet<usize> = regions.iter().copied().collect();
+        if first.is_empty() {
+            return;
         }
-        let (mut is_first, mut regions) = (true, 0);
+        let mut next = regions.to_vec();
+        if self.options.failover_strategy == FailoverStrategy::Full {
+            next.extend(self.unfinished());
+        }
         // The first one is the last that others are added to.
         next.reverse();
+        let (mut given_up, mut added) = (BTreeSet::new(), OfVertices::default());
         while let Some(region) = next.pop() {
-            let at = &self.execution.regions[region];
-            let runs = match at.phase {
+            let runs = match self.execution.regions[region].phase {
                 RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => true,
                 RegionPhase::AwaitingInput
                 | RegionPhase::Waiting { .. }
-                | RegionPhase::Stopping { .. } => false,
+                | RegionPhase::Stopping { .. } => first.contains(&region),
             };
-            if !runs && !is_first {
+            if !runs || !given_up.insert(region) {
                 continue;
             }
-            is_first = false;
             if self.would_lose_input(region) {
                 self.give_up_stopped();
                 return;
             }
             // Nobody mixes the records of two runs, also not with what it made of the first.
-            next.extend(&self.execution.regions[region].readers);
+            self.execution.add_readers(region, &mut added, &mut next);
+            self.add_doubted(region, &mut next);
             self.give_up_generation(region, at_ms);
-            regions += 1;
         }
-        self.tell_restart(regions, at_ms);
+        let number = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
+        self.tell_restart(number, at_ms);
     }
 
     fn give_up_generation(&mut self, region: usize, at_ms: u64) {
-        let at = &mut self.execution.regions[region];
+        let at = &self.execution.regions[region];
         if at.phase == RegionPhase::Reconciling {
             let tasks = u32::try_from(at.tasks.len()).unwrap_or(u32::MAX);
             self.reconciliation.adoption.tasks_restarted += tasks;
         }
-        at.phase = RegionPhase::Stopping {
+        let phase = RegionPhase::Stopping {
             restart_at_ms: Some(at_ms),
         };
+        self.execution.set_phase(region, phase);
         self.supersede(region);
     }
 
-    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable.
+    /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable. One that was
+    /// never placed would have been the first.
     pub(super) fn supersede(&mut self, region: usize) {
-        self.forget_coordinators(region);
         let record = Arc::make_mut(&mut self.record);
         let state = &mut record.regions[region];
         *state = pb::RegionState {
-            generation: state.generation + 1,
+            generation: state.generation.max(1) + 1,
             epoch: self.epoch.get(),
             placements: Vec::new(),
             placed_at_ms: 0,
         };
-        let execution = &self.execution;
-        record.terminal.retain(|end| {
-            execution
-                .find(&end.vertex_id, end.subtask)
-                .is_some_and(|task| execution.tasks[task].region != region)
-        });
+        self.has_stale_ends |= !record.terminal.is_empty();
+        self.forget_coordinators(region);
         self.revision += 1;
+    }
+
+    /// The record says nothing more of the ends of generations that were given up.
+    pub(super) fn forget_stale_ends(&mut self) {
+        if !std::mem::take(&mut self.has_stale_ends) {
+            return;
+        }
+        let execution = &self.execution;
+        let pb::JobState {
+            terminal, regions, ..
+        } = Arc::make_mut(&mut self.record);
+        terminal.retain(|end| {
+            let task = execution.find(&end.vertex_id, end.subtask);
+            let region = task.map(|task| &regions[execution.tasks[task].region]);
+            region.is_some_and(|region| region.generation == end.generation)
+        });
     }
 
     /// New executions of the generation that the record has.

@@ -34,6 +34,8 @@ mod admission;
 #[cfg(test)]
 mod adoption_tests;
 mod answers;
+mod blocking;
+mod building;
 mod calls;
 mod chronicle;
 #[cfg(test)]
@@ -71,15 +73,20 @@ mod reconciling;
 #[cfg(test)]
 mod recovered;
 mod recovery;
+mod region_rule;
+#[cfg(test)]
+mod region_rule_tests;
 mod reports;
 mod requests;
 mod requirements;
 pub mod restart;
+mod scheduling;
 #[cfg(test)]
 mod scripted;
 mod settle;
 #[cfg(test)]
 mod simulation;
+mod slot_assignment;
 pub mod slot_pool;
 #[cfg(test)]
 mod slot_pool_model_tests;

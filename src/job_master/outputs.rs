@@ -11,11 +11,13 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::core::JobMasterCore;
+use super::blocking::OfVertices;
+use super::core::{Failure, JobMasterCore};
 use super::deployment::execution_id;
 use super::event::{Connection, Effect};
 use super::execution::Cancellation;
-use super::execution_graph::{RegionPhase, as_index};
+use super::execution_graph::{RegionPhase, Task};
+use super::failover::LOGGED;
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,32 +59,37 @@ impl JobMasterCore {
 
     /// After a recovery: what other regions still need is awaited where it should be.
     pub(super) fn await_outputs(&mut self) {
-        for task in 0..self.execution.tasks.len() {
-            let execution = &self.execution.tasks[task].execution;
+        let mut known = OfVertices::default();
+        let is_unfinished = |region: usize| {
+            let mut tasks = self.execution.regions[region].tasks.iter();
+            tasks
+                .any(|task| self.execution.tasks[*task].execution.state != ExecutionState::Finished)
+        };
+        let mut found = Vec::new();
+        for (task, at) in self.execution.tasks.iter().enumerate() {
+            let execution = &at.execution;
             let is_kept = execution.state == ExecutionState::Finished
                 && execution.place.is_some()
                 && self.execution.vertex_of(task).is_kept;
-            let is_needed = !self.is_stopping()
-                && self.readers_of(task).any(|region| {
-                    let tasks = &self.execution.regions[region].tasks;
-                    let mut states = tasks
-                        .iter()
-                        .map(|task| self.execution.tasks[*task].execution.state);
-                    states.any(|state| state != ExecutionState::Finished)
-                });
             if is_kept {
-                self.execution.tasks[task].execution.output = match is_needed {
-                    true => Output::Awaited,
-                    false => Output::Gone("it was released".to_owned()),
-                };
+                let is_needed = !self.is_stopping()
+                    && self.execution.is_read_by(task, &mut known, is_unfinished);
+                found.push((task, is_needed));
             }
+        }
+        for (task, is_needed) in found {
+            self.execution.tasks[task].execution.output = match is_needed {
+                true => Output::Awaited,
+                false => Output::Gone("it was released".to_owned()),
+            };
         }
     }
 
     /// Whether outputs are awaited.
     pub(super) fn awaits_outputs(&self) -> bool {
-        let tasks = &mut self.execution.tasks.iter();
-        !self.has_reconciled() && tasks.any(|task| task.execution.output == Output::Awaited)
+        let is_awaited = |task: &Task| task.execution.output == Output::Awaited;
+        let has_any = !self.has_reconciled() && self.execution.has_blocking_edges();
+        has_any && self.execution.tasks.iter().any(is_awaited)
     }
 
     /// A full report of the outputs that a TaskManager holds, of a registration or of a heartbeat that was sent in turn
@@ -166,28 +173,39 @@ impl JobMasterCore {
 
     /// Regions whose output is lost are run again if another one waits to read it.
     pub(super) fn restart_lost(&mut self, now_ms: u64) {
-        if !self.execution.edges.iter().any(|edge| edge.is_blocking) {
+        if !self.execution.has_blocking_edges() {
             return;
         }
-        // A job that was being stopped may fail for it instead, which ends this.
-        while !self.is_stopping()
-            && let Some((task, cause)) = self.lost_and_needed()
-        {
-            let cause = format!("its output was lost and is needed: {cause}");
-            let lost = self.failure_of(task, cause);
-            tracing::warn!(
-                job = self.record.job_id,
-                task = lost.task,
-                cause = lost.cause,
-                "region runs again"
-            );
-            let region = lost.region;
-            self.note_failures(&[lost], Vec::new(), now_ms);
-            self.restart_region(region, now_ms);
+        // What runs again may need what was lost of others. A job that was being stopped may fail for it instead, which ends this.
+        while !self.is_stopping() {
+            let mut all: Vec<Failure> = Vec::new();
+            for (task, cause) in self.lost_and_needed() {
+                let cause = format!("its output was lost and is needed: {cause}");
+                let lost = self.failure_of(task, cause);
+                if all.last().is_none_or(|last| last.region != lost.region) {
+                    all.push(lost);
+                }
+            }
+            if all.is_empty() {
+                return;
+            }
+            for lost in all.iter().take(LOGGED) {
+                tracing::warn!(
+                    job = self.record.job_id,
+                    task = lost.task,
+                    cause = lost.cause,
+                    of = all.len(),
+                    "region runs again"
+                );
+            }
+            let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
+            self.note_failures(&all, Vec::new(), now_ms);
+            self.restart_all(&regions, now_ms);
         }
     }
 
-    fn lost_and_needed(&self) -> Option<(usize, String)> {
+    /// The tasks whose output was lost, region by region, and why.
+    fn lost_and_needed(&self) -> Vec<(usize, String)> {
         let waits = |region: usize| match self.execution.regions[region].phase {
             RegionPhase::AwaitingInput
             | RegionPhase::Waiting { .. }
@@ -201,25 +219,31 @@ impl JobMasterCore {
                 restart_at_ms: None,
             } => false,
         };
-        self.execution
-            .tasks
-            .iter()
-            .enumerate()
-            .find_map(|(task, at)| {
-                let Output::Gone(cause) = &at.execution.output else {
-                    return None;
+        let mut known = OfVertices::default();
+        let mut lost = Vec::new();
+        for region in &self.execution.regions {
+            if region.phase != RegionPhase::Deployed {
+                continue;
+            }
+            for task in &region.tasks {
+                let execution = &self.execution.tasks[*task].execution;
+                let Output::Gone(cause) = &execution.output else {
+                    continue;
                 };
-                let is_lost = self.execution.vertex_of(task).is_kept
-                    && at.execution.state == ExecutionState::Finished
-                    && self.execution.regions[at.region].phase == RegionPhase::Deployed;
-                (is_lost && self.readers_of(task).any(waits)).then(|| (task, cause.clone()))
-            })
+                let is_lost = self.execution.vertex_of(*task).is_kept
+                    && execution.state == ExecutionState::Finished;
+                if is_lost && self.execution.is_read_by(*task, &mut known, waits) {
+                    lost.push((*task, cause.clone()));
+                }
+            }
+        }
+        lost
     }
 
     /// Whether all that a region reads over blocking edges has durably finished and is there. What a region made that is about to run
     /// again is not: by the time its reader is deployed it has another generation.
-    pub(super) fn is_consumable(&self, region: usize) -> bool {
-        self.execution.inputs_of(region).all(|task| {
+    pub(super) fn is_consumable(&self, region: usize, known: &mut OfVertices) -> bool {
+        self.execution.reads_only(region, known, |task| {
             let at = &self.execution.tasks[task];
             let wanted = self.record.regions[at.region].generation;
             let is_present = at.execution.generation.get() == wanted;
@@ -231,22 +255,11 @@ impl JobMasterCore {
 
     /// A subtask that reads one other subtask's output is best where that is.
     pub(super) fn prefer_inputs(&mut self, region: usize) {
-        for edge in &self.execution.edges {
-            let (source, target) = (
-                &self.execution.vertices[edge.source],
-                &self.execution.vertices[edge.target],
-            );
-            let is_into = self.execution.tasks[target.first].region == region;
-            if !is_into || !edge.is_blocking || !edge.is_forward {
-                continue;
-            }
-            for subtask in 0..as_index(target.parallelism) {
-                let producer = &self.execution.tasks[source.first + subtask].execution;
-                if let Some(place) = &producer.place {
-                    let key = self.execution.slot_key(target.first + subtask);
-                    self.pool
-                        .remember(key, place.task_manager.clone(), place.allocation);
-                }
+        for (task, producer) in self.execution.read_one_to_one(region) {
+            if let Some(place) = &self.execution.tasks[producer].execution.place {
+                let key = self.execution.slot_key(task);
+                self.pool
+                    .remember(key, place.task_manager.clone(), place.allocation);
             }
         }
     }
@@ -257,9 +270,12 @@ impl JobMasterCore {
             return;
         }
         let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
+        let mut known_needs = OfVertices::default();
         for (task_manager, known) in &self.task_managers {
             for ((task, generation), asked) in &known.outputs {
-                if *asked == Cancellation::NotAsked && !self.is_needed(*task, *generation) {
+                if *asked == Cancellation::NotAsked
+                    && !self.is_needed(*task, *generation, &mut known_needs)
+                {
                     let of_one = released.entry(task_manager.clone()).or_default();
                     of_one.push((*task, *generation));
                 }
@@ -316,30 +332,19 @@ impl JobMasterCore {
     }
 
     /// Whether some region may still read an output. What is above the durable generation is unheard of.
-    fn is_needed(&self, task: usize, generation: u64) -> bool {
+    fn is_needed(&self, task: usize, generation: u64, known: &mut OfVertices) -> bool {
         let durable = &self.written.regions;
         let region = self.execution.tasks[task].region;
         if generation != durable[region].generation {
             return generation > durable[region].generation;
         }
-        let is_done = |reader: usize| {
+        let may_read = |reader: usize| {
             let finished = |task: &usize| {
                 self.durable_ends.get(task).copied() == Some(ExecutionState::Finished)
             };
             let is_present = durable[reader].generation == self.record.regions[reader].generation;
-            is_present && self.execution.regions[reader].tasks.iter().all(finished)
+            !is_present || !self.execution.regions[reader].tasks.iter().all(finished)
         };
-        !self.readers_of(task).all(is_done)
-    }
-
-    /// The regions that read the output of a task over blocking edges.
-    fn readers_of(&self, task: usize) -> impl Iterator<Item = usize> {
-        let vertex = self.execution.tasks[task].vertex;
-        let execution = &self.execution;
-        let edges = execution
-            .edges
-            .iter()
-            .filter(move |edge| edge.is_blocking && edge.source == vertex);
-        edges.map(|edge| execution.tasks[execution.vertices[edge.target].first].region)
+        self.execution.is_read_by(task, known, may_read)
     }
 }

@@ -7,7 +7,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, report};
-use super::testing::{graph_of, submitted};
+use super::testing::{graph_of, submitted_earlier};
 use crate::job::OperatorSpec;
 
 /// Regions of these parallelisms, each in slots of its own.
@@ -41,7 +41,7 @@ fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
 
 /// Not recovered; these TaskManagers have a slot each.
 fn with_slots(graph: &pb::JobGraph, task_managers: &[&str]) -> Recovered {
-    let mut job = Recovered::new(graph, submitted(graph));
+    let mut job = Recovered::new(graph, submitted_earlier(graph));
     for name in task_managers {
         job.register(name, "1", vec![]);
     }
@@ -74,7 +74,7 @@ fn finishes(job: &mut Recovered, vertex: u32) {
 #[test]
 fn regions_of_a_job_run_one_after_the_other_in_the_slot_that_there_is() {
     let graph = apart(&[1, 1]);
-    let mut job = Recovered::new(&graph, submitted(&graph));
+    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
     assert_eq!(asked(&job), (1, 2));
     job.register("tm0", "1", vec![]);
     assert_eq!(job.deployed().len(), 1);
@@ -173,7 +173,7 @@ const TURN_MS: u64 = 500;
 #[test]
 fn a_region_for_which_there_are_too_few_slots_lets_those_behind_it_ask_every_other_turn() {
     let graph = apart(&[3, 1]);
-    let mut job = Recovered::new(&graph, submitted(&graph));
+    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
     assert_eq!(asked(&job), (3, 4));
     for _ in 0..3 {
         job.pass(TURN_MS - 1);
@@ -204,7 +204,7 @@ fn of_those_behind_it_each_that_needs_something_else_has_its_turn() {
         };
         vertex.resources = Some((&resources).into());
     }
-    let mut job = Recovered::new(&graph, submitted(&graph));
+    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
     let mut turns = Vec::new();
     for _ in 0..6 {
         turns.push(asked(&job).0);

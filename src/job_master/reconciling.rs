@@ -18,7 +18,8 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
-use super::execution_graph::{RegionPhase, Task};
+use super::execution_graph::RegionPhase;
+use super::failover::LOGGED;
 use super::outputs::Output;
 use crate::gateway::Adoption;
 
@@ -39,13 +40,10 @@ pub(super) struct Reconciliation {
 impl JobMasterCore {
     /// Whether something that the record places is still awaited. A job that is to end awaits it only to stop it.
     pub(super) fn is_reconciling(&self) -> bool {
-        let is_awaited = |task: &Task| {
-            task.execution.state == ExecutionState::Reconciling
-                || task.execution.output == Output::Awaited
-        };
+        let is_any_awaited = self.execution.count(ExecutionState::Reconciling) > 0;
         !self.reconciliation.is_over
             && !self.is_stopping()
-            && self.execution.tasks.iter().any(is_awaited)
+            && (is_any_awaited || self.awaits_outputs())
     }
 
     /// Whether nothing is awaited any more, nor will be.
@@ -172,9 +170,9 @@ impl JobMasterCore {
             phase == RegionPhase::Reconciling && !self.is_stopping()
         });
         self.note_failures(&all, Vec::new(), now_ms);
+        let mut regions = BTreeSet::new();
         for missed in all {
-            let is_known = self.execution.regions[missed.region].phase != RegionPhase::Reconciling;
-            if is_known || self.is_stopping() {
+            if !regions.insert(missed.region) || regions.len() > LOGGED {
                 continue;
             }
             tracing::warn!(
@@ -183,16 +181,21 @@ impl JobMasterCore {
                 cause = missed.cause,
                 "region can't be adopted"
             );
-            self.restart_region(missed.region, now_ms);
         }
+        let regions: Vec<usize> = regions.into_iter().collect();
+        self.restart_all(&regions, now_ms);
     }
 
     /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.
     pub(super) fn adopt_regions(&mut self, now_ms: u64) {
-        for region in 0..self.execution.regions.len() {
-            if self.execution.regions[region].phase != RegionPhase::Reconciling
-                || self.is_stopping()
-            {
+        let is_any = self.execution.is_any(RegionPhase::Reconciling) && !self.is_stopping();
+        let regions = if is_any {
+            self.execution.regions.len()
+        } else {
+            0
+        };
+        for region in 0..regions {
+            if self.execution.regions[region].phase != RegionPhase::Reconciling {
                 continue;
             }
             let executions = self.execution.regions[region]
@@ -210,7 +213,7 @@ impl JobMasterCore {
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
             self.pool
                 .forget_former(&self.execution.regions[region].slots);
-            self.execution.regions[region].phase = RegionPhase::Deployed;
+            self.execution.set_phase(region, RegionPhase::Deployed);
             let adoption = &mut self.reconciliation.adoption;
             adoption.tasks_adopted += adopted;
             adoption.first_adopted_at_ms.get_or_insert(now_ms);

@@ -126,6 +126,8 @@ pub(super) struct Recovered {
     pub(super) now_ms: u64,
     pub(super) registrations: u64,
     pub(super) effects: Vec<Effect>,
+    /// What TaskManagers say of themselves when they register.
+    pub(super) takes_regions: bool,
 }
 
 impl Recovered {
@@ -167,6 +169,7 @@ impl Recovered {
             now_ms,
             registrations: 10 * epoch.get(),
             effects: Vec::new(),
+            takes_regions: true,
         };
         recovered.hear(Event::Started);
         recovered
@@ -219,6 +222,7 @@ impl Recovered {
             executions,
             slots,
             outputs: vec![],
+            takes_regions: self.takes_regions,
         });
     }
 

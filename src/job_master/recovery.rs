@@ -17,8 +17,11 @@ impl JobMasterCore {
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
         self.settled_at_ms = now_ms;
         for region in 0..self.execution.regions.len() {
-            let generation = self.record.regions[region].generation;
             self.restore_executions(region)?;
+        }
+        self.restore_ends()?;
+        for region in 0..self.execution.regions.len() {
+            let generation = self.record.regions[region].generation;
             let tasks = &self.execution.regions[region].tasks;
             let executions = tasks
                 .iter()
@@ -54,6 +57,7 @@ impl JobMasterCore {
             };
             self.execution.regions[region].phase = phase;
         }
+        // Counts the phases, too.
         self.execution.count_states();
         self.await_outputs();
         self.promise_to_wait();
@@ -64,7 +68,7 @@ impl JobMasterCore {
         Ok(())
     }
 
-    /// Gives the region's executions the state that the record has of them.
+    /// Has the region's executions awaited where the record places them.
     fn restore_executions(&mut self, region: usize) -> Result<(), BuildError> {
         let state = self.record.regions[region].clone();
         for task in self.execution.regions[region].tasks.clone() {
@@ -91,11 +95,20 @@ impl JobMasterCore {
             execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }
+        Ok(())
+    }
+
+    /// Gives executions the ends that the record has of them.
+    fn restore_ends(&mut self) -> Result<(), BuildError> {
         for end in &self.record.terminal {
             let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
-                return Err(unknown(&end.vertex_id));
+                return Err(BuildError::OtherGraph(format!(
+                    "it names {}",
+                    end.vertex_id
+                )));
             };
-            if self.execution.tasks[task].region != region || end.generation != state.generation {
+            let region = self.execution.tasks[task].region;
+            if end.generation != self.record.regions[region].generation {
                 continue;
             }
             let execution = &mut self.execution.tasks[task].execution;

@@ -80,6 +80,9 @@ impl JobMasterCore {
                 } else {
                     &report.cause
                 };
+                if !self.is_to_stop(task) {
+                    self.note_failed_by_itself(self.execution.tasks[task].region);
+                }
                 if report.unrecoverable {
                     self.fail_for_good(task, cause, now_ms);
                 } else {

@@ -3,18 +3,17 @@
 //!
 //! Decisions (restart, give up, cancel, place, record an end) go into `record`; acts follow from `written`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tanist_proto::id::{AllocationId, Generation, ResourceId};
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
-use super::execution::{Cancellation, Place};
+use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
-use super::slot_pool::SlotKey;
 
 /// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
@@ -110,9 +109,19 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return;
         }
+        if self.execution.is_any_waiting() {
+            self.give_up_waiting(now_ms);
+        }
+    }
+
+    /// Gives up regions that have waited for too long.
+    fn give_up_waiting(&mut self, now_ms: u64) {
+        let overdue =
+            |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.slot_request_timeout_ms;
-        let mut without_slots = Vec::new();
+        let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
         let is_patient = self.is_patient();
+        let mut lacking = None;
         for (region, at) in self.execution.regions.iter().enumerate() {
             let RegionPhase::Waiting { since_ms } = at.phase else {
                 continue;
@@ -122,19 +131,18 @@ impl JobMasterCore {
                 let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(from_ms, timeout_ms) && !is_patient {
-                let lacking = self.lacking();
+                let lacking = lacking.get_or_insert_with(|| self.lacking());
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
                 );
                 without_slots.push((region, cause));
-            } else if overdue(since_ms, NEVER_SERVED_MS)
-                && let Some(verdict) = self.never_served(region)
-            {
-                without_slots.push((
-                    region,
-                    format!("{verdict}; start a larger one or ask for less"),
-                ));
+            } else if overdue(since_ms, NEVER_SERVED_MS) {
+                maybe_never.push(region);
             }
+        }
+        for (region, verdict) in self.never_served(&maybe_never) {
+            let cause = format!("{verdict}; start a larger one or ask for less");
+            without_slots.push((region, cause));
         }
         for (region, cause) in without_slots {
             self.failures.push(Failure::of_region(region, cause));
@@ -175,12 +183,15 @@ impl JobMasterCore {
     /// Where executions are to end, those that no TaskManager has heard of have ended.
     fn stop_regions(&mut self, now_ms: u64) {
         let is_stopping = self.is_stopping();
+        if !is_stopping && !self.execution.is_any_stopping() {
+            return;
+        }
         for region in 0..self.execution.regions.len() {
             if is_stopping {
                 let phase = RegionPhase::Stopping {
                     restart_at_ms: None,
                 };
-                self.execution.regions[region].phase = phase;
+                self.execution.set_phase(region, phase);
             }
             if !matches!(
                 self.execution.regions[region].phase,
@@ -199,6 +210,9 @@ impl JobMasterCore {
     }
 
     fn restart_regions(&mut self, now_ms: u64) {
+        if !self.execution.is_any_stopping() {
+            return;
+        }
         for region in 0..self.execution.regions.len() {
             let RegionPhase::Stopping {
                 restart_at_ms: Some(at_ms),
@@ -222,123 +236,9 @@ impl JobMasterCore {
                 }
             }
             self.renew_executions(region);
-            self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
+            let phase = RegionPhase::Waiting { since_ms: now_ms };
+            self.execution.set_phase(region, phase);
         }
-    }
-
-    /// Chooses slots for regions that wait and whose inputs are complete, in topological order.
-    fn schedule(&mut self, now_ms: u64) {
-        if !self.is_durable || self.is_stopping() || self.refusal.is_some() {
-            return;
-        }
-        for region in 0..self.execution.regions.len() {
-            let is_waiting = match self.execution.regions[region].phase {
-                RegionPhase::AwaitingInput => false,
-                RegionPhase::Waiting { .. } => true,
-                RegionPhase::Reconciling
-                | RegionPhase::Placed
-                | RegionPhase::Deployed
-                | RegionPhase::Stopping { .. } => continue,
-            };
-            if !self.is_consumable(region) {
-                self.execution.regions[region].phase = RegionPhase::AwaitingInput;
-                continue;
-            }
-            if !is_waiting {
-                self.prefer_inputs(region);
-                self.execution.regions[region].phase = RegionPhase::Waiting { since_ms: now_ms };
-            }
-            let is_any_created = self.execution.count(ExecutionState::Created) > 0;
-            let tasks = if is_any_created {
-                self.execution.regions[region].tasks.clone()
-            } else {
-                Vec::new()
-            };
-            for task in tasks {
-                if self.execution.tasks[task].execution.state == ExecutionState::Created {
-                    self.execution
-                        .decide(task, ExecutionState::Scheduled, now_ms);
-                }
-            }
-            if !self.is_prepared(region) {
-                continue;
-            }
-            let wanted = &self.execution.regions[region].slots;
-            // Slots come one by one, and each is an event: nothing is looked for that can't be there.
-            if self.pool.len() < wanted.len() || self.stands_back(region, now_ms) {
-                continue;
-            }
-            if let Some(assigned) = self.assignment(region) {
-                self.place(region, &assigned, now_ms);
-            }
-        }
-    }
-
-    fn place(&mut self, region: usize, assigned: &BTreeMap<SlotKey, AllocationId>, now_ms: u64) {
-        let generation = self.record.regions[region].generation.max(1);
-        let mut placements = Vec::new();
-        let tasks = self.execution.regions[region].tasks.clone();
-        for task in tasks {
-            let allocation = assigned[&self.execution.slot_key(task)];
-            let slot = self.pool.get(&allocation);
-            let Some((slot, known)) = slot.and_then(|slot| {
-                self.task_managers
-                    .get(&slot.task_manager)
-                    .map(|known| (slot, known))
-            }) else {
-                // Slots go with their TaskManager, so this can't be; an unplaced region just goes on waiting.
-                return;
-            };
-            placements.push(pb::Placement {
-                vertex_id: self.execution.vertex_of(task).id.to_string(),
-                subtask: self.execution.tasks[task].subtask,
-                allocation_id: allocation.to_string(),
-                location: Some(known.location.clone()),
-            });
-            let place = Place {
-                task_manager: slot.task_manager.clone(),
-                allocation,
-                location: known.location.clone(),
-            };
-            let execution = &mut self.execution.tasks[task].execution;
-            execution.generation = Generation::new(generation);
-            execution.place = Some(place);
-        }
-        let epoch = self.epoch.get();
-        Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
-            generation,
-            epoch,
-            placements,
-            placed_at_ms: now_ms,
-        };
-        self.record_prepared(region);
-        self.revision += 1;
-        self.execution.regions[region].phase = RegionPhase::Placed;
-    }
-
-    /// The slots in which something of the job is, or will be.
-    pub(super) fn taken_slots(&self) -> BTreeMap<SlotKey, AllocationId> {
-        let mut taken = BTreeMap::new();
-        for (task, at) in self.execution.tasks.iter().enumerate() {
-            if let Some(place) = at
-                .execution
-                .place
-                .as_ref()
-                .filter(|_| !at.execution.is_ended())
-            {
-                taken.insert(self.execution.slot_key(task), place.allocation);
-            }
-        }
-        taken
-    }
-
-    /// The slots in which a stray is.
-    pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
-        let strays = self
-            .task_managers
-            .values()
-            .flat_map(|known| known.strays.values());
-        strays.filter_map(|stray| stray.allocation).collect()
     }
 
     pub(super) fn all_have_durably_finished(&self) -> bool {

@@ -4,10 +4,9 @@
 //! for, and each serves only such a need.
 //!
 //! Not here: who is registered, and what runs where; the core says which slots are taken. Invariants: an allocation
-//! fills one slot; a slot of a TaskManager has one allocation; [`SlotPool::assign`] gives each key a slot of its own,
-//! and the same answer to the same question; an allocation that was let go is not taken again under the same registration of
-//! its TaskManager. Else a late request to free it would end what was deployed into it since, or a late offer would bring
-//! back what its TaskManager has freed.
+//! fills one slot; a slot of a TaskManager has one allocation; an allocation that was let go is not taken again under the same
+//! registration of its TaskManager. Else a late request to free it would end what was deployed into it since, or a late offer
+//! would bring back what its TaskManager has freed. Which region gets which slot is chosen in `slot_assignment.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -216,9 +215,19 @@ impl SlotPool {
         self.former.insert(key, (task_manager, allocation));
     }
 
-    /// A slot for each wanted key, of the profile that its group has, or `None` if there are not enough. A key that is in
-    /// `taken` has its slot; no other one of those slots is given away, and none of `blocked`. Preferred are the former slot,
-    /// then the former TaskManager, then the TaskManager with the fewest taken slots.
+    /// All of them: on which TaskManager, its number there, and the allocation. In this order.
+    pub fn places(&self) -> impl Iterator<Item = (&ResourceId, u32, AllocationId)> {
+        let places = self.by_place.iter();
+        places.map(|(at, number, allocation)| (at, *number, *allocation))
+    }
+
+    /// Where the last execution of a key was, as far as that is remembered.
+    pub fn former(&self, key: &SlotKey) -> Option<&(ResourceId, AllocationId)> {
+        self.former.get(key)
+    }
+
+    /// Slots for one region: see [`SlotAssignment::assign`].
+    #[cfg(test)]
     pub fn assign(
         &self,
         wanted: &[SlotKey],
@@ -226,97 +235,10 @@ impl SlotPool {
         taken: &BTreeMap<SlotKey, AllocationId>,
         blocked: &BTreeSet<AllocationId>,
     ) -> Option<BTreeMap<SlotKey, AllocationId>> {
-        let mut assigned = BTreeMap::new();
-        let mut used: BTreeSet<AllocationId> = taken.values().copied().collect();
-        let mut open = Vec::new();
-        for key in wanted {
-            match taken.get(key) {
-                Some(allocation) if blocked.contains(allocation) => return None,
-                Some(allocation) => {
-                    assigned.insert(*key, *allocation);
-                }
-                None => open.push(*key),
-            }
-        }
-        let is_free = |id: &AllocationId, key: &SlotKey, used: &BTreeSet<AllocationId>| {
-            let slot = self.slots.get(id);
-            let serves = slot.is_some_and(|slot| slot.profile.is_matching(&profiles[key.group]));
-            serves && !used.contains(id) && !blocked.contains(id)
-        };
-        open.retain(|key| match self.former.get(key) {
-            Some((_, allocation)) if is_free(allocation, key, &used) => {
-                used.insert(*allocation);
-                assigned.insert(*key, *allocation);
-                false
-            }
-            Some(_) | None => true,
-        });
-        open.retain(|key| {
-            let Some((task_manager, _)) = self.former.get(key) else {
-                return true;
-            };
-            let near = self
-                .slots_of(task_manager)
-                .into_iter()
-                .find(|id| is_free(id, key, &used));
-            let Some(allocation) = near else {
-                return true;
-            };
-            used.insert(allocation);
-            assigned.insert(*key, allocation);
-            false
-        });
-        let mut by_profile: BTreeMap<&ResourceProfile, Vec<SlotKey>> = BTreeMap::new();
-        for key in open {
-            by_profile
-                .entry(&profiles[key.group])
-                .or_default()
-                .push(key);
-        }
-        for (profile, open) in by_profile {
-            self.spread(open, profile, &mut used, blocked, &mut assigned)?;
-        }
-        Some(assigned)
-    }
-
-    /// Gives each key the lowest free slot that serves it, of the TaskManager with the fewest used ones.
-    fn spread(
-        &self,
-        open: Vec<SlotKey>,
-        profile: &ResourceProfile,
-        used: &mut BTreeSet<AllocationId>,
-        blocked: &BTreeSet<AllocationId>,
-        assigned: &mut BTreeMap<SlotKey, AllocationId>,
-    ) -> Option<()> {
-        let serves = |id: &AllocationId| {
-            let slot = self.slots.get(id);
-            profile.is_unknown() || slot.is_some_and(|slot| slot.profile.is_matching(profile))
-        };
-        let mut free: BTreeMap<&ResourceId, VecDeque<AllocationId>> = BTreeMap::new();
-        let mut order: BTreeSet<(usize, &ResourceId)> = BTreeSet::new();
-        for there in self.by_place.chunk_by(|one, other| one.0 == other.0) {
-            let task_manager = &there[0].0;
-            let ids = there.iter().map(|(.., allocation)| *allocation);
-            let load = ids.clone().filter(|id| used.contains(id)).count();
-            let left: VecDeque<_> = ids
-                .filter(|id| !used.contains(id) && !blocked.contains(id) && serves(id))
-                .collect();
-            if !left.is_empty() {
-                order.insert((load, task_manager));
-                free.insert(task_manager, left);
-            }
-        }
-        for key in open {
-            let (load, task_manager) = order.pop_first()?;
-            let left = free.get_mut(task_manager)?;
-            let allocation = left.pop_front()?;
-            if !left.is_empty() {
-                order.insert((load + 1, task_manager));
-            }
-            used.insert(allocation);
-            assigned.insert(key, allocation);
-        }
-        Some(())
+        let (taken, blocked) = (taken.clone(), blocked.clone());
+        let mut assignment =
+            super::slot_assignment::SlotAssignment::new(self, profiles, taken, blocked);
+        assignment.assign(self, wanted)
     }
 
     /// How many slots there are for a need.

@@ -86,7 +86,8 @@ impl JobMasterCore {
             | RegionPhase::Deployed => false,
         };
         let mut regions = self.execution.regions.iter();
-        match regions.any(|region| is_restarting(&region.phase)) {
+        let is_any = self.execution.is_any_stopping();
+        match is_any && regions.any(|region| is_restarting(&region.phase)) {
             true => JobStatus::Restarting,
             false => JobStatus::Running,
         }

@@ -37,6 +37,15 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
     }
 }
 
+/// What an earlier version has stored, which put all subtasks of a vertex into one region, before anything was placed.
+pub fn submitted_earlier(graph: &pb::JobGraph) -> pb::JobState {
+    let count = crate::job::regions(graph).len();
+    pb::JobState {
+        regions: vec![pb::RegionState::default(); count],
+        ..submitted(graph)
+    }
+}
+
 /// What a submission of `graph` stores.
 pub fn submitted(graph: &pb::JobGraph) -> pb::JobState {
     pb::JobState {

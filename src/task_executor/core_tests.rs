@@ -264,6 +264,7 @@ impl World {
                         generation,
                         allocation_id: id(allocation),
                         inputs: Vec::new(),
+                        region: None,
                     }],
                     graph_reference: None,
                     stopping: false,

@@ -151,14 +151,14 @@ impl Executions {
         self.cancel_where(patience, |_, allocation| allocation == of)
     }
 
-    /// Forbids all generations below the stored ones, by vertex; gives those that have to be told to end.
+    /// Forbids all generations below the stored ones of their regions; gives those that have to be told to end.
     pub fn supersede(
         &mut self,
-        stored: &dyn Fn(JobVertexId) -> Option<Generation>,
+        stored: &dyn Fn(&ExecutionKey) -> Option<Generation>,
         patience: Patience,
     ) -> Vec<ExecutionKey> {
         let is_older = |key: &ExecutionKey| {
-            let stored = stored(key.vertex)?;
+            let stored = stored(key)?;
             let below = Generation::new(stored.get().checked_sub(1)?);
             (key.generation <= below).then_some(below)
         };
@@ -171,10 +171,9 @@ impl Executions {
         self.cancel_where(patience, |key, _| is_older(key).is_some())
     }
 
-    /// Whether something runs of a generation below the stored one, by vertex.
-    pub fn runs_superseded(&self, stored: &dyn Fn(JobVertexId) -> Option<Generation>) -> bool {
-        let is_older =
-            |key: &ExecutionKey| stored(key.vertex).is_some_and(|of| key.generation < of);
+    /// Whether something runs of a generation below the stored one of its region.
+    pub fn runs_superseded(&self, stored: &dyn Fn(&ExecutionKey) -> Option<Generation>) -> bool {
+        let is_older = |key: &ExecutionKey| stored(key).is_some_and(|of| key.generation < of);
         self.live().any(|(key, _)| is_older(key))
     }
 

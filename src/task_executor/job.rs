@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tanist_proto::id::{AllocationId, JobVertexId};
+use tanist_proto::id::AllocationId;
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -10,6 +10,7 @@ use super::executions::{ExecutionKey, Executions};
 use super::graphs::KnownGraph;
 use super::isolation::Isolation;
 use super::questions::Waiting;
+use super::regions::Regions;
 
 /// Something that is sent one at a time and repeated until it arrives.
 #[derive(Debug)]
@@ -55,8 +56,8 @@ pub struct Job {
     pub connection: Connection,
     /// What was deployed.
     pub executions: Executions,
-    /// The pipelined region of each vertex, as the graph that was deployed orders them.
-    pub regions: BTreeMap<JobVertexId, usize>,
+    /// The pipelined regions of what was deployed.
+    pub regions: Regions,
     /// Whether, and how far, its attempts are kept apart.
     pub(super) isolation: Option<Isolation>,
     /// Its graph, if deployments only name it and it was fetched.
@@ -82,7 +83,7 @@ impl Job {
             incarnation: 0,
             connection: Connection::idle(),
             executions: Executions::default(),
-            regions: BTreeMap::new(),
+            regions: Regions::default(),
             isolation: None,
             graph: None,
             to_offer: BTreeSet::new(),

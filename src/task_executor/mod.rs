@@ -51,6 +51,7 @@ mod isolation_tests;
 mod job;
 mod launcher;
 mod questions;
+mod regions;
 mod registering;
 #[cfg(test)]
 mod registration_tests;

@@ -3,7 +3,7 @@
 //! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
 //! connection rests on. What is asked about a job also names the job's JobMaster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -20,7 +20,6 @@ use super::job::Job;
 use super::launcher::TaskStart;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
 use crate::gateway::{GatewayError, GatewayResult};
-use crate::job::regions;
 use crate::job::resources::share_of;
 
 impl Core {
@@ -157,7 +156,7 @@ impl Core {
             (None, None) => return Err(invalid("the deployment has no graph")),
         };
         if let Some(known) = self.jobs.get_mut(&job) {
-            known.regions = regions_by_vertex(&graph);
+            known.regions.note(&graph, &request.tasks);
             known.executions.keep_outputs_of(kept_vertices(&graph));
         }
         if request.stopping {
@@ -356,8 +355,8 @@ impl Core {
             ..key
         };
         if let Some(confirmation) = confirmation {
-            let region = known.regions.get(&key.vertex);
-            let stored = region.and_then(|region| confirmation.regions.get(*region));
+            let region = known.regions.of(key.vertex, key.subtask);
+            let stored = region.and_then(|region| confirmation.regions.get(region));
             if stored != Some(&key.generation) {
                 return Err(format!("the store has another generation: {stored:?}"));
             }
@@ -516,17 +515,6 @@ fn kept_vertices(graph: &pb::JobGraph) -> BTreeSet<JobVertexId> {
         .filter(|edge| edge.exchange() == pb::Exchange::Blocking);
     blocking
         .filter_map(|edge| edge.source.parse().ok())
-        .collect()
-}
-
-fn regions_by_vertex(graph: &pb::JobGraph) -> BTreeMap<JobVertexId, usize> {
-    let by_vertex = |(region, vertices): (usize, Vec<JobVertexId>)| {
-        vertices.into_iter().map(move |vertex| (vertex, region))
-    };
-    regions(graph)
-        .into_iter()
-        .enumerate()
-        .flat_map(by_vertex)
         .collect()
 }
 

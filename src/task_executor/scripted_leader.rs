@@ -258,6 +258,7 @@ impl Leader {
             generation,
             allocation_id: allocation.to_owned(),
             inputs: Vec::new(),
+            region: None,
         };
         pb::SubmitTasksRequest {
             sender: self.job_master_sender(),

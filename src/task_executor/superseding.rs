@@ -20,7 +20,7 @@ use tanist_proto::id::{Generation, JobId};
 use tokio::time::Instant;
 
 use super::core::{Core, Effect, cancel};
-use super::executions::Patience;
+use super::executions::{ExecutionKey, Patience};
 use crate::gateway::{JobStanding, JobStandings, NoAnswer};
 
 /// Between two questions, and between the first doubt and the first one. Whoever asks adds a little at random.
@@ -202,7 +202,8 @@ impl Core {
             ..patience
         };
         let regions = &known.regions;
-        let stored_of = |vertex| stored.get(*regions.get(&vertex)?).copied();
+        let stored_of =
+            |key: &ExecutionKey| stored.get(regions.of(key.vertex, key.subtask)?).copied();
         let told = known.executions.supersede(&stored_of, patience);
         let runs = known.executions.runs_superseded(&stored_of);
         if !told.is_empty() {

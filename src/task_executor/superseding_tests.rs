@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::Generation;
 use tanist_proto::v1::ExecutionState;
 use tokio::time::Instant;
 
@@ -65,6 +66,27 @@ async fn superseded_tasks_stop_within_two_seconds_and_keep_their_slot() {
         "whoever leads decides about the slot"
     );
     assert_eq!(report.executions[0].state(), ExecutionState::Canceled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_is_superseded_by_the_generation_of_the_region_that_its_deployment_named() {
+    let (mut world, leader, first) = running(false).await;
+    let mut request = leader.deployment(1, 1, A1);
+    request.tasks[0].region = Some(1);
+    let answer = leader.task_executor().submit_tasks(request).await;
+    assert_eq!(answer.expect("is registered").refused, []);
+    let second = world.next_started().await;
+    second.status.send_replace(TaskStatus::Running);
+    world.connector.remove("jm1:1");
+    world.nobody_leads();
+    let regions =
+        |one, other| JobStanding::Present(vec![Generation::new(one), Generation::new(other)]);
+    world.records.say(Some((1, regions(1, 1))));
+    pass(Duration::from_secs(60)).await;
+    world.records.say(Some((2, regions(1, 2))));
+    stopped(&second).await;
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(*first.status.borrow(), TaskStatus::Running);
 }
 
 #[tokio::test(start_paused = true)]

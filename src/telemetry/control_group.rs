@@ -110,7 +110,9 @@ impl ControlGroups {
 
     /// Makes a group. Its name is given to no other one.
     pub fn make(&self, name: &str, limits: &GroupLimits) -> io::Result<PathBuf> {
-        let group = self.directory.join(format!("{PREFIX}{name}"));
+        // Whose it is: another process must not take it for left over before anything runs in it.
+        let maker = std::process::id();
+        let group = self.directory.join(format!("{PREFIX}{maker}-{name}"));
         make_directory(&group)?;
         let set = |file: &str, value: String| {
             fs::write(group.join(file), value)
@@ -145,7 +147,12 @@ impl ControlGroups {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            if name.starts_with(PREFIX) && name != OWN_LEAF {
+            let maker = name
+                .strip_prefix(PREFIX)
+                .and_then(|rest| rest.split('-').next());
+            let maker = maker.and_then(|pid| pid.parse::<u32>().ok());
+            let is_orphan = |pid| !Path::new(&format!("/proc/{pid}")).exists();
+            if maker.is_some_and(is_orphan) {
                 // Those in which something runs can't be removed.
                 let _ = fs::remove_dir(entry.path());
             }

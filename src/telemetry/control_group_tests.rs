@@ -60,8 +60,9 @@ fn a_process_moves_below_its_own_group_and_makes_others_beside_it() {
         processes: Some(7),
     };
     let group = groups.make("program-1", &limits).expect("made");
-    assert!(group.ends_with("service/tanist-program-1"), "{group:?}");
-    let limit = |file: &str| tree.read(&format!("tanist-program-1/{file}"));
+    let name = format!("tanist-{pid}-program-1");
+    assert!(group.ends_with(&name), "{group:?}");
+    let limit = |file: &str| tree.read(&format!("{name}/{file}"));
     assert_eq!(limit("memory.max"), "1048576");
     assert_eq!(limit("cpu.max"), "150000 100000");
     assert_eq!(limit("pids.max"), "7");
@@ -69,6 +70,23 @@ fn a_process_moves_below_its_own_group_and_makes_others_beside_it() {
     assert!(!was_out_of_memory(&group));
     fs::write(group.join("memory.events"), "max 3\noom_kill 1\n").expect("written");
     assert!(was_out_of_memory(&group));
+}
+
+#[test]
+fn groups_of_processes_that_died_are_removed_and_those_of_others_stay() {
+    let tree = Tree::with_controllers("cpu memory pids");
+    let at = tree.directory.path().join("service");
+    let own = format!("tanist-{}-program-1", std::process::id());
+    // No process has such a number.
+    let (gone, other) = ("tanist-4294967295-program-1", "somebody-elses");
+    for name in [own.as_str(), gone, other, OWN_LEAF] {
+        fs::create_dir(at.join(name)).expect("made");
+    }
+    let claimed = ControlGroups::claim_by(&tree.facts("/"), Some(&at), getpid());
+    assert!(claimed.is_ok(), "{claimed:?}");
+    let is_there = |name: &str| at.join(name).exists();
+    assert!(is_there(&own) && is_there(other) && is_there(OWN_LEAF));
+    assert!(!is_there(gone));
 }
 
 #[test]

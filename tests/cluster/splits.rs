@@ -32,7 +32,7 @@ const BOUND: Duration = Duration::from_secs(60);
 /// Between two writes to files that grow.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The newest format of a job's state.
-const STATE_FORMAT: u16 = 2;
+const STATE_FORMAT: u16 = 3;
 /// A leader dies when it has written for the first time who reads what, and has told nobody.
 const DECIDED: &str = "job.coordinator-persisted";
 

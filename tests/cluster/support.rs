@@ -20,6 +20,31 @@ pub async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
     Ok(ClusterBuilder::new(PROGRAM, Store::shared(kind).await?))
 }
 
+/// The same with blobs that all its processes reach, whatever the store: an embedded one has them beside its data.
+pub async fn cluster_with_blobs(
+    kind: StoreKind,
+    directory: &tempfile::TempDir,
+) -> anyhow::Result<ClusterBuilder> {
+    let builder = cluster_on(kind).await?;
+    if kind == StoreKind::Embedded {
+        return Ok(builder);
+    }
+    let path = directory.path().to_string_lossy();
+    Ok(builder
+        .store_directory(directory.path())
+        .set("high-availability.storageDir", &path)
+        .set("high-availability.storage-shared", "true"))
+}
+
+/// The stores that something runs on that depends little on which one it is.
+pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
+    if test_all() {
+        vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper]
+    } else {
+        vec![kind]
+    }
+}
+
 /// Fails where failpoints are not compiled in: the test could not kill where it says it does.
 pub fn need_failpoints() -> anyhow::Result<()> {
     ensure!(

@@ -1,6 +1,9 @@
 //! A TaskManager is killed by SIGKILL under a running job, by itself, with the leader, and while its job is cancelled.
 
+use std::path::Path;
+
 use anyhow::ensure;
+use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{JobView, StoreKind, Submission};
 
 use crate::regions::TwoRegions;
@@ -15,6 +18,7 @@ on_stores! {
 on_stores! {
     on_embedded(Embedded) {
         the_region_on_another_taskmanager_than_the_killed_one_is_adopted,
+        subtasks_that_nothing_connects_with_those_of_a_killed_taskmanager_run_on,
         a_job_is_canceled_though_its_taskmanager_is_killed_meanwhile,
     }
     on_etcd(Etcd) { the_region_on_another_taskmanager_than_the_killed_one_is_adopted }
@@ -81,6 +85,40 @@ async fn the_region_on_another_taskmanager_than_the_killed_one_is_adopted(
     cluster.successor_of(&former).await?;
     regions.until_left_is_superseded(&mut cluster).await?;
     regions.check_finished(&mut cluster).await
+}
+
+async fn subtasks_that_nothing_connects_with_those_of_a_killed_taskmanager_run_on(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = cluster_on(kind)
+        .await?
+        .jobmanagers(1)
+        .taskmanagers(2)
+        .slots(1);
+    let mut cluster = builder.start().await?;
+    let output = cluster.directory().join("output");
+    let submission = Submission::new(job_file("side-by-side.yaml")).path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_until_running(job).await?;
+    let (killed, _) = cluster.place_of(job, "numbers").await?;
+    let before = cluster.attempts(job).await?;
+    ensure!(before.count() == 4, "{before:?}");
+    cluster.taskmanager(killed).kill();
+    cluster.taskmanager(killed).start()?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    let after = cluster.attempts(job).await?;
+    ensure!(before.changed(&after) == 2, "{before:?}, {after:?}");
+    let lines = visible_lines(&output)?;
+    ensure!(lines == 4000, "{lines} lines");
+    cluster.check_nothing_left(&[output]).await
+}
+
+fn visible_lines(directory: &Path) -> anyhow::Result<usize> {
+    let mut lines = 0;
+    for file in visible_files(directory)? {
+        lines += std::fs::read_to_string(file)?.lines().count();
+    }
+    Ok(lines)
 }
 
 /// Its programs do not heed the request to end, so that they take a while to.

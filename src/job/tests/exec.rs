@@ -127,6 +127,7 @@ fn what_is_wrong_with_a_program_is_said() {
             "{command: a, limits: {disk: 1 gb}}",
             "limits has no field `disk`",
         ),
+        ("{command: a, limits: {cpu: 0}}", "`cpu: 0`"),
         ("{command: a, limits: {open-files: 0}}", "`open-files: 0`"),
         ("{command: a, grace: 1 h}", "`grace` is too long"),
         (

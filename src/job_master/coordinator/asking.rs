@@ -7,46 +7,59 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::coordinator_state::State;
 
 use super::{Asked, Preparation, Taken, Unprepared, answer, take};
+use crate::job_master::blocking::OfVertices;
 use crate::job_master::core::{Failure, JobMasterCore};
 use crate::job_master::event::{
     Connection, CoordinatorAnswer, CoordinatorRequest, Effect, Refusal,
 };
-use crate::job_master::execution_graph::{ExecutionGraph, RegionPhase};
+use crate::job_master::execution_graph::RegionPhase;
 
 impl JobMasterCore {
-    /// Whether all is known that has to be recorded when the region is placed. If it is not, that is found out.
-    pub(in crate::job_master) fn is_prepared(&mut self, region: usize) -> bool {
-        let generation = self.next_generation(region);
+    /// Whether all is known that has to be recorded when the region is placed. If it is not, that is found out. `known` is of looks.
+    pub(in crate::job_master) fn is_prepared(
+        &mut self,
+        region: usize,
+        known: &mut OfVertices,
+    ) -> bool {
+        let look = self.look_of(region);
+        look.is_none_or(|look| known.get(look, || self.is_looked_at(look)))
+    }
+
+    fn is_looked_at(&mut self, look: usize) -> bool {
         let Some(coordination) = &mut self.coordination else {
             return true;
         };
-        let Some(operators) = coordination.operators.get(&region) else {
+        if coordination.is_in(&self.record, &self.execution, look) {
+            // Another region was placed with it.
             return true;
-        };
-        match coordination.preparations.get(&region) {
+        }
+        let generation = coordination.generation(&self.record, look);
+        match coordination.preparations.get(&look) {
             Some(Preparation::Ready { generation: of, .. }) if *of == generation => return true,
             Some(Preparation::Asked { generation: of }) if *of == generation => return false,
             Some(Preparation::Ready { .. } | Preparation::Asked { .. }) | None => {}
         }
         let asked = Preparation::Asked { generation };
-        coordination.preparations.insert(region, asked);
+        coordination.preparations.insert(look, asked);
+        let at = &coordination.looks[look];
         self.effects.push(Effect::Prepare {
-            region,
+            region: at.regions[0],
             generation,
-            operators: operators.clone(),
+            look: at.present_look(generation),
+            operators: at.operators.clone(),
         });
         false
     }
 
-    /// Whether a region waits for what has to be found out.
-    pub(in crate::job_master) fn is_preparing(&self, region: usize) -> bool {
-        let preparations = self.coordination.as_ref().map(|it| &it.preparations);
-        let found = preparations.and_then(|it| it.get(&region));
-        matches!(found, Some(Preparation::Asked { .. }))
+    fn look_of(&self, region: usize) -> Option<usize> {
+        self.coordination.as_ref()?.look_of.get(&region).copied()
     }
 
-    fn next_generation(&self, region: usize) -> u64 {
-        self.record.regions[region].generation.max(1)
+    /// Whether a region waits for what has to be found out.
+    pub(in crate::job_master) fn is_preparing(&self, region: usize) -> bool {
+        let look = self.look_of(region);
+        let found = look.and_then(|look| self.coordination.as_ref()?.preparations.get(&look));
+        matches!(found, Some(Preparation::Asked { .. }))
     }
 
     /// What was found out, or why it was not.
@@ -56,76 +69,123 @@ impl JobMasterCore {
         generation: u64,
         outcome: Result<Vec<pb::CoordinatorState>, Unprepared>,
     ) {
-        let Some(coordination) = &mut self.coordination else {
+        let look = self.look_of(region);
+        let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
             return;
         };
-        match coordination.preparations.get(&region) {
+        match coordination.preparations.get(&look) {
             Some(Preparation::Asked { generation: of }) if *of == generation => {}
             Some(Preparation::Asked { .. } | Preparation::Ready { .. }) | None => return,
         }
         match outcome {
             Ok(states) => {
-                let ready = Preparation::Ready { generation, states };
-                coordination.preparations.insert(region, ready);
+                let operators = coordination.looks[look].operators.iter();
+                let wanted = operators.map(|it| (&it.vertex_id, &it.operator));
+                // What was asked for by another rule, with another look, is not it.
+                if wanted.eq(states.iter().map(|it| (&it.vertex_id, &it.operator))) {
+                    let ready = Preparation::Ready { generation, states };
+                    coordination.preparations.insert(look, ready);
+                }
             }
             Err(Unprepared {
                 cause,
                 is_unrecoverable,
             }) => {
-                coordination.preparations.remove(&region);
-                let phase = self.execution.regions[region].phase;
-                if matches!(phase, RegionPhase::Waiting { .. }) {
-                    self.failures.push(Failure {
-                        is_unrecoverable,
-                        ..Failure::of_region(region, cause)
-                    });
+                coordination.preparations.remove(&look);
+                for region in &coordination.looks[look].regions {
+                    let phase = self.execution.regions[*region].phase;
+                    if matches!(phase, RegionPhase::Waiting { .. }) {
+                        self.failures.push(Failure {
+                            is_unrecoverable,
+                            ..Failure::of_region(*region, cause.clone())
+                        });
+                    }
                 }
             }
         }
     }
 
-    /// The region is placed: what was found out for its generation goes into the record.
+    /// The region is placed: what was found out for its generation goes into the record, if it is not there for another one.
     pub(in crate::job_master) fn record_prepared(&mut self, region: usize) {
-        let generation = self.next_generation(region);
-        let Some(coordination) = &mut self.coordination else {
+        let look = self.look_of(region);
+        let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
             return;
         };
+        if coordination.is_in(&self.record, &self.execution, look) {
+            return;
+        }
+        let generation = coordination.generation(&self.record, look);
         if let Some(Preparation::Ready {
             generation: of,
             states,
-        }) = coordination.preparations.remove(&region)
+        }) = coordination.preparations.remove(&look)
             && of == generation
         {
-            self.forget_coordinators(region);
             Arc::make_mut(&mut self.record).coordinators.extend(states);
         }
     }
 
-    /// The record says nothing more of a region's coordinators.
+    /// A region has lost its placement: the record says nothing more of its coordinators, unless another one was placed with them.
     pub(in crate::job_master) fn forget_coordinators(&mut self, region: usize) {
-        if self.record.coordinators.is_empty() {
+        let look = self.look_of(region);
+        let Some((coordination, look)) = self.coordination.as_mut().zip(look) else {
+            return;
+        };
+        let is_placed = |region: &usize| !self.record.regions[*region].placements.is_empty();
+        if coordination.looks[look].regions.iter().any(is_placed) {
             return;
         }
-        let execution = &self.execution;
-        let record = Arc::make_mut(&mut self.record);
-        record
-            .coordinators
-            .retain(|it| region_of(execution, it) != Some(region));
-    }
-
-    /// The same for regions of which everything has finished: nobody is left to ask.
-    pub(in crate::job_master) fn forget_finished_coordinators(&mut self) {
-        let execution = &self.execution;
-        let has_finished = |it: &pb::CoordinatorState| {
-            region_of(execution, it).is_some_and(|region| {
-                let mut tasks = execution.regions[region].tasks.iter();
-                tasks.all(|task| execution.tasks[*task].execution.is_recorded_as_finished())
-            })
-        };
-        if self.record.coordinators.iter().any(has_finished) {
+        coordination.looks[look].failed.clear();
+        coordination.looks[look].is_doubted = false;
+        if coordination.is_in(&self.record, &self.execution, look) {
+            let execution = &self.execution;
             Arc::make_mut(&mut self.record)
                 .coordinators
-                .retain(|it| !has_finished(it));
+                .retain(|it| coordination.look_of_state(execution, it) != Some(look));
+        }
+    }
+
+    /// A task of a region has failed by itself.
+    pub(in crate::job_master) fn note_failed_by_itself(&mut self, region: usize) {
+        let look = self.look_of(region);
+        if let Some((coordination, look)) = self.coordination.as_mut().zip(look) {
+            let look = &mut coordination.looks[look];
+            look.is_doubted |= !look.failed.insert(region);
+        }
+    }
+
+    /// Adds the regions that start anew with this one, since what was found out for all of them is doubted.
+    pub(in crate::job_master) fn add_doubted(&self, region: usize, to: &mut Vec<usize>) {
+        let look = self.look_of(region);
+        if let Some((coordination, look)) = self.coordination.as_ref().zip(look) {
+            let look = &coordination.looks[look];
+            if look.is_doubted {
+                to.extend(&look.regions);
+            }
+        }
+    }
+
+    /// The same for what nobody is left to ask: everything has finished, and nothing of it runs again without all of it.
+    pub(in crate::job_master) fn forget_finished_coordinators(&mut self) {
+        let Some(coordination) = &self.coordination else {
+            return;
+        };
+        let execution = &self.execution;
+        let has_finished = |region: &usize| {
+            let mut tasks = execution.regions[*region].tasks.iter();
+            tasks.all(|task| execution.tasks[*task].execution.is_recorded_as_finished())
+        };
+        let is_over = |it: &pb::CoordinatorState| {
+            let look = coordination.look_of_state(execution, it);
+            look.is_some_and(|look| {
+                let look = &coordination.looks[look];
+                (look.regions.len() == 1 || !look.is_kept) && look.regions.iter().all(has_finished)
+            })
+        };
+        if self.record.coordinators.iter().any(is_over) {
+            Arc::make_mut(&mut self.record)
+                .coordinators
+                .retain(|it| !is_over(it));
             self.revision += 1;
         }
     }
@@ -183,39 +243,41 @@ impl JobMasterCore {
             return;
         };
         let mut has_decided = false;
-        coordination
-            .asked
-            .retain(|(task, operator, number), asked| {
-                if !self.serves(*task, asked.generation) {
-                    let gone = "this execution is not served any more".to_owned();
-                    self.answer_ask(asked.token, CoordinatorAnswer::NotServed(gone));
+        let mut all = std::mem::take(&mut coordination.asked);
+        let looks = &coordination;
+        all.retain(|(task, operator, number), asked| {
+            if !self.serves(*task, asked.generation) {
+                let gone = "this execution is not served any more".to_owned();
+                self.answer_ask(asked.token, CoordinatorAnswer::NotServed(gone));
+                return false;
+            }
+            let of = (*task, asked.generation);
+            let found = looks.find(&self.record, &self.execution, of, operator);
+            let Some(index) = found else {
+                let none = format!("{operator:?} has no coordinator");
+                self.answer_ask(asked.token, CoordinatorAnswer::Invalid(none));
+                return false;
+            };
+            let subtask = self.execution.tasks[*task].subtask;
+            // Asked again: the record is not touched, which may be shared.
+            let before = self.record.coordinators[index].state.as_ref();
+            if before.is_some_and(|state| answer(state, subtask, *number).is_some()) {
+                return true;
+            }
+            let record = Arc::make_mut(&mut self.record);
+            let state: Option<&mut State> = record.coordinators[index].state.as_mut();
+            match state.map(|state| take(state, subtask, *number)) {
+                Some(Taken::Decided) => has_decided = true,
+                Some(Taken::AsBefore) => {}
+                Some(Taken::OutOfTurn) | None => {
+                    let invalid = format!("request {number} of {operator:?} is out of turn");
+                    self.answer_ask(asked.token, CoordinatorAnswer::Invalid(invalid));
                     return false;
                 }
-                let found = self.find_coordinator(&self.record, *task, operator, asked.generation);
-                let Some(index) = found else {
-                    let none = format!("{operator:?} has no coordinator");
-                    self.answer_ask(asked.token, CoordinatorAnswer::Invalid(none));
-                    return false;
-                };
-                let subtask = self.execution.tasks[*task].subtask;
-                // Asked again: the record is not touched, which may be shared.
-                let before = self.record.coordinators[index].state.as_ref();
-                if before.is_some_and(|state| answer(state, subtask, *number).is_some()) {
-                    return true;
-                }
-                let record = Arc::make_mut(&mut self.record);
-                let state: Option<&mut State> = record.coordinators[index].state.as_mut();
-                match state.map(|state| take(state, subtask, *number)) {
-                    Some(Taken::Decided) => has_decided = true,
-                    Some(Taken::AsBefore) => {}
-                    Some(Taken::OutOfTurn) | None => {
-                        let invalid = format!("request {number} of {operator:?} is out of turn");
-                        self.answer_ask(asked.token, CoordinatorAnswer::Invalid(invalid));
-                        return false;
-                    }
-                }
-                true
-            });
+            }
+            true
+        });
+        coordination.asked = all;
         coordination.has_decided |= has_decided;
         self.revision += u64::from(has_decided);
         self.coordination = Some(coordination);
@@ -226,20 +288,22 @@ impl JobMasterCore {
         let Some(mut coordination) = self.coordination.take() else {
             return;
         };
-        coordination
-            .asked
-            .retain(|(task, operator, number), asked| {
-                let found = self.find_coordinator(&self.written, *task, operator, asked.generation);
-                let state = found.and_then(|index| self.written.coordinators[index].state.as_ref());
-                let subtask = self.execution.tasks[*task].subtask;
-                match state.and_then(|state| answer(state, subtask, *number)) {
-                    Some(answer) => {
-                        self.answer_ask(asked.token, CoordinatorAnswer::Decided(answer));
-                        false
-                    }
-                    None => true,
+        let mut all = std::mem::take(&mut coordination.asked);
+        let looks = &coordination;
+        all.retain(|(task, operator, number), asked| {
+            let of = (*task, asked.generation);
+            let found = looks.find(&self.written, &self.execution, of, operator);
+            let state = found.and_then(|index| self.written.coordinators[index].state.as_ref());
+            let subtask = self.execution.tasks[*task].subtask;
+            match state.and_then(|state| answer(state, subtask, *number)) {
+                Some(answer) => {
+                    self.answer_ask(asked.token, CoordinatorAnswer::Decided(answer));
+                    false
                 }
-            });
+                None => true,
+            }
+        });
+        coordination.asked = all;
         self.coordination = Some(coordination);
     }
 
@@ -259,25 +323,4 @@ impl JobMasterCore {
         let coordination = self.coordination.as_mut();
         coordination.is_some_and(|it| std::mem::take(&mut it.has_decided))
     }
-
-    /// The place of a coordinator's state in a record.
-    fn find_coordinator(
-        &self,
-        record: &pb::JobState,
-        task: usize,
-        operator: &str,
-        generation: u64,
-    ) -> Option<usize> {
-        record.coordinators.iter().position(|it| {
-            it.generation == generation
-                && it.operator == operator
-                && self.execution.find(&it.vertex_id, 0)
-                    == Some(self.execution.vertex_of(task).first)
-        })
-    }
-}
-
-fn region_of(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
-    let task = execution.find(&state.vertex_id, 0)?;
-    Some(execution.tasks[task].region)
 }

@@ -1,6 +1,10 @@
 //! The JobMaster's halves of operators: what they know, prepared once for each generation of a region, and what they decide
 //! when a subtask asks. See `docs/adr/0023`.
 //!
+//! An operator whose subtasks are in regions of their own has one half for all of them: what was found out holds as long as any of
+//! those regions is placed that was placed with it (`docs/adr/0024`). What a subtask was given stays its own: its next execution asks
+//! from the first request on, and is given the same.
+//!
 //! Pure but for [`Kind::prepare`], which looks at files and runs beside the actor. What a coordinator decides is a change of
 //! [`pb::CoordinatorState`], which is part of the job's record; [`asking`] makes those changes and answers from what is durable.
 //! Invariants: the answer to a request's number never changes within a generation, and only the next number makes a new one.
@@ -12,16 +16,15 @@ mod file_splits;
 #[cfg(test)]
 mod file_splits_tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
 
 use super::execution_graph::ExecutionGraph;
-use crate::dataflow::Look;
+use crate::dataflow;
 use crate::job::{OperatorSpec, coordinated_spec};
 
 pub use self::file_splits::MOST_PATH_BYTES;
@@ -53,7 +56,7 @@ pub enum Kind {
 
 impl Kind {
     /// Finds out what the coordinator has to know. Blocks.
-    fn prepare(&self, parallelism: u32, look: Look) -> Result<State, Unprepared> {
+    fn prepare(&self, parallelism: u32, look: dataflow::Look) -> Result<State, Unprepared> {
         match self {
             Kind::FileSplits {
                 paths,
@@ -100,12 +103,12 @@ fn answer(state: &State, subtask: u32, number: u64) -> Option<Answer> {
     }
 }
 
-/// Prepares all coordinators of a region. Blocks.
+/// Prepares all coordinators of a look. Blocks.
 pub(super) fn prepare(
     operators: &[Coordinated],
     generation: u64,
+    look: dataflow::Look,
 ) -> Result<Vec<pb::CoordinatorState>, Unprepared> {
-    let look = Look::at_start_of(Generation::new(generation));
     let prepared = operators.iter().map(|it| {
         let state = it.kind.prepare(it.parallelism, look);
         let state = state.map_err(|error| Unprepared {
@@ -154,7 +157,7 @@ fn coordinated(graph: &pb::JobGraph) -> Vec<Coordinated> {
     all
 }
 
-/// How far the preparation of a region is.
+/// How far the preparation of what is found out together is.
 #[derive(Debug, Clone)]
 enum Preparation {
     /// Under way.
@@ -173,11 +176,37 @@ struct Asked {
     generation: u64,
 }
 
+/// The operators of regions that have their subtasks in common: what these have to know is found out together.
+#[derive(Debug)]
+struct Look {
+    operators: Arc<[Coordinated]>,
+    /// In order.
+    regions: Vec<usize>,
+    /// Whether outputs are kept of any of the regions: one that has finished may run again.
+    is_kept: bool,
+    /// The regions of which a task has failed by itself with what was found out last.
+    failed: BTreeSet<usize>,
+    /// One has failed twice: what was found out may not be so any more.
+    is_doubted: bool,
+}
+
+impl Look {
+    /// Whether the one of this generation is the first, in which none of the regions has run yet: each of them counts for one.
+    fn present_look(&self, generation: u64) -> dataflow::Look {
+        match usize::try_from(generation) {
+            Ok(generation) if generation <= self.regions.len() => dataflow::Look::First,
+            Ok(_) | Err(_) => dataflow::Look::Later,
+        }
+    }
+}
+
 /// All coordinators of a job.
 #[derive(Debug)]
 pub(super) struct Coordination {
-    /// By region.
-    operators: BTreeMap<usize, Arc<[Coordinated]>>,
+    looks: Vec<Look>,
+    /// By region: the number of its look.
+    look_of: BTreeMap<usize, usize>,
+    /// By look.
     preparations: BTreeMap<usize, Preparation>,
     /// By task, operator and number. A copy that comes late does not take the place of the next one.
     asked: BTreeMap<(usize, String, u64), Asked>,
@@ -191,24 +220,85 @@ impl Coordination {
         graph: &pb::JobGraph,
         execution: &ExecutionGraph,
     ) -> Option<Box<Coordination>> {
-        let mut by_region: BTreeMap<usize, Vec<Coordinated>> = BTreeMap::new();
+        let mut found: Vec<(Vec<Coordinated>, BTreeSet<usize>)> = Vec::new();
+        let mut look_of: BTreeMap<usize, usize> = BTreeMap::new();
         for it in coordinated(graph) {
-            if let Some(task) = execution.find(&it.vertex_id, 0) {
-                let region = execution.tasks[task].region;
-                by_region.entry(region).or_default().push(it);
-            }
+            let Some(task) = execution.find(&it.vertex_id, 0) else {
+                continue;
+            };
+            let regions: Vec<usize> = execution.regions_of(execution.tasks[task].vertex).collect();
+            // Vertices that have one region in common have all, by whatever rule.
+            let known = regions.iter().find_map(|region| look_of.get(region));
+            let number = known.copied().unwrap_or_else(|| {
+                found.push(Default::default());
+                found.len() - 1
+            });
+            look_of.extend(regions.iter().map(|region| (*region, number)));
+            found[number].0.push(it);
+            found[number].1.extend(regions);
         }
-        if by_region.is_empty() {
+        if found.is_empty() {
             return None;
         }
-        let operators = by_region
-            .into_iter()
-            .map(|(region, all)| (region, all.into()));
+        let is_kept = |region: &usize| {
+            let mut tasks = execution.regions[*region].tasks.iter();
+            tasks.any(|task| execution.vertex_of(*task).is_kept)
+        };
+        let looks = found.into_iter().map(|(operators, regions)| Look {
+            operators: operators.into(),
+            is_kept: regions.iter().any(is_kept),
+            regions: regions.into_iter().collect(),
+            failed: BTreeSet::new(),
+            is_doubted: false,
+        });
         Some(Box::new(Coordination {
-            operators: operators.collect(),
+            looks: looks.collect(),
+            look_of,
             preparations: BTreeMap::new(),
             asked: BTreeMap::new(),
             has_decided: false,
         }))
+    }
+
+    /// The number of the look that a coordinator's state is of.
+    fn look_of_state(
+        &self,
+        execution: &ExecutionGraph,
+        state: &pb::CoordinatorState,
+    ) -> Option<usize> {
+        let task = execution.find(&state.vertex_id, 0)?;
+        self.look_of.get(&execution.tasks[task].region).copied()
+    }
+
+    /// Whether a record has what a look found out.
+    fn is_in(&self, record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
+        let mut states = record.coordinators.iter();
+        states.any(|state| self.look_of_state(execution, state) == Some(look))
+    }
+
+    /// The generation of a look, which grows with any of its regions'.
+    fn generation(&self, record: &pb::JobState, look: usize) -> u64 {
+        let regions = self.looks[look].regions.iter();
+        let generations = regions.map(|region| record.regions[*region].generation.max(1));
+        generations.fold(0, u64::saturating_add)
+    }
+
+    /// The place in a record of the coordinator that this execution of a task may ask.
+    fn find(
+        &self,
+        record: &pb::JobState,
+        execution: &ExecutionGraph,
+        (task, generation): (usize, u64),
+        operator: &str,
+    ) -> Option<usize> {
+        let at = &execution.tasks[task];
+        let look = self.look_of.get(&at.region)?;
+        // One of several regions may have been placed later than the first one that was placed with it.
+        let is_apart = self.looks[*look].regions.len() == 1;
+        record.coordinators.iter().position(|it| {
+            (!is_apart || it.generation == generation)
+                && it.operator == operator
+                && execution.find(&it.vertex_id, 0) == Some(execution.vertices[at.vertex].first)
+        })
     }
 }

@@ -7,11 +7,14 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
 
+use super::invariants::built;
 use super::task_manager::TaskKey;
 use super::world::World;
+use crate::job::RegionRule;
 use crate::job_master::coordinator::{Coordinated, Unprepared};
 use crate::job_master::event::{CoordinatorAnswer, CoordinatorRequest, Event};
 use crate::job_master::execution::is_terminal;
+use crate::job_master::region_rule::rule_of;
 
 const OPERATOR: &str = "lines";
 /// So many splits there are at each look.
@@ -31,8 +34,10 @@ pub(super) struct Asking {
     answered: BTreeMap<Request, Answer>,
     /// How many answers each execution has heard.
     heard: BTreeMap<(TaskKey, u64), u64>,
-    /// Whose each split is: vertex, generation and number.
+    /// Whose each split is: vertex, look and where it starts.
     owners: BTreeMap<(String, u64, u64), u32>,
+    /// What each subtask was given, by look and number, whichever execution asked.
+    given: BTreeMap<Request, Answer>,
 }
 
 /// The first vertex of a graph reads files by splits.
@@ -47,10 +52,17 @@ pub(super) fn coordinate_first(graph: &mut pb::JobGraph) {
 impl World {
     /// The files are looked at; that comes to be known some time.
     pub(super) fn look(&mut self, region: usize, generation: u64, operators: &[Coordinated]) {
-        let stored = self.stored.regions.get(region);
-        let is_placed =
-            stored.is_some_and(|it| it.generation >= generation && !it.placements.is_empty());
-        assert!(!is_placed, "what is placed is looked at again");
+        let built = built(&self.graph, &self.stored);
+        let first = built
+            .regions_of(0)
+            .map(|region| self.stored.regions.get(region));
+        let stored: Vec<&pb::RegionState> = first.flatten().collect();
+        let present: u64 = stored.iter().map(|it| it.generation.max(1)).sum();
+        let is_any_placed = stored.iter().any(|it| !it.placements.is_empty());
+        assert!(
+            present < generation || !is_any_placed,
+            "what is placed is looked at again"
+        );
         self.asking.looks += 1;
         // Files grow between two looks.
         let size = 100 + self.asking.looks;
@@ -144,11 +156,20 @@ impl World {
         );
         if let Answer::FileSplit(split) = &answer {
             let start = split.ranges[0].start;
-            let place = (key.0.clone(), generation, start);
+            let look = stored_look(&self.stored, &key.0);
+            let place = (key.0.clone(), look, start);
             let owner = *self.asking.owners.entry(place).or_insert(key.1);
             assert_eq!(owner, key.1, "{split:?} has two owners");
         }
         self.reached.given += 1;
+        let look = stored_look(&self.stored, &key.0);
+        let of_subtask = (key.clone(), look, number);
+        let first = self
+            .asking
+            .given
+            .entry(of_subtask)
+            .or_insert(answer.clone());
+        assert_eq!(*first, answer, "a subtask loses what it was given");
         if let Some(before) = self.asking.answered.insert(request, answer.clone()) {
             self.reached.given_again += 1;
             assert_eq!(
@@ -164,10 +185,19 @@ impl World {
     }
 }
 
+/// Which look at its files a record has of a vertex.
+fn stored_look(stored: &pb::JobState, vertex: &str) -> u64 {
+    let mut all = stored.coordinators.iter();
+    let state = all.find(|it| it.vertex_id == vertex);
+    state.expect("what is answered is stored").generation
+}
+
 /// The answer that a record has to a request.
 fn stored_answer(stored: &pb::JobState, (key, generation, number): &Request) -> Option<Answer> {
     let mut all = stored.coordinators.iter();
-    let state = all.find(|it| (&it.vertex_id, it.generation) == (&key.0, *generation))?;
+    let state = all.find(|it| it.vertex_id == key.0)?;
+    let is_apart = rule_of(stored) == RegionRule::Vertices;
+    assert!(!is_apart || state.generation == *generation);
     let Some(State::FileSplits(splits)) = &state.state else {
         panic!("{state:?} is of no file source");
     };
@@ -201,8 +231,10 @@ pub(super) fn assert_prepared(
 ) {
     let is_coordinated = graph.vertices[0].id == task.vertex_id;
     let mut all = stored.coordinators.iter();
-    let is_stored =
-        all.any(|it| (&it.vertex_id, it.generation) == (&task.vertex_id, task.generation));
+    let is_apart = rule_of(stored) == RegionRule::Vertices;
+    let is_stored = all.any(|it| {
+        it.vertex_id == task.vertex_id && (!is_apart || it.generation == task.generation)
+    });
     assert!(!is_coordinated || is_stored, "not prepared: {task:?}");
 }
 

@@ -1,8 +1,11 @@
 //! Which regions have lost nothing, so that no change of the leader may touch them.
 
+use std::collections::BTreeSet;
+
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
+use super::invariants::built;
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::failover::FailoverStrategy;
 
@@ -13,7 +16,11 @@ impl World {
         // whatever happens to it.
         let is_apart = self.blocking.is_empty() && self.failover == FailoverStrategy::Region;
         let regions = self.stored.regions.iter().enumerate();
-        let regions = regions.filter(|_| is_apart);
+        // And those that read the same files from who fails of them again and again.
+        let readers: BTreeSet<usize> = built(&self.graph, &self.stored).regions_of(0).collect();
+        let is_apart =
+            |number: &usize| is_apart && (readers.len() == 1 || !readers.contains(number));
+        let regions = regions.filter(|(number, _)| is_apart(number));
         let healthy = regions.filter(|(_, region)| self.is_whole(region));
         self.healthy = healthy
             .map(|(number, region)| (number, region.generation))

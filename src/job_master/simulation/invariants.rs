@@ -10,15 +10,21 @@ use super::world::World;
 use crate::job_master::event::Connection;
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
+use crate::job_master::region_rule::rule_of;
 
-/// The region of a vertex as a record has it.
+/// The graph by the rule of a record.
+pub(super) fn built(graph: &pb::JobGraph, state: &pb::JobState) -> ExecutionGraph {
+    ExecutionGraph::build(graph, rule_of(state)).expect("valid")
+}
+
+/// The region of a task as a record has it.
 pub(super) fn region_of(
     graph: &pb::JobGraph,
     state: &pb::JobState,
-    vertex_id: &str,
+    (vertex_id, subtask): (&str, u32),
 ) -> pb::RegionState {
-    let built = ExecutionGraph::build(graph).expect("valid");
-    let task = built.find(vertex_id, 0).expect("a vertex of the graph");
+    let built = built(graph, state);
+    let task = built.find(vertex_id, subtask).expect("of the graph");
     state
         .regions
         .get(built.tasks[task].region)
@@ -37,7 +43,7 @@ pub(super) fn is_recorded(state: &pb::JobState, key: &TaskKey, generation: u64) 
 
 /// The regions that have finished by a record, with their generations.
 pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BTreeMap<usize, u64> {
-    let built = ExecutionGraph::build(graph).expect("valid");
+    let built = built(graph, state);
     let regions = state.regions.iter().enumerate();
     let has_finished = |(region, stored): &(usize, &pb::RegionState)| {
         built.regions[*region].tasks.iter().all(|task| {
@@ -52,17 +58,24 @@ pub(super) fn finished_regions(graph: &pb::JobGraph, state: &pb::JobState) -> BT
         .collect()
 }
 
-/// Whether a record says that all regions that read a vertex over blocking edges have finished, and there are some.
-pub(super) fn has_been_read(graph: &pb::JobGraph, state: &pb::JobState, vertex_id: &str) -> bool {
-    let built = ExecutionGraph::build(graph).expect("valid");
+/// Whether a record says that all regions that read a task over blocking edges have finished, and there are some.
+pub(super) fn has_been_read(
+    graph: &pb::JobGraph,
+    state: &pb::JobState,
+    (vertex_id, subtask): (&str, u32),
+) -> bool {
+    let built = built(graph, state);
     let is_read =
         |edge: &&pb::JobEdge| edge.source == vertex_id && edge.exchange() == pb::Exchange::Blocking;
     let targets = graph.edges.iter().filter(is_read);
     let region = |edge: &pb::JobEdge| {
-        let reader = built.find(&edge.target, 0).expect("a vertex of the graph");
-        built.tasks[reader].region
+        let is_forward = edge.partitioning() == pb::Partitioning::Forward;
+        let all = (0..).map_while(|number| built.find(&edge.target, number));
+        let reading = all.filter(|task| !is_forward || built.tasks[*task].subtask == subtask);
+        let regions: Vec<usize> = reading.map(|task| built.tasks[task].region).collect();
+        regions
     };
-    let readers: Vec<usize> = targets.map(region).collect();
+    let readers: Vec<usize> = targets.flat_map(region).collect();
     let is_done = |region: &usize| {
         let generation = state.regions[*region].generation;
         built.regions[*region].tasks.iter().all(|task| {
@@ -79,7 +92,7 @@ pub(super) fn all_finished(graph: &pb::JobGraph, state: &pb::JobState) -> bool {
         (0..vertex.parallelism).map(move |subtask| (vertex.id.as_str(), subtask))
     });
     tasks.all(|(vertex_id, subtask)| {
-        let generation = region_of(graph, state, vertex_id).generation;
+        let generation = region_of(graph, state, (vertex_id, subtask)).generation;
         state.terminal.iter().any(|end| {
             end.vertex_id == vertex_id
                 && end.subtask == subtask

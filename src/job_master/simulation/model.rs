@@ -1,7 +1,8 @@
 //! A plain model of what a job's graph demands, which the core is compared with: computed from the graph and the stored record
 //! alone, each time from nothing, by the words of the rules and not by their implementation.
 //!
-//! - Vertices that pipelined edges connect run together, as one region.
+//! - Subtasks that pipelined channels connect run together, as one region; by the rule of earlier versions all subtasks of a vertex
+//!   do, too.
 //! - A region may start when all that it reads over blocking edges has finished, in the generations that count.
 //! - It starts as a whole, each of its tasks from CREATED, each subtask of a vertex in a slot of its own, and the same subtask
 //!   of a slot sharing group's vertices in one slot.
@@ -14,20 +15,51 @@ use tanist_proto::v1::ExecutionState as S;
 use super::invariants::{is_recorded, region_of};
 use super::task_manager::{Running, TaskKey};
 use super::world::World;
+use crate::job::{RegionRule, count_regions};
 use crate::job_master::core::JobMasterCore;
 use crate::job_master::event::{Connection, Event, SubmitOutcome};
 use crate::job_master::execution::is_terminal;
 use crate::job_master::execution_graph::ExecutionGraph;
+use crate::job_master::region_rule::rule_of;
 
-/// The vertices that run together with `vertex`, itself included: as far as one gets along pipelined edges.
-fn together_with(graph: &pb::JobGraph, vertex: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::from([vertex.to_owned()]);
+/// All channels of an edge, one by one: the subtasks of its source and of its target.
+fn channels(graph: &pb::JobGraph, edge: &pb::JobEdge) -> Vec<(TaskKey, TaskKey)> {
+    let subtasks = |id: &str| {
+        let vertex = graph.vertices.iter().find(|vertex| vertex.id == id);
+        0..vertex.expect("an edge between vertices").parallelism
+    };
+    let is_forward = edge.partitioning() == pb::Partitioning::Forward;
+    let pairs = subtasks(&edge.source)
+        .flat_map(|source| subtasks(&edge.target).map(move |target| (source, target)));
+    let connected = pairs.filter(|(source, target)| !is_forward || source == target);
+    let named = connected.map(|(source, target)| {
+        let (from, to) = (edge.source.clone(), edge.target.clone());
+        ((from, source), (to, target))
+    });
+    named.collect()
+}
+
+/// The tasks that run together with this one, itself included: as far as one gets along pipelined channels.
+fn together_with(graph: &pb::JobGraph, rule: RegionRule, task: &TaskKey) -> BTreeSet<TaskKey> {
+    let pipelined = graph
+        .edges
+        .iter()
+        .filter(|edge| edge.exchange() == pb::Exchange::Pipelined);
+    let mut pairs: Vec<(TaskKey, TaskKey)> =
+        pipelined.flat_map(|edge| channels(graph, edge)).collect();
+    if rule == RegionRule::Vertices {
+        for vertex in &graph.vertices {
+            let first = (vertex.id.clone(), 0);
+            let others = (1..vertex.parallelism).map(|it| (vertex.id.clone(), it));
+            pairs.extend(others.map(|other| (first.clone(), other)));
+        }
+    }
+    let mut found = BTreeSet::from([task.clone()]);
     loop {
         let before = found.len();
-        for edge in &graph.edges {
-            let is_pipelined = edge.exchange() == pb::Exchange::Pipelined;
-            if is_pipelined && (found.contains(&edge.source) || found.contains(&edge.target)) {
-                found.extend([edge.source.clone(), edge.target.clone()]);
+        for (one, other) in &pairs {
+            if found.contains(one) || found.contains(other) {
+                found.extend([one.clone(), other.clone()]);
             }
         }
         if found.len() == before {
@@ -36,51 +68,56 @@ fn together_with(graph: &pb::JobGraph, vertex: &str) -> BTreeSet<String> {
     }
 }
 
-fn tasks_of<'a>(
-    graph: &'a pb::JobGraph,
-    vertices: &'a BTreeSet<String>,
-) -> impl Iterator<Item = TaskKey> + 'a {
-    let of_it = graph.vertices.iter().filter(|it| vertices.contains(&it.id));
-    of_it.flat_map(|it| (0..it.parallelism).map(|subtask| (it.id.clone(), subtask)))
-}
-
-/// Whether all that these vertices read over blocking edges has finished.
+/// Whether all that these tasks read over blocking edges has finished.
 fn inputs_are_complete(
     graph: &pb::JobGraph,
     stored: &pb::JobState,
-    vertices: &BTreeSet<String>,
+    tasks: &BTreeSet<TaskKey>,
 ) -> bool {
     let blocking = graph
         .edges
         .iter()
-        .filter(|it| it.exchange() == pb::Exchange::Blocking && vertices.contains(&it.target));
-    let sources: BTreeSet<String> = blocking.map(|edge| edge.source.clone()).collect();
-    tasks_of(graph, &sources).all(|task| {
-        let generation = region_of(graph, stored, &task.0).generation;
-        generation > 0 && is_recorded(stored, &task, generation)
+        .filter(|it| it.exchange() == pb::Exchange::Blocking);
+    let mut read = blocking
+        .flat_map(|edge| channels(graph, edge))
+        .filter(|(_, target)| tasks.contains(target));
+    read.all(|(source, _)| {
+        let generation = region_of(graph, stored, (&source.0, source.1)).generation;
+        generation > 0 && is_recorded(stored, &source, generation)
     })
 }
 
 /// The regions by the model are those of the ExecutionGraph.
-pub(super) fn assert_regions(graph: &pb::JobGraph) {
-    let built = ExecutionGraph::build(graph).expect("valid");
-    for vertex in &built.vertices {
-        let id = vertex.id.to_string();
-        let region = &built.regions[built.tasks[vertex.first].region];
-        let in_it: BTreeSet<String> = region
-            .tasks
-            .iter()
-            .map(|task| built.vertex_of(*task).id.to_string())
-            .collect();
-        assert_eq!(in_it, together_with(graph, &id));
+pub(super) fn assert_regions(graph: &pb::JobGraph, rule: RegionRule) {
+    let built = ExecutionGraph::build(graph, rule).expect("valid");
+    let key = |task: usize| {
+        (
+            built.vertex_of(task).id.to_string(),
+            built.tasks[task].subtask,
+        )
+    };
+    for (task, at) in built.tasks.iter().enumerate() {
+        let tasks = built.regions[at.region].tasks.iter();
+        let in_it: BTreeSet<TaskKey> = tasks.map(|task| key(*task)).collect();
+        assert_eq!(in_it, together_with(graph, rule, &key(task)));
     }
-    let place = |id: &str| built.tasks[built.find(id, 0).expect("it has")].region;
+    let place = |(id, subtask): &TaskKey| {
+        let task = built.find(id, *subtask).expect("it has");
+        built.tasks[task].region
+    };
     for edge in &graph.edges {
-        let (source, target) = (place(&edge.source), place(&edge.target));
-        assert!(
-            source <= target,
-            "regions are in topological order: {edge:?}"
-        );
+        for (source, target) in channels(graph, edge) {
+            let (source, target) = (place(&source), place(&target));
+            let is_blocking = edge.exchange() == pb::Exchange::Blocking;
+            assert_eq!(source == target, !is_blocking, "{edge:?}");
+            assert!(
+                source <= target,
+                "regions are in topological order: {edge:?}"
+            );
+        }
+    }
+    if rule == RegionRule::Subtasks {
+        assert_eq!(count_regions(graph), built.regions.len());
     }
     // However few tasks have ended: each subtask number of each group needs a slot.
     let slots: BTreeSet<(&str, u32)> = graph
@@ -158,12 +195,11 @@ impl World {
             .map(|task| ((task.vertex_id.clone(), task.subtask), task))
             .collect();
         while let Some((key, first)) = left.pop_first() {
-            let region = together_with(&self.graph, &key.0);
+            let tasks = together_with(&self.graph, rule_of(&self.stored), &key);
             assert!(
-                inputs_are_complete(&self.graph, &self.stored, &region),
+                inputs_are_complete(&self.graph, &self.stored, &tasks),
                 "it starts before its inputs are complete: {first:?}"
             );
-            let tasks: Vec<TaskKey> = tasks_of(&self.graph, &region).collect();
             let others = tasks.iter().filter(|task| **task != key);
             let others: Vec<&pb::TaskDeployment> = others
                 .map(|task| left.remove(task).expect("a region starts as a whole"))
@@ -196,9 +232,9 @@ impl World {
     /// Whether what may run does, and nothing else, as far as the JobMaster knows.
     pub(super) fn all_that_may_run_does(&self) -> bool {
         let states = self.core.iter().flat_map(states_of);
-        states.into_iter().all(|((vertex, _), (state, _))| {
-            let region = together_with(&self.graph, &vertex);
-            let may_run = inputs_are_complete(&self.graph, &self.stored, &region);
+        states.into_iter().all(|(task, (state, _))| {
+            let tasks = together_with(&self.graph, rule_of(&self.stored), &task);
+            let may_run = inputs_are_complete(&self.graph, &self.stored, &tasks);
             // Where the news that it runs was lost, only the next heartbeat tells.
             let runs = matches!(state, S::Deploying | S::Running | S::Finished);
             may_run == runs

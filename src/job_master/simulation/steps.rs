@@ -1,16 +1,17 @@
 //! What may happen next: steps that go well, faults, and the end without faults.
 
+use std::collections::BTreeSet;
+
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::invariants::{is_recorded, region_of};
+use super::invariants::{built, is_recorded, region_of};
 use super::task_manager::{Running, TaskKey, TaskManager, report};
 use super::world::{RECONCILE_TIMEOUT_MS, World};
 use crate::job_master::event::Event;
 use crate::job_master::execution::is_terminal;
-use crate::job_master::execution_graph::ExecutionGraph;
 
 /// Whether an execution that moves on fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +74,16 @@ impl World {
     pub(super) fn progress(&mut self, index: usize, pick: usize, fails: Fails) {
         let epoch = self.epoch;
         let kept = self.kept();
+        let without_end = match fails {
+            Fails::No => self.without_end_on(index),
+            Fails::Yes | Fails::ForGood => BTreeSet::new(),
+        };
         let task_manager = &mut self.task_managers[index];
         let mut live: Vec<(TaskKey, &mut Running)> = Vec::new();
         for (key, running) in &mut task_manager.running {
-            let alive = running.iter_mut().filter(|it| !is_terminal(it.state));
+            let goes_on = |it: &Running| it.state == S::Running && without_end.contains(&key.0);
+            let alive = running.iter_mut();
+            let alive = alive.filter(|it| !is_terminal(it.state) && !goes_on(it));
             live.extend(alive.map(|it| (key.clone(), it)));
         }
         if live.is_empty() {
@@ -219,6 +226,7 @@ impl World {
             97 => self.hear_of_an_older_attempt(pick),
             98..103 => self.ask(pick),
             103 => self.asking.next_look_fails = true,
+            104 if pick.is_multiple_of(4) => self.stop(),
             _ => {}
         }
     }
@@ -261,7 +269,7 @@ impl World {
     /// the job has ended or is about to.
     pub(super) fn come_to_run(&mut self) {
         for _ in 0..400 {
-            let is_to_end = self.stored.wanted() == pb::WantedStatus::Canceled
+            let is_to_end = self.stored.wanted() != pb::WantedStatus::Running
                 || !self.stored.fatal_cause.is_empty();
             if self.result.is_some() || is_to_end {
                 return;
@@ -280,7 +288,7 @@ impl World {
         let alive = self.task_managers.iter().flat_map(|it| it.running.iter());
         let mut alive = alive.flat_map(|(key, of_key)| of_key.iter().map(move |it| (key, it)));
         let is_known = |(key, running): (&TaskKey, &Running)| {
-            let region = region_of(&self.graph, &self.stored, &key.0);
+            let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
             is_terminal(running.state)
                 || running.state == S::Running && running.generation == region.generation
         };
@@ -298,33 +306,34 @@ impl World {
 
     /// Whether a region reads what has not finished.
     fn awaits_input(&self, region: usize) -> bool {
-        let built = ExecutionGraph::build(&self.graph).expect("valid");
-        built.inputs_of(region).any(|task| {
+        let built = built(&self.graph, &self.stored);
+        built.inputs_of(region).into_iter().any(|task| {
             let vertex = built.vertex_of(task).id.to_string();
-            let generation = region_of(&self.graph, &self.stored, &vertex).generation;
             let key = (vertex, built.tasks[task].subtask);
+            let of = (key.0.as_str(), key.1);
+            let generation = region_of(&self.graph, &self.stored, of).generation;
             !is_recorded(&self.stored, &key, generation)
         })
     }
 
     /// Through these steps, and then without faults until the job has ended.
-    pub(super) fn live(&mut self, steps: Vec<(u8, u16)>, canceled_in: Option<usize>) {
+    pub(super) fn live(&mut self, steps: Vec<(u8, u16)>, asked: Option<(usize, Event)>) {
         for (kind, pick) in steps {
             self.step(kind, usize::from(pick));
         }
         self.come_to_run();
-        self.come_to_an_end(canceled_in);
+        self.come_to_an_end(asked);
     }
 
-    /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
-    pub(super) fn come_to_an_end(&mut self, canceled_in: Option<usize>) {
+    /// Without faults, until the job has ended; somebody may want to cancel or to stop it in one of the rounds.
+    pub(super) fn come_to_an_end(&mut self, asked: Option<(usize, Event)>) {
         for round in 0..400 {
             if self.result.is_some() {
                 return;
             }
             self.round(true);
-            if canceled_in == Some(round) {
-                self.hear(Event::CancelRequested);
+            if let Some((_, event)) = asked.as_ref().filter(|(at, _)| *at == round) {
+                self.hear(event.clone());
             }
         }
         panic!("the job does not end: {:#?}", self.core);

@@ -14,14 +14,16 @@ use super::invariants::{
     region_of,
 };
 use super::model::{States, states_of};
+use super::stops::Stopping;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
+use crate::job::RegionRule;
 use crate::job::resources::slot_profile;
 use crate::job_master::core::{CoreOptions, JobMasterCore};
 use crate::job_master::event::{CancelAnswer, Connection, Effect, Event};
 use crate::job_master::execution_graph::ExecutionGraph;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
-use crate::job_master::testing::{graph_of, submitted};
+use crate::job_master::testing::{graph_of, submitted, submitted_earlier};
 
 /// How often a case got to what it has to get to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,6 +42,9 @@ pub(super) struct Reached {
     pub(super) not_served: u32,
     /// Failures that no restart mends, heard by a job that was to run on.
     pub(super) failed_for_good: u32,
+    /// Jobs that were to be stopped: those that have finished, and those that have failed.
+    pub(super) stopped_finished: u32,
+    pub(super) stopped_failed: u32,
 }
 
 impl Reached {
@@ -53,6 +58,8 @@ impl Reached {
         self.given_again += other.given_again;
         self.not_served += other.not_served;
         self.failed_for_good += other.failed_for_good;
+        self.stopped_finished += other.stopped_finished;
+        self.stopped_failed += other.stopped_failed;
     }
 }
 
@@ -69,11 +76,13 @@ pub(super) struct Request {
 
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    Submit(Vec<pb::TaskDeployment>),
+    /// And whether the job is to be stopped.
+    Submit(Vec<pb::TaskDeployment>, bool),
     Cancel(Vec<pb::TaskCancellation>),
     Acknowledge(Vec<pb::ExecutionId>),
     Free(Vec<AllocationId>),
-    Heartbeat(u64),
+    /// Asked in this turn, and whether the job is to be stopped.
+    Heartbeat(u64, bool),
 }
 
 #[derive(Debug)]
@@ -107,6 +116,7 @@ pub(super) struct World {
     pub(super) healthy: BTreeMap<usize, u64>,
     pub(super) term_began_ms: u64,
     pub(super) asking: Asking,
+    pub(super) stopping: Stopping,
     pub(super) reached: Reached,
 }
 
@@ -125,23 +135,36 @@ impl World {
     }
 
     pub(super) fn of_graph(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        World::with_slots(graph, strategy, [3, 3, 3])
+        let state = submitted(&graph);
+        World::with_slots(graph, state, strategy, [3, 3, 3])
+    }
+
+    /// An earlier version has written the job's regions: they are sets of vertices.
+    pub(super) fn of_earlier(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
+        let state = submitted_earlier(&graph);
+        World::with_slots(graph, state, strategy, [3, 3, 3])
     }
 
     /// Its TaskManagers have together what the largest region of the graph needs, and no more.
     pub(super) fn with_few_slots(graph: pb::JobGraph, strategy: RestartStrategy) -> World {
-        let built = ExecutionGraph::build(&graph).expect("valid");
+        let built = ExecutionGraph::build(&graph, RegionRule::Subtasks).expect("valid");
         let largest = built.regions.iter().map(|region| region.slots.len()).max();
         let largest = largest.expect("a graph has a region");
-        World::with_slots(graph, strategy, [0, 1, 2].map(|it| (largest + it) / 3))
+        let state = submitted(&graph);
+        let slots = [0, 1, 2].map(|it| (largest + it) / 3);
+        World::with_slots(graph, state, strategy, slots)
     }
 
-    fn with_slots(mut graph: pb::JobGraph, strategy: RestartStrategy, slots: [usize; 3]) -> World {
+    fn with_slots(
+        mut graph: pb::JobGraph,
+        stored: pb::JobState,
+        strategy: RestartStrategy,
+        slots: [usize; 3],
+    ) -> World {
         coordinate_first(&mut graph);
         let edges = (0..).zip(&graph.edges);
         let blocking = edges.filter(|(_, edge)| edge.exchange() == pb::Exchange::Blocking);
         let blocking = blocking.map(|(number, _)| number).collect();
-        let stored = submitted(&graph);
         let task_manager = |(number, slots): (usize, usize)| TaskManager {
             id: format!("tm{number}").parse().expect("a resource id"),
             incarnation: 1,
@@ -151,6 +174,7 @@ impl World {
             profiles: BTreeMap::new(),
             running: BTreeMap::new(),
             highest: BTreeMap::new(),
+            is_told_to_stop: false,
             outputs: BTreeSet::new(),
         };
         let mut world = World {
@@ -178,6 +202,7 @@ impl World {
             healthy: BTreeMap::new(),
             term_began_ms: 0,
             asking: Asking::default(),
+            stopping: Stopping::default(),
             reached: Reached::default(),
         };
         world.begin_term();
@@ -252,6 +277,8 @@ impl World {
                 _ => None,
             });
             let deployed: Vec<pb::TaskDeployment> = deployed.flatten().collect();
+            let states = states_of(core);
+            self.note_begun(&states);
             self.run_all(effects);
             self.assert_may_start(&deployed, &before);
         }
@@ -265,6 +292,8 @@ impl World {
 
     fn run(&mut self, effect: Effect) {
         let epoch = self.epoch;
+        let core = self.core.as_ref();
+        let asked = core.map_or((0, false), |core| (core.turn(), core.tells_to_stop()));
         let mut send = |connection: Connection, call: Call| {
             self.requests.push(Request {
                 epoch,
@@ -282,6 +311,7 @@ impl World {
                 region,
                 generation,
                 operators,
+                ..
             } => self.look(region, generation, &operators),
             Effect::AnswerCoordinator { token, answer } => self.hear_answer(token, answer),
             Effect::Declare(needs) => {
@@ -293,7 +323,7 @@ impl World {
                     assert_persisted_placement(&self.stored, epoch, &connection, task);
                     assert_prepared(&self.graph, &self.stored, task);
                     for (key, generation, _) in complete_inputs(task, &self.blocking) {
-                        let region = region_of(&self.graph, &self.stored, &key.0);
+                        let region = region_of(&self.graph, &self.stored, (&key.0, key.1));
                         assert_eq!(region.generation, generation, "it reads another run");
                         let has_finished = is_recorded(&self.stored, &key, generation);
                         assert!(has_finished, "it reads what is not complete: {task:?}");
@@ -303,17 +333,18 @@ impl World {
                     let is_first = self.deployed.insert((key, task.generation));
                     assert!(is_first, "deployed twice: {task:?}");
                 }
-                assert_eq!(self.stored.wanted(), pb::WantedStatus::Running, "canceled");
-                send(connection, Call::Submit(tasks));
+                assert_ne!(self.stored.wanted(), pb::WantedStatus::Canceled);
+                send(connection, Call::Submit(tasks, asked.1));
             }
             Effect::Cancel { connection, tasks } => {
                 for task in &tasks {
-                    let region = region_of(&self.graph, &self.stored, &task.vertex_id);
+                    let key = (task.vertex_id.as_str(), task.subtask);
+                    let region = region_of(&self.graph, &self.stored, key);
                     let is_over = self.stored.wanted() == pb::WantedStatus::Canceled
                         || !self.stored.fatal_cause.is_empty();
                     let is_decided = is_over
                         || region.generation > task.up_to_generation
-                        || has_been_read(&self.graph, &self.stored, &task.vertex_id);
+                        || has_been_read(&self.graph, &self.stored, key);
                     assert!(is_decided, "cancelled before that was decided: {task:?}");
                 }
                 send(connection, Call::Cancel(tasks));
@@ -323,7 +354,8 @@ impl World {
                 executions,
             } => {
                 for id in &executions {
-                    let region = region_of(&self.graph, &self.stored, &id.vertex_id);
+                    let key = (id.vertex_id.as_str(), id.subtask);
+                    let region = region_of(&self.graph, &self.stored, key);
                     let is_recorded = self.stored.terminal.iter().any(|end| {
                         end.vertex_id == id.vertex_id
                             && end.subtask == id.subtask
@@ -344,11 +376,10 @@ impl World {
                 send(connection, Call::Free(allocations));
             }
             Effect::AskReport(connection) => {
-                let turn = self.core.as_ref().map_or(0, JobMasterCore::turn);
-                send(connection, Call::Heartbeat(turn));
+                send(connection, Call::Heartbeat(asked.0, asked.1));
             }
             Effect::CommitSinks(_) => {
-                assert_eq!(self.stored.wanted(), pb::WantedStatus::Running, "canceled");
+                assert_ne!(self.stored.wanted(), pb::WantedStatus::Canceled);
                 assert!(
                     all_finished(&self.graph, &self.stored),
                     "commits what has not finished"
@@ -360,7 +391,7 @@ impl World {
                 self.cancel_is_acknowledged = true;
             }
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
-            Effect::AnswerStops(_) => {}
+            Effect::AnswerStops(answer) => self.hear_stop_answer(&answer),
             Effect::AnswerOffer { rejected, .. } => {
                 // Whoever offers frees what is rejected: slots that were given back before, which it had not heard.
                 for task_manager in &mut self.task_managers {
@@ -375,6 +406,7 @@ impl World {
                 if result.status() == pb::JobStatus::Finished {
                     assert!(self.sinks_committed);
                 }
+                self.assert_stopped_as_stored(&result);
                 self.result = Some(*result);
             }
         }
@@ -393,6 +425,9 @@ impl World {
             let after = state.regions[*region].generation;
             assert_eq!(after, *generation, "a healthy region {region} was given up");
         }
+        if !self.stored.regions.is_empty() {
+            assert_eq!(self.stored.region_rule, state.region_rule, "the rule stays");
+        }
         for (before, after) in self.stored.regions.iter().zip(&state.regions) {
             assert!(
                 before.generation <= after.generation,
@@ -406,11 +441,12 @@ impl World {
         self.assert_restarts_together(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
         let was_finished = all_finished(&self.graph, &self.stored)
-            && self.stored.wanted() == pb::WantedStatus::Running;
+            && self.stored.wanted() != pb::WantedStatus::Canceled;
         assert!(
             !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
             "cancel too late"
         );
+        self.assert_stop_stays(&state);
         assert_decisions_stay(&self.stored, &state);
         self.stored = state;
         self.events.push((self.epoch, Event::Persisted(number)));

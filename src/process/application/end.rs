@@ -51,6 +51,7 @@ pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRe
     failpoint("application.emptied").await;
     record.cleaned = true;
     term.commit(vec![record.write(&term.cluster_id)]).await;
+    failpoint("application.closed").await;
 }
 
 fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {

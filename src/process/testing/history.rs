@@ -38,6 +38,8 @@ pub enum Event {
     Acknowledged(JobId),
     /// A client was told that its job will be canceled.
     CancelAcknowledged(JobId),
+    /// A client was told that its job will be stopped.
+    StopAcknowledged(JobId),
     /// A task was started in a TaskManager.
     Started {
         attempt: AttemptKey,
@@ -74,7 +76,7 @@ impl Record {
             Write::Delete { .. } => return Record::Deleted(key.kind, job),
             Write::Put { value, .. } => value,
         };
-        let bytes = match record::decode(key, 2, value) {
+        let bytes = match record::decode(key, 3, value) {
             Ok(Payload::Inline { bytes, .. }) => bytes,
             Ok(Payload::Parts { .. }) if key.kind == Kind::Graphs => return Record::Graph(job),
             Ok(Payload::Parts { .. } | Payload::Blob { .. }) if key.kind == Kind::Descriptions => {

@@ -1,0 +1,140 @@
+//! Who reads what over blocking edges. Pure; what is complete and who is done, the core says.
+//!
+//! A subtask reads one subtask over a forward edge and all over any other one, so two vertices of n regions each may have n times n
+//! pairs that read from each other. None of them is looked at by itself: what holds of all of a vertex is found out once.
+
+use super::execution_graph::{Edge, ExecutionGraph};
+
+/// What was found out about whole vertices, by their indices. It holds for as long as nothing changes that it rests on.
+#[derive(Debug, Default)]
+pub(super) struct OfVertices {
+    known: Vec<Option<bool>>,
+}
+
+impl OfVertices {
+    pub(super) fn get(&mut self, vertex: usize, find_out: impl FnOnce() -> bool) -> bool {
+        if self.known.len() <= vertex {
+            self.known.resize(vertex + 1, None);
+        }
+        *self.known[vertex].get_or_insert_with(find_out)
+    }
+}
+
+impl ExecutionGraph {
+    /// Whether anything is read when it is complete.
+    pub(super) fn has_blocking_edges(&self) -> bool {
+        !self.blocking_into.is_empty()
+    }
+
+    fn edges_into(&self, vertex: usize) -> impl Iterator<Item = &Edge> {
+        let numbers = self.blocking_into.get(vertex).into_iter().flatten();
+        numbers.map(|number| &self.edges[*number])
+    }
+
+    fn edges_out_of(&self, vertex: usize) -> impl Iterator<Item = &Edge> {
+        let numbers = self.blocking_out_of.get(vertex).into_iter().flatten();
+        numbers.map(|number| &self.edges[*number])
+    }
+
+    /// The task that a subtask of the same number is at a vertex, along a forward edge.
+    fn opposite(&self, task: usize, at: usize) -> usize {
+        self.vertices[at].first + (task - self.vertex_of(task).first)
+    }
+
+    /// The tasks of a vertex.
+    pub(super) fn tasks_of(&self, vertex: usize) -> std::ops::Range<usize> {
+        let at = &self.vertices[vertex];
+        at.first..at.first + super::execution_graph::as_index(at.parallelism)
+    }
+
+    /// The regions of a vertex' subtasks: each once if its subtasks are next to each other.
+    pub(super) fn regions_of(&self, vertex: usize) -> impl Iterator<Item = usize> {
+        let tasks = &self.tasks[self.tasks_of(vertex)];
+        let runs = tasks.chunk_by(|one, other| one.region == other.region);
+        runs.map(|run| run[0].region)
+    }
+
+    /// Whether all tasks whose output a region reads are such. `known` is of vertices that are read.
+    pub(super) fn reads_only(
+        &self,
+        region: usize,
+        known: &mut OfVertices,
+        is_such: impl Fn(usize) -> bool,
+    ) -> bool {
+        if !self.has_blocking_edges() {
+            return true;
+        }
+        let mut tasks = self.regions[region].tasks.iter();
+        tasks.all(|task| {
+            let mut edges = self.edges_into(self.tasks[*task].vertex);
+            edges.all(|edge| match edge.is_forward {
+                true => is_such(self.opposite(*task, edge.source)),
+                false => known.get(edge.source, || self.tasks_of(edge.source).all(&is_such)),
+            })
+        })
+    }
+
+    /// Whether any region that reads the output of a task is such. `known` is of vertices that read.
+    pub(super) fn is_read_by(
+        &self,
+        task: usize,
+        known: &mut OfVertices,
+        is_such: impl Fn(usize) -> bool,
+    ) -> bool {
+        let mut edges = self.edges_out_of(self.tasks[task].vertex);
+        edges.any(|edge| match edge.is_forward {
+            true => is_such(self.tasks[self.opposite(task, edge.target)].region),
+            false => known.get(edge.target, || self.regions_of(edge.target).any(&is_such)),
+        })
+    }
+
+    /// Adds the regions that read from a region. Those of a vertex that each subtask reads all of are added once.
+    pub(super) fn add_readers(&self, region: usize, added: &mut OfVertices, to: &mut Vec<usize>) {
+        if !self.has_blocking_edges() {
+            return;
+        }
+        for task in &self.regions[region].tasks {
+            for edge in self.edges_out_of(self.tasks[*task].vertex) {
+                if edge.is_forward {
+                    to.push(self.tasks[self.opposite(*task, edge.target)].region);
+                } else {
+                    added.get(edge.target, || {
+                        to.extend(self.regions_of(edge.target));
+                        true
+                    });
+                }
+            }
+        }
+    }
+
+    /// The subtasks of a region that read one other subtask when that has finished, and that one.
+    pub(super) fn read_one_to_one(&self, region: usize) -> Vec<(usize, usize)> {
+        let mut pairs = Vec::new();
+        if self.has_blocking_edges() {
+            for task in &self.regions[region].tasks {
+                let edges = self.edges_into(self.tasks[*task].vertex);
+                let forward = edges.filter(|edge| edge.is_forward);
+                pairs.extend(forward.map(|edge| (*task, self.opposite(*task, edge.source))));
+            }
+        }
+        pairs
+    }
+
+    /// The tasks whose complete output a region reads, one by one.
+    #[cfg(test)]
+    pub(super) fn inputs_of(&self, region: usize) -> Vec<usize> {
+        let read_by = |task: &usize| {
+            let edges = self.edges_into(self.tasks[*task].vertex);
+            let read = edges.flat_map(|edge| match edge.is_forward {
+                true => {
+                    let one = self.opposite(*task, edge.source);
+                    one..one + 1
+                }
+                false => self.tasks_of(edge.source),
+            });
+            read.collect::<Vec<_>>()
+        };
+        let tasks = self.regions[region].tasks.iter();
+        tasks.flat_map(read_by).collect()
+    }
+}

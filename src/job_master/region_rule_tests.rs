@@ -1,0 +1,281 @@
+//! Jobs whose regions are sets of subtasks: what a failure restarts, by which rule they are recorded, who is given their tasks, and how
+//! often very many of them are written.
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
+use tanist_proto::v1::coordinator_state::State;
+
+use super::core::CoreOptions;
+use super::event::{Effect, Event};
+use super::recovered::{Recovered, both, id, location, options, report, slot};
+use super::restart::RestartStrategy;
+use super::testing::{graph_of, submitted};
+
+/// Two vertices of two subtasks, joined by a forward edge: a region for each number, in one slot.
+fn forward() -> pb::JobGraph {
+    let mut graph = graph_of(&[("a", 2), ("b", 2)], &[(0, 1)]);
+    graph.edges[0].set_partitioning(pb::Partitioning::Forward);
+    graph
+}
+
+/// Two subtasks that read files by splits, in a region each.
+fn of_files() -> pb::JobGraph {
+    let mut graph = graph_of(&[("a", 2)], &[]);
+    graph.vertices[0].operators = vec![pb::Operator {
+        name: "lines".to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        output: Vec::new(),
+    }];
+    graph
+}
+
+/// Restarts at once, and for ever.
+fn at_once() -> CoreOptions {
+    let restart_strategy = RestartStrategy::FixedDelay {
+        attempts: u32::MAX,
+        delay_ms: 0,
+    };
+    CoreOptions {
+        restart_strategy,
+        ..options()
+    }
+}
+
+fn job_of(graph: &pb::JobGraph) -> Recovered {
+    Recovered::with_options(graph, submitted(graph), 2, at_once())
+}
+
+/// It runs in its first generation, on two TaskManagers.
+fn running(graph: &pb::JobGraph) -> Recovered {
+    let mut job = job_of(graph);
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.generations(), [1, 1]);
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        job.reports(name, both(subtask, 1, S::Running));
+    }
+    job.effects.clear();
+    job
+}
+
+/// What is deployed, with its region.
+fn deployed(job: &Recovered) -> Vec<(u32, u64, Option<u32>)> {
+    let tasks = job.effects.iter().filter_map(|effect| match effect {
+        Effect::Deploy { tasks, .. } => Some(tasks),
+        _ => None,
+    });
+    let named = tasks
+        .flatten()
+        .map(|task| (task.subtask, task.generation, task.region));
+    named.collect()
+}
+
+#[test]
+fn a_lost_task_manager_costs_only_the_regions_that_it_had_a_part_of() {
+    let mut job = running(&forward());
+    assert_eq!(job.stored.region_rule(), pb::RegionRule::Subtasks);
+    assert!(job.stored.was_placed);
+    let connection = job.connection("tm1");
+    let cause = "no answer".to_owned();
+    job.hear(Event::TaskManagerLost { connection, cause });
+    assert_eq!(job.generations(), [1, 2]);
+    job.register("tm2", "1", vec![]);
+    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+    assert!(job.cancelled().is_empty(), "{:?}", job.cancelled());
+    assert_eq!(job.stored.restarts.as_ref().map(|it| it.restarts), Some(1));
+}
+
+#[test]
+fn the_next_leader_adopts_each_subtask_by_itself() {
+    let former = running(&forward());
+    let mut job = Recovered::with_options(&forward(), former.stored, 3, at_once());
+    job.register("tm0", "1", both(0, 1, S::Running));
+    job.register("tm1", "2", vec![]);
+    assert_eq!(job.generations(), [1, 2]);
+    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+}
+
+#[test]
+fn what_an_earlier_version_recorded_keeps_its_regions() {
+    let mut state = submitted(&forward());
+    state.regions = vec![pb::RegionState::default()];
+    let mut job = Recovered::with_options(&forward(), state, 2, at_once());
+    job.takes_regions = false;
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
+    let regions = deployed(&job).into_iter().map(|(.., region)| region);
+    assert!(regions.eq([Some(0); 4]));
+}
+
+#[test]
+fn where_both_rules_say_the_same_the_record_stays_one_that_earlier_versions_read() {
+    let job = job_of(&graph_of(&[("a", 2), ("b", 2)], &[(0, 1)]));
+    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
+    assert_eq!(job.generations(), [0]);
+}
+
+#[test]
+fn a_job_of_which_nothing_was_placed_suits_an_older_task_manager() {
+    let mut job = job_of(&forward());
+    assert_eq!(job.generations(), [0, 0]);
+    // No slots come: the regions are given up once.
+    job.pass(20_000);
+    assert_eq!(job.generations(), [2, 2]);
+    job.takes_regions = false;
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
+    assert_eq!(job.generations(), [2], "generations only grow");
+    assert_eq!(deployed(&job).len(), 4);
+    // And stays as it is, whoever comes.
+    job.takes_regions = true;
+    job.register("tm2", "1", vec![]);
+    assert_eq!(job.stored.region_rule(), pb::RegionRule::Vertices);
+}
+
+#[test]
+fn a_job_that_was_placed_gives_no_task_to_an_older_task_manager_and_takes_none_of_its_slots() {
+    let mut job = running(&forward());
+    job.takes_regions = false;
+    job.register("tm2", "1", vec![]);
+    let connection = job.connection("tm1");
+    let cause = "no answer".to_owned();
+    job.hear(Event::TaskManagerLost { connection, cause });
+    job.pass(1_000);
+    job.effects.clear();
+    let offer = pb::SlotOffer {
+        allocation_id: slot(2).to_string(),
+        slot: 0,
+        profile: None,
+    };
+    job.hear(Event::SlotsOffered {
+        connection: job.connection("tm2"),
+        slots: vec![offer],
+    });
+    let (accepted, rejected) = (vec![], vec![]);
+    let undecided = Effect::AnswerOffer { accepted, rejected };
+    assert!(job.effects.contains(&undecided), "{:?}", job.effects);
+    assert_eq!(deployed(&job), []);
+    job.takes_regions = true;
+    job.register("tm3", "1", vec![]);
+    assert_eq!(deployed(&job), [(1, 2, Some(1)), (1, 2, Some(1))]);
+}
+
+/// What was last asked to be looked at: the region that it is named by, and the generation.
+fn asked(job: &Recovered) -> Option<(usize, u64)> {
+    let asked = job.effects.iter().rev().find_map(|effect| match effect {
+        Effect::Prepare {
+            region, generation, ..
+        } => Some((*region, *generation)),
+        _ => None,
+    });
+    asked
+}
+
+fn look(job: &mut Recovered, size: u64) {
+    let (region, generation) = asked(job).expect("it is asked for");
+    let state = pb::CoordinatorState {
+        vertex_id: format!("{:032x}", 1),
+        operator: "lines".to_owned(),
+        generation,
+        state: Some(State::FileSplits(pb::FileSplits {
+            files: vec![pb::SplitFile {
+                path: b"f".to_vec(),
+                size,
+            }],
+            ends: vec![size / 2, size],
+            assigned: Vec::new(),
+        })),
+    };
+    job.effects.clear();
+    job.hear(Event::Prepared {
+        region,
+        generation,
+        outcome: Ok(vec![state]),
+    });
+}
+
+fn looked_at(job: &Recovered) -> Vec<u64> {
+    let sizes = job.stored.coordinators.iter().map(|it| match &it.state {
+        Some(State::FileSplits(splits)) => splits.files[0].size,
+        None => 0,
+    });
+    sizes.collect()
+}
+
+#[test]
+fn what_was_looked_at_for_a_generation_that_is_given_up_before_it_is_placed_is_looked_at_anew() {
+    let mut job = job_of(&of_files());
+    assert_eq!(asked(&job), Some((0, 2)), "of both regions together");
+    look(&mut job, 100);
+    job.pass(20_000);
+    assert_eq!(job.generations(), [2, 2]);
+    look(&mut job, 200);
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    assert_eq!(looked_at(&job), [200]);
+    assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 2, Some(1))]);
+}
+
+#[test]
+fn a_region_that_starts_anew_reads_what_the_others_were_placed_with_and_all_look_anew_if_it_fails_again()
+ {
+    let mut job = job_of(&of_files());
+    look(&mut job, 100);
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    job.reports("tm0", vec![report(1, 0, 1, S::Running)]);
+    job.reports("tm1", vec![report(1, 1, 1, S::Running)]);
+    job.reports("tm1", vec![report(1, 1, 1, S::Failed)]);
+    job.pass(1);
+    assert_eq!(
+        (job.generations(), looked_at(&job)),
+        (vec![1, 2], vec![100])
+    );
+    job.reports("tm1", vec![report(1, 1, 2, S::Running)]);
+    job.reports("tm1", vec![report(1, 1, 2, S::Failed)]);
+    assert_eq!((job.generations(), looked_at(&job)), (vec![2, 3], vec![]));
+    job.reports("tm0", vec![report(1, 0, 1, S::Canceled)]);
+    job.pass(1);
+    look(&mut job, 200);
+    assert_eq!(looked_at(&job), [200]);
+    assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 3, Some(1))]);
+}
+
+#[test]
+fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of_times() {
+    const MANY: u32 = 2_000;
+    let graph = graph_of(&[("a", MANY)], &[]);
+    let mut job = job_of(&graph);
+    job.hear(Event::Registered {
+        connection: super::event::Connection {
+            task_manager: id("tm0"),
+            registration: super::event::Registration::new(1),
+        },
+        location: location("tm0", "1"),
+        executions: vec![],
+        slots: vec![],
+        outputs: vec![],
+        takes_regions: true,
+    });
+    for number in 0..MANY - 1 {
+        let offer = pb::SlotOffer {
+            allocation_id: slot(number).to_string(),
+            slot: number,
+            profile: None,
+        };
+        job.hear(Event::SlotsOffered {
+            connection: job.connection("tm0"),
+            slots: vec![offer],
+        });
+    }
+    assert!((65..200).contains(&job.writes), "{}", job.writes);
+    let before = job.deployed().len();
+    job.pass(20);
+    let after = job.deployed().len();
+    assert!(
+        before < after && after == MANY as usize - 1,
+        "{before}, {after}"
+    );
+}

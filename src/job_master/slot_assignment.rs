@@ -1,0 +1,209 @@
+//! Which slots of a pool the regions of a job get, one region after the other. Pure.
+//!
+//! What is looked through is put in order once, however many regions there are: each takes its slots from there. Invariants: a key has
+//! one slot, and an allocation one key; a region gets all of its slots or nothing changes; no slot is given that something blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+
+use super::slot_pool::{SlotKey, SlotPool};
+
+/// Slots that keys have.
+pub type Assigned = BTreeMap<SlotKey, AllocationId>;
+
+/// The free slots that serve one profile.
+#[derive(Debug)]
+struct Free {
+    profile: ResourceProfile,
+    /// By TaskManager: by number there.
+    slots: Vec<BTreeMap<u32, AllocationId>>,
+    /// The TaskManagers that have some, those with the fewest slots in use first.
+    order: BTreeSet<(usize, usize)>,
+}
+
+/// See the module. As the pool was when this was made.
+#[derive(Debug)]
+pub struct SlotAssignment {
+    taken: Assigned,
+    blocked: BTreeSet<AllocationId>,
+    /// In order; they are named by their indices.
+    task_managers: Vec<ResourceId>,
+    /// How many slots are in use, by TaskManager.
+    load: Vec<usize>,
+    places: BTreeMap<AllocationId, (usize, u32)>,
+    /// One for each profile that is wanted, in their order.
+    free: Vec<Free>,
+    /// By slot sharing group.
+    free_of_group: Vec<usize>,
+}
+
+impl SlotAssignment {
+    /// Of a pool's slots those in `taken` have their keys, and nobody gets those in `blocked`. The slots of a group have its profile.
+    pub fn new(
+        pool: &SlotPool,
+        profiles: &[ResourceProfile],
+        taken: Assigned,
+        blocked: BTreeSet<AllocationId>,
+    ) -> SlotAssignment {
+        let kinds: BTreeSet<&ResourceProfile> = profiles.iter().collect();
+        let kinds: Vec<&ResourceProfile> = kinds.into_iter().collect();
+        let number = |profile| kinds.binary_search(&profile).unwrap_or_default();
+        let free_of_group = profiles.iter().map(number).collect();
+        let free = kinds.iter().map(|profile| Free {
+            profile: (*profile).clone(),
+            slots: Vec::new(),
+            order: BTreeSet::new(),
+        });
+        let used: BTreeSet<AllocationId> = taken.values().copied().collect();
+        let mut assignment = SlotAssignment {
+            taken,
+            blocked,
+            task_managers: Vec::new(),
+            load: Vec::new(),
+            places: BTreeMap::new(),
+            free: free.collect(),
+            free_of_group,
+        };
+        for (task_manager, number, allocation) in pool.places() {
+            let is_used = used.contains(&allocation);
+            assignment.add(pool, (task_manager, number, allocation), is_used);
+        }
+        for (at, load) in assignment.load.iter().enumerate() {
+            for free in &mut assignment.free {
+                if !free.slots[at].is_empty() {
+                    free.order.insert((*load, at));
+                }
+            }
+        }
+        assignment
+    }
+
+    fn add(
+        &mut self,
+        pool: &SlotPool,
+        (task_manager, number, allocation): (&ResourceId, u32, AllocationId),
+        is_used: bool,
+    ) {
+        if self.task_managers.last() != Some(task_manager) {
+            self.task_managers.push(task_manager.clone());
+            self.load.push(0);
+            for free in &mut self.free {
+                free.slots.push(BTreeMap::new());
+            }
+        }
+        let at = self.task_managers.len() - 1;
+        self.places.insert(allocation, (at, number));
+        if is_used {
+            self.load[at] += 1;
+        } else if !self.blocked.contains(&allocation) {
+            let slot = pool.get(&allocation);
+            for free in &mut self.free {
+                if slot.is_some_and(|slot| slot.profile.is_matching(&free.profile)) {
+                    free.slots[at].insert(number, allocation);
+                }
+            }
+        }
+    }
+
+    /// Slots for all of `wanted`, if there are enough: those that keys have, then those of their last execution, then such on the
+    /// TaskManager of the last one, then others, spread over the TaskManagers with the fewest tasks.
+    pub fn assign(&mut self, pool: &SlotPool, wanted: &[SlotKey]) -> Option<Assigned> {
+        let mut assigned = Assigned::new();
+        let mut open = Vec::new();
+        for key in wanted {
+            match self.taken.get(key) {
+                // A stray is in it: nobody else is deployed there before that has stopped.
+                Some(allocation) if self.blocked.contains(allocation) => return None,
+                Some(allocation) => {
+                    assigned.insert(*key, *allocation);
+                }
+                None => open.push(*key),
+            }
+        }
+        let mut given = Vec::with_capacity(open.len());
+        let mut give = |this: &mut SlotAssignment, key: &SlotKey, allocation: AllocationId| {
+            this.take(allocation);
+            given.push((*key, allocation));
+        };
+        open.retain(|key| match pool.former(key) {
+            Some((_, allocation)) if self.is_free(*allocation, key) => {
+                give(self, key, *allocation);
+                false
+            }
+            Some(_) | None => true,
+        });
+        open.retain(|key| {
+            let near = pool.former(key).and_then(|(task_manager, _)| {
+                let at = self.task_managers.binary_search(task_manager).ok()?;
+                let free = &self.free[self.free_of_group[key.group]];
+                free.slots[at].first_key_value().map(|(_, id)| *id)
+            });
+            if let Some(allocation) = near {
+                give(self, key, allocation);
+            }
+            near.is_none()
+        });
+        open.sort_by_key(|key| self.free_of_group[key.group]);
+        let is_enough = open.iter().all(|key| {
+            let allocation = self.least_loaded(key);
+            if let Some(allocation) = allocation {
+                give(self, key, allocation);
+            }
+            allocation.is_some()
+        });
+        if !is_enough {
+            for (_, allocation) in given {
+                self.give_back(pool, allocation);
+            }
+            return None;
+        }
+        self.taken.extend(given.iter().copied());
+        assigned.extend(given);
+        Some(assigned)
+    }
+
+    fn is_free(&self, allocation: AllocationId, key: &SlotKey) -> bool {
+        let free = &self.free[self.free_of_group[key.group]];
+        let place = self.places.get(&allocation);
+        place.is_some_and(|(at, number)| free.slots[*at].contains_key(number))
+    }
+
+    fn least_loaded(&self, key: &SlotKey) -> Option<AllocationId> {
+        let free = &self.free[self.free_of_group[key.group]];
+        let (_, at) = free.order.first()?;
+        free.slots[*at].first_key_value().map(|(_, id)| *id)
+    }
+
+    fn take(&mut self, allocation: AllocationId) {
+        if let Some((at, number)) = self.places.get(&allocation).copied() {
+            let load = self.load[at];
+            self.load[at] += 1;
+            for free in &mut self.free {
+                free.order.remove(&(load, at));
+                free.slots[at].remove(&number);
+                if !free.slots[at].is_empty() {
+                    free.order.insert((load + 1, at));
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, pool: &SlotPool, allocation: AllocationId) {
+        let slot = pool.get(&allocation);
+        if let Some((at, number)) = self.places.get(&allocation).copied() {
+            let load = self.load[at];
+            self.load[at] -= 1;
+            for free in &mut self.free {
+                free.order.remove(&(load, at));
+                if slot.is_some_and(|slot| slot.profile.is_matching(&free.profile)) {
+                    free.slots[at].insert(number, allocation);
+                }
+                if !free.slots[at].is_empty() {
+                    free.order.insert((load - 1, at));
+                }
+            }
+        }
+    }
+}
