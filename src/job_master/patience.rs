@@ -270,13 +270,8 @@ impl JobMasterCore {
     /// When somebody else's turn begins, where more than one region waits.
     pub(super) fn next_turn_ms(&self) -> Option<u64> {
         let regions = 0..self.execution.regions.len();
-        if regions
-            .filter(|region| self.waits(*region))
-            .nth(1)
-            .is_none()
-        {
-            return None;
-        }
+        let mut waiting = regions.filter(|region| self.waits(*region));
+        waiting.nth(1)?;
         let (now_ms, length_ms) = (self.settled_at_ms, self.turn_ms());
         let Patience {
             lacking, waiting, ..

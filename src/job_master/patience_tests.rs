@@ -227,7 +227,7 @@ fn small_regions_leave_a_large_one_before_them_what_comes_free_every_other_turn(
     );
     job.pass(TURN_MS);
     ends(&mut job, 2);
-    assert_eq!(placed(&job)[4], false, "this one is kept for the large one");
+    assert!(!placed(&job)[4], "this one is kept for the large one");
     assert_eq!(freed(&job), 0);
     ends(&mut job, 4);
     assert_eq!(placed(&job), [true, true, true, true, false]);
@@ -245,7 +245,7 @@ fn what_is_kept_for_a_large_region_in_vain_is_used_by_those_behind_it_in_their_t
     assert_eq!(placed(&job), [true, true, false, true, false]);
     ends(&mut job, 4);
     job.pass(TURN_MS);
-    assert_eq!(placed(&job)[2], false);
+    assert!(!placed(&job)[2]);
     ends(&mut job, 2);
     ends(&mut job, 5);
     assert!(placed(&job)[2], "in its own turn it gets both");

@@ -246,3 +246,25 @@ fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LoadOptions;
+
+    #[test]
+    fn no_time_for_cancellations_is_never_and_not_the_default() {
+        let load = LoadOptions::default()
+            .with("task.cancellation.timeout", "0")
+            .with("task.cancellation.interval", "0");
+        let configuration = Configuration::load(load).expect("valid");
+        let options = configuration.options();
+        let of_worker = task_executor(options);
+        let (timeout, interval) = (
+            of_worker.task_cancellation_timeout,
+            of_worker.task_cancellation_interval,
+        );
+        assert_eq!((timeout, interval), (NEVER, NEVER));
+        assert_eq!(job_master(options).task_cancellation_timeout, NEVER);
+    }
+}
