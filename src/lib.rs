@@ -1,5 +1,9 @@
 //! Tanist: a cluster runtime for job graphs whose control plane does not go down.
 
+// So that examples are tests of this crate, too.
+#[cfg(test)]
+extern crate self as tanist;
+
 pub mod application;
 pub mod cli;
 pub mod client;

@@ -254,6 +254,11 @@ impl TestCluster {
         &self.directory.0
     }
 
+    /// What its processes and clients are configured with.
+    pub fn configuration(&self) -> Result<Configuration, TestClusterError> {
+        Ok(Configuration::load(self.load.clone())?)
+    }
+
     /// Starts a JobManager, or starts it again.
     pub async fn start_jobmanager(&mut self, id: &str) -> Result<(), TestClusterError> {
         let load = self.load.clone().with("jobmanager.id", id);

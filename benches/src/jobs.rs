@@ -2,16 +2,13 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use prost::Message as _;
-use tanist_ha::jobs::record::{self, Payload};
-use tanist_ha::keys::{Key, Kind, Name};
+use tanist::job::{CompileOptions, JobFile, compile};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use crate::http::{Http, PROTOBUF, YAML};
-use tanist_chaos::cluster::Cluster;
 
 /// `examples/wordcount.yaml`.
 pub const WORDCOUNT: &str = include_str!("../../examples/wordcount.yaml");
@@ -65,9 +62,6 @@ steps:
     discard: {}
 ";
 
-/// The newest format of graphs that is read here.
-const GRAPH_FORMAT: u16 = 2;
-
 /// Submits a job file with parameters.
 pub async fn submit(
     http: &Http,
@@ -89,28 +83,10 @@ pub async fn submit(
 pub struct Template(pb::JobGraph);
 
 impl Template {
-    /// Compiles a job file by submitting it, and reads from the store what came of it: the cluster has that one job then.
-    pub async fn of(
-        file: &'static str,
-        http: &Http,
-        cluster: &mut Cluster,
-    ) -> anyhow::Result<Template> {
-        let leader = cluster.leader().await?;
-        let job = submit(http, &leader.rest, file, 1, &[]).await?;
-        let key = Key::new(Kind::Graphs, Name::new(job.to_string())?);
-        let values = cluster
-            .records()
-            .await?
-            .get(std::slice::from_ref(&key))
-            .await?;
-        let value = values.into_iter().next().flatten();
-        let value = value.with_context(|| format!("{key} is not in the store"))?;
-        match record::decode(&key, GRAPH_FORMAT, &value)? {
-            Payload::Inline { bytes, .. } => Ok(Template(pb::JobGraph::decode(bytes)?)),
-            Payload::Blob { .. } | Payload::Parts { .. } => {
-                bail!("{key} is somewhere else, which no small graph is")
-            }
-        }
+    /// Compiles a job file, at parallelism 1.
+    pub fn of(file: &'static str) -> anyhow::Result<Template> {
+        let file = JobFile::new("a job of the benchmarks", file);
+        Ok(Template(compile(&file, &CompileOptions::default())?))
     }
 
     /// The body of a submission under a fresh id.

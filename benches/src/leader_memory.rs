@@ -63,8 +63,8 @@ async fn of_jobs(
             submit_pairs(&http, &mut cluster, &simulated.tasks(), count).await?;
             Some(simulated)
         } else {
-            let template = Template::of(TINY, &http, &mut cluster).await?;
-            template.submit_many(&address, count - 1, CLIENTS).await?;
+            let template = Template::of(TINY)?;
+            template.submit_many(&address, count, CLIENTS).await?;
             until_listed(&http, &address, count).await?;
             None
         };

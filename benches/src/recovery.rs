@@ -59,9 +59,9 @@ async fn persisted(
     let builder = options.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
     let http = Http::default();
-    let template = Template::of(TINY, &http, &mut cluster).await?;
+    let template = Template::of(TINY)?;
     let address = cluster.rest_address(0).to_owned();
-    template.submit_many(&address, count - 1, CLIENTS).await?;
+    template.submit_many(&address, count, CLIENTS).await?;
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let former = cluster.kill_leader().await?;
         let start = Instant::now();
@@ -86,11 +86,9 @@ async fn running(store: StoreKind, options: &BenchOptions) -> anyhow::Result<Vec
     let builder = options.cluster(Store::own(store).await?).slots(RUNNING);
     let mut cluster = builder.jobmanagers(2).taskmanagers(1).start().await?;
     let http = Http::default();
-    let template = Template::of(TINY, &http, &mut cluster).await?;
+    let template = Template::of(TINY)?;
     let first = cluster.leader().await?;
-    template
-        .submit_many(&first.rest, RUNNING - 1, CLIENTS)
-        .await?;
+    template.submit_many(&first.rest, RUNNING, CLIENTS).await?;
     for _ in 0..options.pick(REPETITIONS.0, REPETITIONS.1) {
         let leader = cluster.leader().await?;
         until_all_run(&http, &leader.rest, RUNNING).await?;

@@ -52,7 +52,7 @@ pub(super) async fn measure(
         let builder = builder.jobmanagers(1).taskmanagers(1).slots(SLOTS);
         let mut cluster = builder.start().await?;
         let http = Http::default();
-        let template = Template::of(ONE_RECORD, &http, &mut cluster).await?;
+        let template = Template::of(ONE_RECORD)?;
         let address = cluster.rest_address(0).to_owned();
         for _ in 0..few {
             let start = Instant::now();

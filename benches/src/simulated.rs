@@ -42,11 +42,9 @@ pub async fn submit_pairs(
     tasks: &TaskCounts,
     count: usize,
 ) -> anyhow::Result<()> {
-    let template = Template::of(PAIR, http, cluster).await?;
+    let template = Template::of(PAIR)?;
     let leader = cluster.leader().await?;
-    template
-        .submit_many(&leader.rest, count - 1, CLIENTS)
-        .await?;
+    template.submit_many(&leader.rest, count, CLIENTS).await?;
     // Counted here first: a list of all jobs is not asked for in vain.
     let wanted = 2 * count as u64;
     wait_for("all tasks to run", PREPARATION_BOUND, async || {

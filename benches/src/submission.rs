@@ -91,8 +91,8 @@ pub(super) async fn measure(
 /// The latencies of so many submissions, each sent when its time has come.
 async fn paced(store: StoreKind, options: &BenchOptions, count: u32) -> anyhow::Result<Samples> {
     let builder = options.cluster(Store::own(store).await?);
-    let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
-    let template = Template::of(TINY, &Http::default(), &mut cluster).await?;
+    let cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
+    let template = Template::of(TINY)?;
     let address = cluster.rest_address(0).to_owned();
     let clients: Vec<Http> = (0..PACED_CONNECTIONS).map(|_| Http::default()).collect();
     for http in &clients {
@@ -132,7 +132,7 @@ async fn round(
     // What earlier clusters left in a server would slow down the next one.
     let builder = options.cluster(Store::own(store).await?);
     let mut cluster = builder.jobmanagers(1).taskmanagers(0).start().await?;
-    let template = Template::of(TINY, &Http::default(), &mut cluster).await?;
+    let template = Template::of(TINY)?;
     let address = cluster.rest_address(0).to_owned();
     let pid = cluster.jobmanager(0).pid().context("it runs")?;
     let from = Instant::now() + WARM_UP;

@@ -103,6 +103,11 @@ impl Cluster {
         self.jobmanagers.len()
     }
 
+    /// How many TaskManagers it has, dead ones too.
+    pub fn taskmanagers(&self) -> usize {
+        self.taskmanagers.len()
+    }
+
     /// `host:port` of a JobManager's REST server.
     pub fn rest_address(&self, jobmanager: usize) -> &str {
         &self.jobmanagers[jobmanager].rest

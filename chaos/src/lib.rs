@@ -29,7 +29,7 @@ pub use cluster::{Cluster, Leader};
 pub use dump::StoreDump;
 pub use history::{History, Observer};
 pub use jobs::{JobView, Submission};
-pub use nemesis::LeaderKiller;
+pub use nemesis::{LeaderKiller, TaskManagerKiller};
 pub use network::{Host, Link, Network, on_a_network_of_its_own, small_file_system};
 pub use process::Process;
 pub use rest::RestClient;

@@ -1,4 +1,5 @@
-//! Who kills: leaders by SIGKILL, one after the other, at times that nobody can foresee but by the seed.
+//! Who kills, by SIGKILL, at times that nobody can foresee but by the seed: leaders, one after the other, and TaskManagers, one,
+//! one again and again, or all at once.
 
 use std::time::Duration;
 
@@ -53,6 +54,81 @@ impl LeaderKiller {
         cluster.jobmanager(former.index).start()?;
         cluster.successor_of(&former).await?;
         Ok(())
+    }
+}
+
+/// The longest time for which a TaskManager lives between two kills of a burst: it may be about to register, or not even that.
+const BURST_PAUSE: Duration = Duration::from_millis(400);
+/// How often one is killed in a burst.
+const BURST: usize = 3;
+
+/// Kills TaskManagers of a cluster.
+#[derive(Debug)]
+pub struct TaskManagerKiller {
+    random: Random,
+    strikes: usize,
+    killed: usize,
+}
+
+impl TaskManagerKiller {
+    /// The same seed strikes in the same way.
+    pub fn new(seed: u64) -> TaskManagerKiller {
+        TaskManagerKiller {
+            random: Random(seed),
+            strikes: 0,
+            killed: 0,
+        }
+    }
+
+    /// How many processes it killed.
+    pub fn killed(&self) -> usize {
+        self.killed
+    }
+
+    /// Kills one of them, all at once, or one again and again, by turns. Those that it killed last are dead until
+    /// [`TaskManagerKiller::start_again`].
+    pub async fn strike(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        let count = cluster.taskmanagers();
+        let bound = u64::try_from(count)?;
+        let one = usize::try_from(self.random.below(bound.max(1)))?;
+        match self.strikes % 3 {
+            0 => self.kill(cluster, one),
+            1 => (0..count).for_each(|index| self.kill(cluster, index)),
+            _ => {
+                for left in (0..BURST).rev() {
+                    self.kill(cluster, one);
+                    if left > 0 {
+                        cluster.taskmanager(one).start()?;
+                        let part = self.random.below(1000) as f64 / 1000.0;
+                        // Not a wait for anything: how far it gets is what is tried.
+                        tokio::time::sleep(BURST_PAUSE.mul_f64(part)).await;
+                    }
+                }
+            }
+        }
+        self.strikes += 1;
+        Ok(())
+    }
+
+    fn kill(&mut self, cluster: &mut Cluster, index: usize) {
+        cluster.taskmanager(index).kill();
+        self.killed += 1;
+    }
+
+    /// Starts those that it killed.
+    pub fn start_again(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        for index in 0..cluster.taskmanagers() {
+            let taskmanager = cluster.taskmanager(index);
+            if !taskmanager.runs() {
+                taskmanager.start()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether those that it killed are to be missed while something else happens.
+    pub fn is_late(&mut self) -> bool {
+        self.random.below(2) == 0
     }
 }
 

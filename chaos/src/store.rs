@@ -313,7 +313,7 @@ impl Store {
 
     /// What tells `tanist` to use it. Leases are as short as the store grants, or the defaults if those are wanted or all is
     /// tested.
-    pub(crate) fn settings(&self, directory: &Path, defaults: bool) -> Vec<(String, String)> {
+    pub fn settings(&self, directory: &Path, defaults: bool) -> Vec<(String, String)> {
         let shortest = !defaults && !test_all();
         let mut settings = vec![("high-availability.type".to_owned(), self.kind.to_string())];
         let mut set = |key: &str, value: &str| {

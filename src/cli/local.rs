@@ -13,11 +13,10 @@ use super::host::own_directory;
 use super::output::say;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
-use super::run::{compile_job, interrupted, tell_end};
+use super::run::{Files, compile_job, interrupted, tell_end};
 use super::tell;
 use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
 use crate::config::{Configuration, LoadOptions};
-use crate::job::artifact::WORTH_AN_UPLOAD;
 use crate::job::slots_needed;
 use crate::process::{JobManager, TaskManager};
 use crate::telemetry::ExitCode;
@@ -39,7 +38,7 @@ pub(super) async fn local(
         );
         return ExitCode::Usage;
     }
-    let graph = match compile_job(configuration, &args.job, None, Some(WORTH_AN_UPLOAD)) {
+    let graph = match compile_job(configuration, &args.job, None, Files::Uploaded) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);

@@ -11,7 +11,7 @@ use super::cluster::{FREE_PORTS, HostedCluster};
 use super::host::Host;
 use super::output::say;
 use super::progress::Progress;
-use super::run::compile_job;
+use super::run::{Files, compile_job};
 use crate::client::ClusterClient;
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::slots_needed;
@@ -31,7 +31,7 @@ pub(super) async fn per_job(
         );
         return ExitCode::Usage;
     }
-    let graph = match compile_job(configuration, &args.job, None, None) {
+    let graph = match compile_job(configuration, &args.job, None, Files::InGraph) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);
@@ -93,6 +93,12 @@ async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) 
         ExitCode::Ended => "FINISHED",
         ExitCode::JobFailed => "FAILED",
         ExitCode::JobCanceled => "CANCELED",
+        ExitCode::Fatal => {
+            say(format_args!(
+                "nobody can say how job {job} ended: everything of the cluster {cluster_id} is kept"
+            ));
+            return code;
+        }
         _ => return code,
     };
     say(format_args!("job {job} {how}"));

@@ -110,7 +110,7 @@ async fn taskmanager_until(
         Ok(manager) => manager.working_in(directory.path()).alone(),
         Err(error @ StartError::Bind(_)) => return Failure::new(ExitCode::Port, &error).log(),
         Err(error @ StartError::Host(_)) => return Failure::new(ExitCode::Fatal, &error).log(),
-        Err(error @ StartError::Memory(_)) => {
+        Err(error @ (StartError::Memory(_) | StartError::ControlGroups(_))) => {
             return Failure::new(ExitCode::Configuration, &error).log();
         }
     };

@@ -1,7 +1,5 @@
 //! `tanist run`: compiles a job file, submits it and waits for its end.
 
-use std::path::Path;
-
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, JobStatus};
 
@@ -11,10 +9,8 @@ use super::jobs::status_name;
 use super::output::{answer, duration, say};
 use super::progress::Progress;
 use super::tell;
-use crate::client::{ClientError, JobClient, JobInfo};
+use crate::client::{ClientError, Job, JobClient, JobInfo};
 use crate::config::Configuration;
-use crate::job::artifact::WORTH_AN_UPLOAD;
-use crate::job::{ChainingOptions, CompileOptions, JobFile, compile};
 use crate::telemetry::ExitCode;
 
 pub(super) async fn run(
@@ -22,8 +18,7 @@ pub(super) async fn run(
     addresses: &[String],
     args: &RunArgs,
 ) -> ExitCode {
-    let above = Some(WORTH_AN_UPLOAD);
-    let graph = match compile_job(configuration, &args.job, args.job_id, above) {
+    let graph = match compile_job(configuration, &args.job, args.job_id, Files::Uploaded) {
         Ok(graph) => graph,
         Err(error) => {
             say(error);
@@ -64,30 +59,41 @@ pub(super) async fn run(
     }
 }
 
-/// Reads and compiles a job file; see [`CompileOptions::upload_above`]. The error has everything that is wrong with it.
+/// How a job's files reach the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    /// Large ones by themselves, before the job.
+    Uploaded,
+    /// All within its graph.
+    InGraph,
+}
+
+/// Reads and compiles a job file. The error has everything that is wrong with it.
 pub(super) fn compile_job(
     configuration: &Configuration,
     args: &JobArgs,
     job_id: Option<JobId>,
-    upload_above: Option<u64>,
+    files: Files,
 ) -> Result<JobGraph, String> {
-    let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|error| format!("the job file {name} can't be read: {error}"))?;
-    let jobs = configuration.jobs();
-    let options = CompileOptions {
-        parallelism: args.parallelism,
-        default_parallelism: jobs.default_parallelism.get(),
-        max_parallelism: jobs.max_parallelism.get(),
-        chaining: ChainingOptions {
-            enabled: jobs.operator_chaining,
-        },
-        parameters: args.parameters.iter().cloned().collect(),
-        job_id: job_id.unwrap_or_else(JobId::random),
-        artifact_dir: Some(args.file.parent().map(Path::to_owned).unwrap_or_default()),
-        upload_above,
+    let unreadable = |error| {
+        let name = args.file.display();
+        format!("the job file {name} can't be read: {error}")
     };
-    compile(&JobFile::new(name, text), &options).map_err(|error| error.to_string())
+    let mut job = Job::read(&args.file).map_err(unreadable)?;
+    for (name, value) in &args.parameters {
+        job = job.with_parameter(name, value);
+    }
+    if let Some(parallelism) = args.parallelism {
+        job = job.with_parallelism(parallelism);
+    }
+    if let Some(id) = job_id {
+        job = job.with_id(id);
+    }
+    if files == Files::InGraph {
+        job = job.with_all_files_in_its_graph();
+    }
+    job.compile(configuration)
+        .map_err(|error| error.to_string())
 }
 
 /// Waits for the end of a job and says how it goes. A signal ends the waiting, not the job.
@@ -171,8 +177,8 @@ mod tests {
             parameters: Vec::new(),
             parallelism: None,
         };
-        let error =
-            compile_job(&Configuration::defaults(), &args, None, None).expect_err("no file");
+        let error = compile_job(&Configuration::defaults(), &args, None, Files::InGraph)
+            .expect_err("no file");
         assert!(error.contains("/nowhere/job.yaml"), "{error}");
     }
 }

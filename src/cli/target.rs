@@ -22,6 +22,14 @@ pub(super) async fn run(
     args: &RunArgs,
 ) -> ExitCode {
     let chosen = choose(configuration, addresses, args.target);
+    if let Some(misplaced) = misplaced_option(chosen.target, addresses, args) {
+        say(format_args!(
+            "{misplaced}. The target is {}: {}",
+            chosen.target.as_str(),
+            chosen.reason
+        ));
+        return ExitCode::Usage;
+    }
     if args.verbose {
         let target = chosen.target.as_str();
         say(format_args!(
@@ -46,6 +54,31 @@ pub(super) async fn run(
             );
             ExitCode::Usage
         }
+    }
+}
+
+/// An option that says nothing where the job goes: who gave it meant something else.
+fn misplaced_option(
+    target: ExecutionTarget,
+    addresses: &[String],
+    args: &RunArgs,
+) -> Option<&'static str> {
+    let has_own_cluster = match target {
+        ExecutionTarget::Local | ExecutionTarget::PerJob => true,
+        ExecutionTarget::Remote | ExecutionTarget::Application => false,
+    };
+    if args.taskmanagers.is_some() && target != ExecutionTarget::PerJob {
+        Some(
+            "--taskmanagers says how many TaskManagers a cluster of the job's own has: it goes with --target per-job",
+        )
+    } else if args.job_id.is_some() && has_own_cluster {
+        Some("--job-id names a job of a cluster that stays: it goes with --target remote")
+    } else if !addresses.is_empty() && has_own_cluster {
+        Some(
+            "--address names JobManagers that run, and this job would have its own: it goes with --target remote",
+        )
+    } else {
+        None
     }
 }
 
@@ -87,7 +120,10 @@ fn choose(
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::args::{Cli, Command};
 
     fn chosen(
         settings: &[(&str, &str)],
@@ -131,11 +167,52 @@ mod tests {
 
     #[test]
     fn a_target_that_is_not_known_is_answered_with_those_that_are() {
-        let error = "yarn-session"
-            .parse::<ExecutionTarget>()
-            .expect_err("unknown");
-        for known in ["remote", "local", "per-job", "application"] {
-            assert!(error.contains(known), "{error}");
+        for text in ["yarn-session", "kubernetes-application", "mesos"] {
+            let error = text.parse::<ExecutionTarget>().expect_err("unknown");
+            for known in ["remote", "local", "per-job", "application"] {
+                assert!(error.contains(known), "{error}");
+            }
         }
+    }
+
+    #[test]
+    fn a_target_without_a_driver_is_told_as_such_by_flag_and_by_configuration() {
+        let error = "kubernetes-session".parse::<ExecutionTarget>();
+        let error = error.expect_err("absent");
+        assert!(error.contains("a driver for Kubernetes"), "{error}");
+        let load = LoadOptions::default().with("execution.target", "yarn-per-job");
+        let error = Configuration::load(load).expect_err("absent").to_string();
+        assert!(
+            error.contains("execution.target") && error.contains("a driver for YARN"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_option_that_says_nothing_where_the_job_goes_is_refused() {
+        let parse = |arguments: &[&str]| {
+            let all = ["tanist", "run", "job.yaml"].iter().chain(arguments);
+            match Cli::try_parse_from(all).expect("read").command {
+                Command::Run(args) => args,
+                other => panic!("{other:?}"),
+            }
+        };
+        let misplaced = |target, addresses: &[&str], arguments: &[&str]| {
+            let addresses: Vec<String> = addresses.iter().map(|&it| it.to_owned()).collect();
+            misplaced_option(target, &addresses, &parse(arguments)).unwrap_or_default()
+        };
+        let id = ["--job-id", "00000000000000000000000000000007"];
+        let two = ["--taskmanagers", "2"];
+        let [remote, local, per_job] = [
+            ExecutionTarget::Remote,
+            ExecutionTarget::Local,
+            ExecutionTarget::PerJob,
+        ];
+        assert!(misplaced(remote, &[], &two).contains("--taskmanagers"));
+        assert!(misplaced(local, &[], &two).contains("--taskmanagers"));
+        assert!(misplaced(local, &[], &id).contains("--job-id"));
+        assert!(misplaced(per_job, &["a:1"], &[]).contains("--address"));
+        assert_eq!(misplaced(remote, &["a:1"], &id), "");
+        assert_eq!(misplaced(per_job, &[], &two), "");
     }
 }

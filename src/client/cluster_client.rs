@@ -2,8 +2,11 @@
 //!
 //! Every call goes on over failovers: it finds whoever leads, for as long as `client.timeout`. A program that is started
 //! again follows the same job: by [`ClusterClient::job`] if it kept the id, or by submitting the same job with the same id,
-//! which takes effect once.
+//! which takes effect once. What the configuration says of jobs that don't say it is the client's: the defaults are filled in
+//! where a job is compiled.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tanist_ha::election::{ElectionDriver, ProcessId};
@@ -17,7 +20,10 @@ use super::job_client::JobClient;
 use super::job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 use super::rest_client::{RestClient, RetryOptions};
 use crate::config::Configuration;
-use crate::job::{ChainingOptions, CompileOptions, JobFile, StreamGraph, artifact, compile};
+use crate::job::artifact::WORTH_AN_UPLOAD;
+use crate::job::{
+    ChainingOptions, CompileOptions, JobFile, JobFileError, StreamGraph, artifact, compile,
+};
 use crate::process::ha;
 
 /// A job that is to be submitted.
@@ -40,12 +46,37 @@ impl Job {
         Job::of(What::File(file))
     }
 
+    /// The job file at this path, beside which its artifacts are. Blocks.
+    pub fn read(path: impl AsRef<Path>) -> io::Result<Job> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)?;
+        let directory = path.parent().map(Path::to_owned).unwrap_or_default();
+        let file = JobFile::new(path.display().to_string(), text);
+        Ok(Job::file(file).with_artifacts_from(directory))
+    }
+
     fn of(what: What) -> Job {
         Job {
             what,
             id: None,
-            options: CompileOptions::default(),
+            options: CompileOptions {
+                upload_above: Some(WORTH_AN_UPLOAD),
+                ..CompileOptions::default()
+            },
         }
+    }
+
+    /// Where relative paths of its artifacts begin. Without it a job has no artifacts but those with addresses.
+    #[must_use]
+    pub fn with_artifacts_from(mut self, directory: impl Into<PathBuf>) -> Job {
+        self.options.artifact_dir = Some(directory.into());
+        self
+    }
+
+    /// Its files are part of its graph, however large: for a cluster to which nobody can upload any.
+    pub(crate) fn with_all_files_in_its_graph(mut self) -> Job {
+        self.options.upload_above = None;
+        self
     }
 
     /// The job's id: the same job with the same id is submitted once, however often it is executed.
@@ -69,7 +100,12 @@ impl Job {
         self
     }
 
-    fn compile(self, defaults: &Defaults) -> Result<pb::JobGraph, ExecuteError> {
+    /// Checks it, and compiles it as [`ClusterClient::execute`] does. The error has everything that is wrong with it. Blocks.
+    pub fn compile(self, configuration: &Configuration) -> Result<pb::JobGraph, JobFileError> {
+        self.compile_with(&Defaults::of(configuration))
+    }
+
+    fn compile_with(self, defaults: &Defaults) -> Result<pb::JobGraph, JobFileError> {
         let options = CompileOptions {
             default_parallelism: defaults.parallelism,
             max_parallelism: defaults.max_parallelism,
@@ -77,11 +113,10 @@ impl Job {
             job_id: self.id.unwrap_or_else(JobId::random),
             ..self.options
         };
-        let compiled = match &self.what {
+        match &self.what {
             What::Graph(graph) => graph.compile(&options).map_err(Into::into),
             What::File(file) => compile(file, &options),
-        };
-        compiled.map_err(ExecuteError::InvalidJob)
+        }
     }
 }
 
@@ -97,6 +132,19 @@ struct Defaults {
     parallelism: u32,
     max_parallelism: u32,
     chaining: ChainingOptions,
+}
+
+impl Defaults {
+    fn of(configuration: &Configuration) -> Defaults {
+        let jobs = configuration.jobs();
+        Defaults {
+            parallelism: jobs.default_parallelism.get(),
+            max_parallelism: jobs.max_parallelism.get(),
+            chaining: ChainingOptions {
+                enabled: jobs.operator_chaining,
+            },
+        }
+    }
 }
 
 /// A client of one cluster. Cheap to clone.
@@ -147,21 +195,16 @@ impl ClusterClient {
         finder: impl LeaderFinder,
         store: Option<Arc<dyn ElectionDriver>>,
     ) -> ClusterClient {
-        let (client, jobs) = (configuration.client(), configuration.jobs());
+        let client = configuration.client();
         let options = RetryOptions {
             timeout: client.timeout,
             retry_period: client.retry_period,
             ..RetryOptions::default()
         };
         ClusterClient {
-            jobs: JobClient::new(RestClient::new(Arc::new(finder), options)),
-            defaults: Defaults {
-                parallelism: jobs.default_parallelism.get(),
-                max_parallelism: jobs.max_parallelism.get(),
-                chaining: ChainingOptions {
-                    enabled: jobs.operator_chaining,
-                },
-            },
+            jobs: JobClient::new(RestClient::new(Arc::new(finder), options))
+                .fetching_at_most(configuration.options().jobmanager.max_artifacts.bytes()),
+            defaults: Defaults::of(configuration),
             _store: store,
         }
     }
@@ -180,7 +223,13 @@ impl ClusterClient {
     pub async fn execute_async(&self, job: impl Into<Job>) -> Result<JobExecution, ExecuteError> {
         let job = job.into();
         let is_chosen = job.id.is_some();
-        let graph = job.compile(&self.defaults)?;
+        let defaults = self.defaults.clone();
+        // It may read files, and plan expressions.
+        let compiling = tokio::task::spawn_blocking(move || job.compile_with(&defaults));
+        let compiled = compiling.await.map_err(|error| ClientError::Unsendable {
+            reason: format!("compiling the job failed: {error}"),
+        })?;
+        let graph = compiled.map_err(ExecuteError::InvalidJob)?;
         Ok(self.submit(&graph, is_chosen).await?)
     }
 
@@ -226,6 +275,28 @@ mod tests {
             name: name.to_owned(),
             ..pb::JobGraph::default()
         }
+    }
+
+    #[test]
+    fn a_job_file_is_read_with_the_files_beside_it_and_all_that_is_wrong_is_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("job.yaml");
+        let file = "version: 1\nname: a\nartifacts: {m: m.bin}\nsteps:\n  - datagen: {count: \"${count}\"}\n  - discard: {}\n";
+        std::fs::write(&path, file).expect("written");
+        assert!(Job::read(directory.path().join("none.yaml")).is_err());
+        let read = || Job::read(&path).expect("it is there");
+        let compile = |job: Job| job.compile(&Configuration::defaults());
+        let wrong = compile(read()).expect_err("no count").to_string();
+        assert!(wrong.contains("count"), "{wrong}");
+        let parallel = || read().with_parameter("count", "7").with_parallelism(3);
+        let wrong = compile(parallel()).expect_err("no file").to_string();
+        assert!(wrong.contains("artifact `m`"), "{wrong}");
+        std::fs::write(directory.path().join("m.bin"), "content").expect("written");
+        let id = JobId::from_bits(7);
+        let graph = compile(parallel().with_id(id)).expect("all is there");
+        assert_eq!(graph.job_id, id.to_string());
+        assert_eq!(graph.artifacts[0].content, "content");
+        assert_eq!(graph.vertices[0].parallelism, 3);
     }
 
     #[test]

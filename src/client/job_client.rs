@@ -83,12 +83,30 @@ struct ExceptionEntry {
 #[derive(Debug, Clone)]
 pub struct JobClient {
     rest: RestClient,
+    /// How many bytes a file may have that is fetched for a job.
+    most_artifacts: u64,
 }
 
 impl JobClient {
     /// A client that asks through `rest`.
     pub fn new(rest: RestClient) -> JobClient {
-        JobClient { rest }
+        JobClient {
+            rest,
+            most_artifacts: 4 << 30,
+        }
+    }
+
+    /// The same, which fetches no file for a job that has more bytes (`artifacts.max-size`).
+    #[must_use]
+    pub fn fetching_at_most(self, bytes: u64) -> JobClient {
+        JobClient {
+            most_artifacts: bytes,
+            ..self
+        }
+    }
+
+    pub(super) fn most_artifacts(&self) -> u64 {
+        self.most_artifacts
     }
 
     pub(super) fn rest(&self) -> &RestClient {

@@ -50,4 +50,7 @@ pub use model::{
     Evidence, Hindrance, JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
     VertexInfo,
 };
+/// What the calls here give and take.
+pub use tanist_proto::{id::JobId, v1::JobStatus};
+
 pub use rest_client::{Answer, Request, RestClient, RetryOptions};

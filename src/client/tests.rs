@@ -7,7 +7,7 @@ use std::time::Duration;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{JobGraph, JobStatus};
+use tanist_proto::v1::{Artifact, JobGraph, JobStatus};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -199,6 +199,39 @@ async fn a_refusal_is_final_and_carries_the_clusters_words() {
     assert_eq!(requests.len(), 1);
     let start = format!("PATCH /v1/jobs/{}?mode=cancel ", job());
     assert!(requests[0].starts_with(&start), "{}", requests[0]);
+}
+
+#[tokio::test]
+async fn what_a_job_names_by_an_address_is_fetched_before_it_is_submitted_or_it_is_not() {
+    let files = Scripted::server([Step::Answer(200, "content of a model".to_owned())]).await;
+    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x"}}"#, job());
+    let cluster = Scripted::server([Step::Answer(202, accepted)]).await;
+    let graph = || JobGraph {
+        job_id: job().to_string(),
+        artifacts: vec![Artifact {
+            name: "model".to_owned(),
+            url: format!("http://{}/model?signed", files.address),
+            ..Artifact::default()
+        }],
+        ..JobGraph::default()
+    };
+    let client = client(&[&cluster.address]);
+    let submitted = client.submit(&graph()).await;
+    assert_eq!(submitted.expect("accepted").job, job());
+    let sent = cluster.requests();
+    assert!(sent[0].contains("content of a model"), "{sent:?}");
+    assert!(
+        !sent[0].contains("signed"),
+        "the address is nobody's business"
+    );
+    // The server has trouble from here on, and what it says is not fetched.
+    let error = client.submit(&graph()).await.expect_err("500");
+    let text = error.to_string();
+    assert!(
+        text.contains("artifact `model`") && text.contains("500"),
+        "{text}"
+    );
+    assert_eq!(cluster.requests().len(), 1, "nothing was submitted");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! Files that a job brings along and that are too large for its graph: uploaded to whichever JobManager answers, before the graph
-//! that names them is submitted.
+//! that names them is submitted. Those that it names by an address are fetched first, into a temporary file.
 //!
 //! An upload is tried at one JobManager after the other, each time from the beginning. What a try has left that came to nothing
 //! is the cluster's to remove. Where a cluster has no place for uploads, files go into the graph as long as it takes them.
@@ -16,14 +16,16 @@ use hyper::body::Frame;
 use serde::Deserialize;
 use tanist_ha::blob::Checksum;
 use tanist_proto::v1 as pb;
+use tempfile::NamedTempFile;
 use tokio::fs::File;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
 use super::rest_client::{Failure, Request, RequestBody, judge};
-use crate::job::artifact::{self, MAX_SHIPPED};
+use crate::gateway::remote_files::{self, Bound};
+use crate::job::artifact::{self, MAX_SHIPPED, WORTH_AN_UPLOAD};
 
 /// How much is read at once.
 const PIECE: usize = 256 * 1024;
@@ -47,6 +49,11 @@ impl JobClient {
     ) -> Result<Cow<'a, pb::JobGraph>, ClientError> {
         let mut graph = Cow::Borrowed(graph);
         for index in 0..graph.artifacts.len() {
+            // Gone when it has been uploaded.
+            let _fetched = match graph.artifacts[index].url.is_empty() {
+                true => None,
+                false => Some(self.fetch(graph.to_mut(), index).await?),
+            };
             if graph.artifacts[index].local_path.is_empty() {
                 continue;
             }
@@ -68,6 +75,60 @@ impl JobClient {
             }
         }
         Ok(graph)
+    }
+
+    /// Fetches what the graph names by an address. The graph has its content then, if it is small, or the path of the file.
+    async fn fetch(
+        &self,
+        graph: &mut pb::JobGraph,
+        index: usize,
+    ) -> Result<NamedTempFile, ClientError> {
+        let artifact = &mut graph.artifacts[index];
+        let no_room = |error: &dyn std::fmt::Display| {
+            let (name, directory) = (&artifact.name, std::env::temp_dir());
+            let directory = directory.display();
+            ClientError::Unsendable {
+                reason: format!(
+                    "artifact `{name}` can't be kept in {directory} while it is sent: {error}"
+                ),
+            }
+        };
+        let kept = NamedTempFile::new().map_err(|error| no_room(&error))?;
+        let file = kept.reopen().map_err(|error| no_room(&error))?;
+        let path = kept.path().to_str();
+        let path = path
+            .ok_or_else(|| no_room(&"its name is no UTF-8"))?
+            .to_owned();
+        let mut file = File::from_std(file);
+        let bound = Bound {
+            bytes: self.most_artifacts(),
+            what: "are what the files of a job may have (artifacts.max-size)",
+        };
+        let fetched = remote_files::fetch(artifact, bound, &mut file).await;
+        let fetched = fetched.map_err(|error| ClientError::Unsendable {
+            reason: error.to_string(),
+        })?;
+        file.flush().await.map_err(|error| no_room(&error))?;
+        let size = file
+            .metadata()
+            .await
+            .map_err(|error| no_room(&error))?
+            .len();
+        artifact.sha256 = fetched;
+        artifact.url.clear();
+        if size > WORTH_AN_UPLOAD {
+            artifact.local_path = path;
+        } else {
+            let content = tokio::fs::read(&path).await;
+            let content = content.map_err(|error| ClientError::Unsendable {
+                reason: format!(
+                    "artifact `{}`: {path} can't be read: {error}",
+                    artifact.name
+                ),
+            })?;
+            artifact.content = content.into();
+        }
+        Ok(kept)
     }
 
     async fn upload(

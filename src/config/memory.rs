@@ -146,6 +146,14 @@ impl MemoryOptions {
         }
     }
 
+    /// How much the slots of a TaskManager can have together of a system that lets the process have so much.
+    pub fn most_for_slots(&self, system_bytes: u64) -> u64 {
+        let overhead = self.overhead.of(system_bytes);
+        system_bytes
+            .saturating_sub(overhead)
+            .saturating_sub(self.framework)
+    }
+
     /// Nobody said anything: nothing is too little.
     fn of_system(&self, system_bytes: u64) -> TaskManagerMemory {
         self.of_process(system_bytes)

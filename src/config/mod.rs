@@ -9,6 +9,7 @@
 
 mod address;
 mod build;
+mod control_groups;
 mod error;
 mod external;
 mod file;
@@ -26,6 +27,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub use address::{Host, HostPort, PortRange, StorageLocation};
+pub use control_groups::ControlGroupsOption;
 pub use error::{ConfigError, Problem, Source};
 pub use external::ExternalResource;
 pub use memory::{MemoryContradiction, MemoryOptions, Share, TaskManagerMemory};

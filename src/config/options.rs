@@ -10,6 +10,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
 use super::address::{Host, HostPort, PortRange, StorageLocation};
+use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::memory::{MemoryContradiction, MemoryOptions};
 use super::value::{
@@ -419,6 +420,8 @@ pub struct ProcessOptions {
     pub tmp_dirs: Vec<PathBuf>,
     /// How long an orderly end may take.
     pub shutdown_timeout: Duration,
+    /// Where it makes control groups.
+    pub control_groups: ControlGroupsOption,
 }
 
 /// The log.

@@ -12,6 +12,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::resources::CpuCores;
 
 use super::address::{EtcdEndpoints, Host, PortRange, Quorum, RootPath, StorageLocation};
+use super::control_groups::ControlGroupsOption;
 use super::external::ExternalResource;
 use super::value::{
     Attempts, ExecutionTarget, FailoverStrategyType, FailureThreshold, HighAvailabilityType,
@@ -361,6 +362,8 @@ options! {
             "Directories for files that needn't outlive the process.";
         WORKING_DIR: PathBuf = "process.working-dir", Derived("`tanist` in the first of `io.tmp.dirs`"),
             "The directory in which each process has its own for local files.";
+        CONTROL_GROUPS: ControlGroupsOption = "process.control-groups", Value("off"),
+            "Under which control group (version 2) the process makes one for each program of a task and each TaskManager that it starts, which holds these to their limits. `auto`: its own, where that is delegated to it; else it says why not, and limits of programs are held per process. A path: that one; where it can't be used TaskManagers do not start.";
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
             "How long an orderly end may take before the process is ended.";
         LOG_LEVEL: LogLevel = "log.level", Value("info"),

@@ -302,7 +302,7 @@ impl OptionValue for Secret {
 
 /// Declares an enum whose values are words in the configuration.
 macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? } $(else $absent:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name {
@@ -324,7 +324,12 @@ macro_rules! choice {
             fn parse(text: &str) -> Result<Self, String> {
                 match text.to_ascii_lowercase().as_str() {
                     $($word => Ok(Self::$variant),)+
-                    other => Err(not_one_of(other, &[$($word),+])),
+                    other => {
+                        $(if let Some(why) = $absent(other) {
+                            return Err(why);
+                        })?
+                        Err(not_one_of(other, &[$($word),+]))
+                    }
                 }
             }
         }
@@ -364,7 +369,7 @@ choice! {
         PerJob = "per-job",
         /// The cluster of a program that brings its own jobs.
         Application = "application",
-    }
+    } else absent_target
 }
 
 impl std::str::FromStr for ExecutionTarget {
@@ -373,6 +378,19 @@ impl std::str::FromStr for ExecutionTarget {
     fn from_str(text: &str) -> Result<ExecutionTarget, String> {
         ExecutionTarget::parse(text)
     }
+}
+
+/// Why a target that Flink has is none here.
+fn absent_target(text: &str) -> Option<String> {
+    let system = match text.split('-').next() {
+        Some("kubernetes") => "Kubernetes",
+        Some("yarn") => "YARN",
+        Some(_) | None => return None,
+    };
+    Some(format!(
+        "`{text}` needs a driver for {system}, which no feature of this program brings yet: start JobManagers and TaskManagers \
+         there by other means and write `remote`, or have a cluster on this host with `local`, `per-job` or `application`"
+    ))
 }
 
 choice! {

@@ -10,6 +10,13 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::exec::{ArtifactCache, ProgramLeases};
+use crate::telemetry::control_group::ControlGroups;
+
+/// The name of the host that this process runs on, as it calls itself.
+pub(crate) fn host_name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
 
 /// Where what was uploaded for a job is fetched.
 #[async_trait]
@@ -43,6 +50,8 @@ pub struct TaskHost {
     pub(super) external_resources: BTreeMap<String, Option<String>>,
     /// Where those come from that are too large for a graph.
     pub(super) uploads: Arc<dyn UploadSource>,
+    /// Where control groups for programs are made, or why nowhere.
+    pub(super) control_groups: Result<ControlGroups, String>,
     /// Until when programs of isolated jobs may run.
     pub(super) leases: ProgramLeases,
 }
@@ -56,6 +65,7 @@ impl TaskHost {
             artifacts: ArtifactCache::new(working_dir.join("artifacts")),
             uploads: Arc::new(NoUploads),
             leases: ProgramLeases::default(),
+            control_groups: Err("this process makes none".to_owned()),
             working_dir,
             external_resources: BTreeMap::new(),
         }
@@ -66,6 +76,15 @@ impl TaskHost {
     pub fn with_external_resources(self, all: BTreeMap<String, Option<String>>) -> TaskHost {
         TaskHost {
             external_resources: all,
+            ..self
+        }
+    }
+
+    /// The same, whose programs are held to their limits in groups that are made there; else why they are not.
+    #[must_use]
+    pub fn with_control_groups(self, control_groups: Result<ControlGroups, String>) -> TaskHost {
+        TaskHost {
+            control_groups,
             ..self
         }
     }

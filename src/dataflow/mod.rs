@@ -28,5 +28,5 @@ pub mod time;
 pub use coordination::{Asker, Asking, CoordinatorLine, Question};
 pub use exchange::{EpochGate, Exchange, ExchangeOptions, Refused};
 pub use host::{Lingering, TaskHost, UploadSource};
-pub use operator::matching_files;
+pub use operator::{Look, matching_files};
 pub use task::{RunningTask, TaskRuntime, TaskSpec, TaskStatus};

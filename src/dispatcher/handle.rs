@@ -246,7 +246,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         return Err(GatewayError::Invalid(unknown));
     }
     if let Some(name) = artifact::not_uploaded(&graph) {
-        let text = format!("artifact `{name}` was not uploaded: `tanist run` does that");
+        let text = format!("artifact `{name}` was not uploaded or fetched: `tanist run` does that");
         return Err(GatewayError::Invalid(text));
     }
     let (uploaded, allowed) = (artifact::uploaded_size(&graph), max_uploaded);

@@ -15,6 +15,7 @@ pub mod local;
 pub mod persistence;
 pub mod refusals;
 pub mod registration;
+pub mod remote_files;
 
 use std::collections::BTreeMap;
 use std::fmt;

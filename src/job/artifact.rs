@@ -1,6 +1,6 @@
 //! Files that a job ships for its programs: read where the job is compiled, carried in its graph with their SHA-256, checked by
-//! whoever receives it. Large ones are uploaded before the graph, which names them. What a TaskManager does with them is the
-//! data flow's.
+//! whoever receives it. Large ones are uploaded before the graph, which names them; what is named by an address is fetched before,
+//! by whoever submits. What a TaskManager does with them is the data flow's.
 //!
 //! Invariant of a graph that passed: names are unique and safe file names, each content that it carries has its checksum, what
 //! was uploaded was uploaded for this job, every reference names one of them, and all that it carries is bounded.
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
-use tanist_ha::blob::{BlobName, Origin};
+use tanist_ha::blob::{BlobName, Checksum, Origin};
 use tanist_ha::keys::Name;
 use tanist_proto::v1;
 
@@ -33,8 +33,10 @@ const REFERENCE: &str = "${artifact:";
 pub struct ArtifactSpec {
     /// Its name; also its file name where programs run.
     pub name: String,
-    /// Where it is read.
+    /// Where it is read: a path, or an address, `http://`, `https://` or `s3://`.
     pub path: String,
+    /// The SHA-256 that it must have, as 64 hexadecimal digits.
+    pub sha256: Option<String>,
     /// Whether it can be executed where programs run.
     pub executable: bool,
     pub(super) position: Option<Position>,
@@ -46,8 +48,18 @@ impl ArtifactSpec {
         ArtifactSpec {
             name: name.into(),
             path: path.into(),
+            sha256: None,
             executable: false,
             position: None,
+        }
+    }
+
+    /// The same, which must have this SHA-256: 64 hexadecimal digits.
+    #[must_use]
+    pub fn with_sha256(self, digits: impl Into<String>) -> ArtifactSpec {
+        ArtifactSpec {
+            sha256: Some(digits.into()),
+            ..self
         }
     }
 
@@ -95,17 +107,42 @@ fn read_one(
     size: &mut u64,
 ) -> Result<v1::Artifact, String> {
     let path = &spec.path;
+    let wanted = match &spec.sha256 {
+        Some(digits) => Some(parse_sha256(digits)?),
+        None => None,
+    };
     if path.contains("://") {
-        return Err(format!(
-            "`{path}` is an address: fetch it first and name the file, or let the program fetch it"
-        ));
+        if let Some(problem) = address_problem(path) {
+            let scheme = path.split("://").next().unwrap_or_default();
+            let shown = match path.contains('@') {
+                true => format!("{scheme}://..."),
+                false => shown(path).to_owned(),
+            };
+            return Err(format!("`{shown}` {problem}"));
+        }
+        return Ok(v1::Artifact {
+            name: spec.name.clone(),
+            sha256: wanted.unwrap_or_default().into(),
+            executable: spec.executable,
+            url: path.clone(),
+            ..v1::Artifact::default()
+        });
     }
+    let is_wanted = |sha256: &[u8]| match &wanted {
+        Some(wanted) if wanted[..] != *sha256 => Err(format!(
+            "{path} has the SHA-256 {}, not {}",
+            hex(sha256),
+            hex(wanted)
+        )),
+        Some(_) | None => Ok(()),
+    };
     let Some(directory) = directory else {
         return Err(format!(
             "`{path}` is a file of whoever submits the job, which is not here: submit it with `tanist run`"
         ));
     };
-    let path = directory.join(path);
+    let place = path;
+    let path = directory.join(place);
     let failed = |error| format!("{} can't be read: {error}", path.display());
     let found = std::fs::metadata(&path).map_err(failed)?;
     if !found.is_file() {
@@ -116,9 +153,11 @@ fn read_one(
         let Some(local_path) = path.to_str().map(str::to_owned) else {
             return Err(format!("{} is no UTF-8", path.display()));
         };
+        let sha256 = hash(&path).map_err(failed)?;
+        is_wanted(&sha256)?;
         return Ok(v1::Artifact {
             name: spec.name.clone(),
-            sha256: hash(&path).map_err(failed)?.into(),
+            sha256: sha256.into(),
             executable: spec.executable,
             local_path,
             ..v1::Artifact::default()
@@ -130,13 +169,67 @@ fn read_one(
         return Err(too_large(*size));
     }
     let content = std::fs::read(&path).map_err(failed)?;
+    let sha256 = Sha256::digest(&content).to_vec();
+    is_wanted(&sha256)?;
     Ok(v1::Artifact {
         name: spec.name.clone(),
-        sha256: Sha256::digest(&content).to_vec().into(),
+        sha256: sha256.into(),
         executable: spec.executable,
         content: content.into(),
         ..v1::Artifact::default()
     })
+}
+
+fn parse_sha256(digits: &str) -> Result<Vec<u8>, String> {
+    let read = digits.parse::<Checksum>();
+    let read = read.map(|sum| sum.as_bytes().to_vec());
+    read.map_err(|_| {
+        format!("`sha256` is `{digits}`: write 64 hexadecimal digits, as `sha256sum` shows them")
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An address as it may be shown: what is behind `?` may be a signature.
+pub fn shown(address: &str) -> &str {
+    address.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// Why nothing can be fetched from an address: the end of the sentence "`address` ...".
+fn address_problem(address: &str) -> Option<String> {
+    let (scheme, rest) = address.split_once("://")?;
+    let needs = |feature: &str, is_there: bool| {
+        let text = format!(
+            "is an address for which this program is not built: build it with `--features {feature}`, or fetch the file first"
+        );
+        (!is_there).then_some(text)
+    };
+    let lacking = match scheme {
+        "http" => None,
+        "https" => needs("https", cfg!(feature = "https")),
+        "s3" => needs("s3", cfg!(feature = "s3")),
+        _ => {
+            return Some(format!(
+                "has the scheme `{scheme}`, and artifacts are files or have http://, https:// or s3:// addresses"
+            ));
+        }
+    };
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_whole = match scheme {
+        "s3" => !host.is_empty() && !path.is_empty(),
+        _ => !host.is_empty() && !host.starts_with(':'),
+    };
+    if !is_whole || rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Some("is no whole address: write http://host/path or s3://bucket/key".to_owned());
+    }
+    if host.contains('@') {
+        return Some(
+            "has a user and password, which others would see: use a signed address".to_owned(),
+        );
+    }
+    lacking
 }
 
 /// The SHA-256 of a file of any size. Blocks.
@@ -207,6 +300,11 @@ pub(super) fn problems(graph: &v1::JobGraph) -> Vec<String> {
             problems.push(format!("two artifacts are called `{name}`"));
         } else if let Some(uploaded) = &artifact.uploaded {
             problems.extend(upload_problem(graph, artifact, uploaded));
+        } else if !artifact.url.is_empty() {
+            // Where it is submitted it has been fetched.
+            if !artifact.content.is_empty() {
+                problems.push(format!("artifact `{name}` has both an address and content"));
+            }
         } else if !artifact.local_path.is_empty() {
             // Where it is submitted it has been uploaded.
         } else if Sha256::digest(&artifact.content)[..] != artifact.sha256[..] {
@@ -251,12 +349,12 @@ fn upload_problem(
     None
 }
 
-/// Files that whoever submits has yet to upload.
+/// Files that whoever submits has yet to upload or to fetch.
 pub fn not_uploaded(graph: &v1::JobGraph) -> Option<&str> {
     let mut local = graph
         .artifacts
         .iter()
-        .filter(|it| !it.local_path.is_empty());
+        .filter(|it| !it.local_path.is_empty() || !it.url.is_empty());
     local.next().map(|artifact| artifact.name.as_str())
 }
 
@@ -291,100 +389,5 @@ pub fn resolve(text: &str, path_of: impl Fn(&str) -> Option<String>) -> Result<S
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn references_are_found_and_replaced() {
-        let text = "a ${artifact:x}${artifact:y-1.b} ${artifact:open";
-        assert_eq!(references(text).collect::<Vec<_>>(), ["x", "y-1.b"]);
-        let resolved = resolve(text, |name| Some(format!("/{name}")));
-        assert_eq!(resolved.as_deref(), Ok("a /x/y-1.b ${artifact:open"));
-        assert_eq!(resolve(text, |_| None), Err("x".to_owned()));
-    }
-
-    #[test]
-    fn names_lead_nowhere_else() {
-        assert!(is_name("model-1.bin") && is_name("_"));
-        for wrong in ["", ".", "..", "a/b", ".hidden", "a b", &"x".repeat(101)] {
-            assert!(!is_name(wrong), "{wrong}");
-        }
-    }
-
-    fn shipped(name: &str, content: &'static [u8]) -> v1::Artifact {
-        v1::Artifact {
-            name: name.to_owned(),
-            sha256: Sha256::digest(content).to_vec().into(),
-            content: content.into(),
-            ..v1::Artifact::default()
-        }
-    }
-
-    #[test]
-    fn what_a_stranger_ships_is_checked() {
-        let mut graph = v1::JobGraph {
-            artifacts: vec![shipped("a", b"1"), shipped("b", b"2")],
-            ..v1::JobGraph::default()
-        };
-        assert_eq!(problems(&graph), Vec::<String>::new());
-        graph.artifacts[0].content = (&b"other"[..]).into();
-        graph.artifacts[1].name = "../b".to_owned();
-        let problems = problems(&graph);
-        assert!(
-            problems[0].contains("does not have its SHA-256"),
-            "{problems:?}"
-        );
-        assert!(
-            problems[1].contains("no name of an artifact"),
-            "{problems:?}"
-        );
-    }
-
-    #[test]
-    fn only_whoever_has_the_files_can_ship_them() {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join("m"), "content").expect("written");
-        let spec = [ArtifactSpec::new("model", "m").executable()];
-        let read_here = read(&spec, Some(directory.path()), None).expect("it is there");
-        assert!(read_here[0].executable && read_here[0].content == "content");
-        let message = |spec: &str, directory| {
-            let problems = read(&[ArtifactSpec::new("model", spec)], directory, None);
-            problems.expect_err("refused")[0].message.clone()
-        };
-        assert!(message("m", None).contains("submit it with `tanist run`"));
-        assert!(message("http://host/m", None).contains("is an address"));
-        assert!(message("none", Some(directory.path())).contains("can't be read"));
-        assert!(message(".", Some(directory.path())).contains("is no file"));
-    }
-
-    #[test]
-    fn a_large_file_is_left_to_be_uploaded_and_where_to_changes_no_digest() {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join("m"), "content").expect("written");
-        let spec = [ArtifactSpec::new("model", "m")];
-        let read = |above| read(&spec, Some(directory.path()), Some(above)).expect("there");
-        assert_eq!(read(7)[0].content, "content");
-        let large = read(6).remove(0);
-        assert!(large.content.is_empty() && large.local_path.ends_with("/m"));
-        assert_eq!(large.sha256[..], Sha256::digest("content")[..]);
-        let mut graph = v1::JobGraph {
-            job_id: "0a".to_owned(),
-            artifacts: vec![large],
-            ..v1::JobGraph::default()
-        };
-        assert_eq!(not_uploaded(&graph), Some("model"));
-        let before = digest(&graph);
-        let object = |owner: &str| format!("{owner}-upload-0123456789ab-0123456789abcdef");
-        graph.artifacts[0].local_path.clear();
-        graph.artifacts[0].uploaded = Some(v1::UploadedContent {
-            object: object("0a"),
-            pieces: 1,
-            size: 7,
-        });
-        assert_eq!((digest(&graph), problems(&graph)), (before, Vec::new()));
-        assert_eq!(uploaded_size(&graph), 7);
-        let uploaded = graph.artifacts[0].uploaded.as_mut().expect("set");
-        uploaded.object = object("0b");
-        assert!(problems(&graph)[0].contains("not uploaded for this job"));
-    }
-}
+#[path = "artifact_tests.rs"]
+mod tests;

@@ -96,7 +96,7 @@ pub struct ExecColumn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ExecLimits {
-    /// Bytes of address space of each process.
+    /// Bytes: of memory of all processes together where there are control groups, else of address space of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
     /// Seconds of processor time of each process.
@@ -105,7 +105,10 @@ pub struct ExecLimits {
     /// Files that each process has open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
-    /// Processes and threads of the user, all programs together.
+    /// Thousandths of a core, of all processes together; where there are control groups only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
+    /// Processes and threads: of the program where there are control groups, else of the user, all programs together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }
@@ -158,6 +161,7 @@ impl ExecSpec {
             ("cpu-time", limits.cpu_time),
             ("open-files", limits.open_files),
             ("processes", limits.processes),
+            ("cpu", limits.cpu_millis),
         ] {
             if limit == Some(0) {
                 problems.push(format!(

@@ -15,6 +15,7 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::JobMasterCore;
 use super::event::{CancelAnswer, Connection, Effect};
+use super::execution_graph::RegionPhase;
 use super::settle::status_name;
 
 impl JobMasterCore {
@@ -80,6 +81,8 @@ impl JobMasterCore {
         if self.record.wanted() != pb::WantedStatus::Stopped {
             return false;
         }
+        // Whoever awaits what a former term had placed does not know how far it was.
+        let is_awaited = self.execution.regions[region].phase == RegionPhase::Reconciling;
         let has_read = |task: &usize| {
             let at = &self.execution.tasks[*task];
             let is_source = !self
@@ -88,11 +91,9 @@ impl JobMasterCore {
                 .iter()
                 .any(|edge| edge.target == at.vertex);
             let state = at.execution.state;
-            let may_have = at.execution.known_since.is_some()
-                || matches!(
-                    state,
-                    ExecutionState::Reconciling | ExecutionState::Finished
-                );
+            let may_have = is_awaited
+                || at.execution.known_since.is_some()
+                || state == ExecutionState::Finished;
             is_source && may_have
         };
         self.execution.regions[region].tasks.iter().any(has_read)

@@ -4,7 +4,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
 use super::event::{CancelAnswer, Effect, Event};
-use super::recovered::{Recovered, both, end, one_region, placed, two_regions};
+use super::recovered::{RECONCILE_MS, Recovered, both, end, one_region, placed, two_regions};
 use super::testing::submitted;
 
 /// A job that runs, of which nothing was sent yet.
@@ -141,6 +141,24 @@ fn what_sources_had_read_is_not_lost_in_silence() {
     );
     assert_eq!(job.generations(), [3]);
     job.reports("tm0", both(0, 3, S::Canceled));
+    assert_eq!(job.ended_as(), Some(JobStatus::Failed));
+}
+
+#[test]
+fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence() {
+    let graph = one_region();
+    let mut state = placed(&graph, 3);
+    state.set_wanted(WantedStatus::Stopped);
+    let mut job = Recovered::new(&graph, state);
+    // Nobody comes back, and so nobody is left who says that any of them ran.
+    job.now_ms += RECONCILE_MS;
+    job.hear(Event::TimePassed);
+    assert_eq!(job.generations(), [3]);
+    assert!(
+        job.stored.fatal_cause.contains("without a checkpoint"),
+        "{}",
+        job.stored.fatal_cause
+    );
     assert_eq!(job.ended_as(), Some(JobStatus::Failed));
 }
 

@@ -44,6 +44,7 @@ pub(super) async fn attend_application(
         store: store.coordination_store().clone(),
         jobs: store.clone(),
         ending: services.ending.clone(),
+        driver: services.driver.clone(),
     };
     application::attend(term, standing).await;
 }

@@ -5,6 +5,7 @@ pub mod application;
 mod attending;
 pub mod careful;
 mod contender;
+mod control_groups;
 pub mod demo;
 mod dial;
 mod forwarding;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tanist_ha::detector::DetectorOptions;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
+use super::control_groups::{self, Claimed};
 use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
 use crate::config::{
@@ -16,7 +17,9 @@ use crate::dispatcher::DispatcherOptions;
 use crate::gateway::registration::RegistrationOptions;
 use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst};
 use crate::resource_manager::Balance;
-use crate::resource_manager::drivers::local_process::{LocalProcessDriver, LocalProcessOptions};
+use crate::resource_manager::drivers::local_process::{
+    LocalProcessDriver, LocalProcessOptions, WorkerGroups,
+};
 use crate::resource_manager::workers::{ResourceManagerDriver, WorkersOptions};
 use crate::rpc::RpcOptions;
 use crate::{resource_manager, task_executor};
@@ -102,6 +105,7 @@ pub(super) fn workers(options: &ClusterOptions) -> WorkersOptions {
     let of = &options.resources.workers;
     WorkersOptions {
         spec: worker_spec(options),
+        largest: Some(HostResources::own().largest_worker(options)),
         min_slots: of.min_slots,
         max_slots: of.max_slots,
         redundant_workers: of.redundant,
@@ -133,6 +137,14 @@ pub(super) fn driver(configuration: &Configuration) -> Option<Arc<dyn ResourceMa
             let options = LocalProcessOptions {
                 name: name.to_string_lossy().into_owned(),
                 environment: configuration.environment(),
+                usual: worker_spec(configuration.options()),
+                memory: configuration.taskmanager().memory.clone(),
+                external_resources: configuration.taskmanager().external_resources.clone(),
+                groups: match control_groups::claim(&configuration.process().control_groups) {
+                    Claimed::In(groups) => WorkerGroups::In(groups),
+                    Claimed::None(_) => WorkerGroups::None,
+                    Claimed::Refused(reason) => WorkerGroups::Refused(reason),
+                },
                 log_dir: workers.log_dir.clone(),
                 stop_timeout: configuration.process().shutdown_timeout,
             };

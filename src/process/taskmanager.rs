@@ -10,7 +10,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tanist_ha::election::ProcessId;
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
-use tanist_proto::resources::{CpuCores, WorkerResourceSpec};
+use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::control_groups::{self, Claimed};
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
 use super::uploads::LeadersUploads;
@@ -32,6 +33,7 @@ use crate::task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
     TaskLauncher, first_registration,
 };
+use crate::telemetry::control_group::ControlGroups;
 use crate::telemetry::{ExitCode, memory_limit_bytes, version};
 
 /// Why a TaskManager did not start.
@@ -43,6 +45,9 @@ pub enum StartError {
     /// The host does not give what it needs.
     #[error("the TaskManager can't start: {0}")]
     Host(#[source] io::Error),
+    /// The control groups that are configured can't be made.
+    #[error("the TaskManager can't start: {0}")]
+    ControlGroups(String),
     /// What is configured is more than there is.
     #[error(transparent)]
     Memory(#[from] MemoryContradiction),
@@ -58,6 +63,8 @@ pub struct TaskManager {
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
     host: TaskHost,
+    /// Where programs are held to their limits, or why nowhere.
+    control_groups: Result<ControlGroups, String>,
     is_alone: bool,
 }
 
@@ -91,6 +98,11 @@ impl TaskManager {
             rpc_address,
             data_address: manager.host.with_port(port(&data)),
         };
+        let control_groups = match control_groups::claim(&options.process.control_groups) {
+            Claimed::In(groups) => Ok(groups),
+            Claimed::None(reason) => Err(reason),
+            Claimed::Refused(reason) => return Err(StartError::ControlGroups(reason)),
+        };
         let tasks = TasksRuntime::start().map_err(StartError::Host)?;
         let highest_epoch = HighestEpoch::default();
         let gate = Arc::new(highest_epoch.clone());
@@ -113,7 +125,9 @@ impl TaskManager {
             exchange,
             highest_epoch,
             tasks,
-            host: with_resources(TaskHost::default(), &options),
+            host: with_resources(TaskHost::default(), &options)
+                .with_control_groups(control_groups.clone()),
+            control_groups,
             is_alone: false,
             options: Arc::new(options),
         })
@@ -122,7 +136,8 @@ impl TaskManager {
     /// The same, with a directory of its own for what its tasks need.
     #[must_use]
     pub fn working_in(mut self, directory: &Path) -> TaskManager {
-        self.host = with_resources(TaskHost::new(directory.to_owned()), &self.options);
+        let host = with_resources(TaskHost::new(directory.to_owned()), &self.options);
+        self.host = host.with_control_groups(self.control_groups.clone());
         self
     }
 
@@ -354,6 +369,23 @@ impl HostResources {
     ) -> Result<WorkerResourceSpec, MemoryContradiction> {
         let cores = CpuCores::whole(self.cpu_cores);
         options.taskmanager.worker(cores, self.usable_memory())
+    }
+
+    /// The most that a TaskManager can have here for its slots: all cores, and all memory but what it takes for itself.
+    pub(super) fn largest_worker(&self, options: &ClusterOptions) -> Resources {
+        let usual = self.worker(options);
+        let usual = usual.map_or(Resources::ZERO, |worker| worker.total().clone());
+        let memory = options
+            .taskmanager
+            .memory
+            .most_for_slots(self.usable_memory());
+        Resources {
+            cpu: CpuCores::whole(self.cpu_cores).max(usual.cpu),
+            task_memory: memory,
+            network_memory: memory,
+            managed_memory: memory,
+            extended: usual.extended,
+        }
     }
 }
 

@@ -158,6 +158,7 @@ mod tests {
 
     fn options(root: &Path) -> ProcessOptions {
         ProcessOptions {
+            control_groups: crate::config::ControlGroupsOption::Off,
             working_dir: root.join("work"),
             tmp_dirs: vec![root.join("tmp")],
             shutdown_timeout: std::time::Duration::from_secs(1),

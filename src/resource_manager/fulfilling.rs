@@ -1,6 +1,6 @@
 //! Which jobs ask for slots that no TaskExecutor could ever give. Pure, a part of [`super::core`].
 //!
-//! Where TaskExecutors are started by hand nobody starts a larger one for a job, so it is told at once instead of waiting for
+//! Where TaskExecutors are started by hand nobody starts a larger one for a job, and a driver none larger than its host, so it is told at once instead of waiting for
 //! nothing. Not before those that there are have had their time to register, though, and one that left counts for as long: it may
 //! be on its way back. Where none is known at all nothing is said, as nothing is known of what will come.
 
@@ -96,8 +96,10 @@ impl Core {
         let registered = self.workers.values().filter(|worker| !worker.is_draining);
         let registered = registered.map(|worker| &worker.spec);
         let departed = self.fulfilling.departed.values().map(|(_, spec)| spec);
-        let started = self.workers_of_driver.as_ref().map(Workers::spec);
+        let driver = self.workers_of_driver.as_ref();
+        let started = driver.map(Workers::spec);
         let mut all: Vec<_> = registered.chain(departed).chain(started).cloned().collect();
+        all.extend(driver.and_then(Workers::largest));
         all.sort_unstable();
         all.dedup();
         all

@@ -7,6 +7,7 @@
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -23,6 +24,7 @@ use super::error::RestError;
 use super::extract::{Parameters, header_text, read_body};
 use super::json::Submitted;
 use super::server::RestServerOptions;
+use crate::gateway::remote_files::embed_remote;
 use crate::job::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -46,7 +48,14 @@ pub(super) async fn submit(
         ..pb::SubmitJobRequest::default()
     };
     let body = read_body(&headers, body, context.options.max_content_length).await?;
-    let graph = read_graph(&headers, &parameters, body, &context.options).await?;
+    let graph = read_graph(
+        &headers,
+        &parameters,
+        body,
+        &context.options,
+        request.deadline_ms,
+    )
+    .await?;
     let request = pb::SubmitJobRequest {
         graph: Some(graph),
         ..request
@@ -90,6 +99,7 @@ async fn read_graph(
     parameters: &Parameters,
     body: Bytes,
     options: &RestServerOptions,
+    deadline_ms: u64,
 ) -> Result<pb::JobGraph, RestError> {
     let content_type = header_text(headers, header::CONTENT_TYPE.as_str())?.unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default();
@@ -103,10 +113,11 @@ async fn read_graph(
                     .map_err(|_| RestError::bad_request("the job file is not UTF-8"))?;
                 compile(&JobFile::new("job file", text), &compile_options).map_err(job_file_error)
             });
-            compiling.await.unwrap_or_else(|error| {
+            let compiled = compiling.await.unwrap_or_else(|error| {
                 let text = format!("compiling the job file failed: {error}");
                 Err(RestError::new(StatusCode::INTERNAL_SERVER_ERROR, text))
-            })
+            });
+            fetch_artifacts(compiled?, deadline_ms).await
         }
         other => Err(RestError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -114,6 +125,26 @@ async fn read_graph(
                 "a job can't be read from `{other}`: send a job file as application/yaml or a job \
                  graph as application/x-protobuf"
             ),
+        )),
+    }
+}
+
+/// Who compiles a job file fetches what it names by an address: into the graph, as nobody here has a place for it.
+async fn fetch_artifacts(
+    mut graph: pb::JobGraph,
+    deadline_ms: u64,
+) -> Result<pb::JobGraph, RestError> {
+    let left = Duration::from_millis(deadline_ms.saturating_sub(wall_clock_ms()));
+    match tokio::time::timeout(left, embed_remote(&mut graph)).await {
+        Ok(Ok(())) => Ok(graph),
+        Ok(Err(error)) if error.is_passing() => Err(RestError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            error.to_string(),
+        )),
+        Ok(Err(error)) => Err(RestError::bad_request(error.to_string())),
+        Err(_elapsed) => Err(RestError::bad_request(
+            "the job's artifacts could not be fetched before the submission's deadline: submit it with `tanist run`, \
+             which fetches them before",
         )),
     }
 }

@@ -3,13 +3,38 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tanist_ha::keys::Name;
+use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::store::{CommitReply, CommitRequest, Fence, Write};
+use tanist_proto::id::JobId;
 
 use arrow_array::RecordBatch;
 
 use super::*;
 use crate::application::{Application, Operator, OperatorError, Output, job_id_of};
 use crate::job::{CustomSpec, JobBuilder, StreamGraph};
+use crate::process::ha;
+
+/// The examples that use a cluster are tests of it, and it is theirs.
+#[path = "../../examples/testing.rs"]
+#[allow(dead_code, reason = "a test has no use for the example's main")]
+mod example_of_testing;
+
+#[path = "../../examples/client.rs"]
+#[allow(dead_code, reason = "a test has no use for the example's main")]
+mod example_of_client;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_of_a_client_follows_its_job_also_when_it_is_started_again()
+-> Result<(), TestClusterError> {
+    let cluster = TestCluster::builder().start().await?;
+    let output = cluster.directory().join("out");
+    let run = || example_of_client::run(cluster.client(), &output);
+    let first = run().await.expect("it finishes");
+    let again = run().await.expect("it has finished");
+    assert_eq!((first.job, first.status), (again.job, JobStatus::Finished));
+    assert_eq!(first.info.start_time, again.info.start_time, "the same run");
+    Ok(())
+}
 
 /// A job that never ends by itself.
 fn endless() -> StreamGraph {
@@ -72,6 +97,85 @@ async fn a_cancelled_job_ends_its_application_as_canceled_everywhere()
     cluster.application = None;
     cluster.start_jobmanager("jm-3").await?;
     assert_eq!(cluster.jobmanager_ended("jm-3").await?, ExitCode::Refused);
+    Ok(())
+}
+
+/// Removes all that the store has of a job, as nobody but an operator does.
+async fn remove_by_hand(cluster: &TestCluster, job: JobId) {
+    let configuration = cluster.configuration().expect("it is valid");
+    let records = ha::open_records(configuration.ha()).await.expect("opened");
+    let store = records.coordination_store();
+    let guard = store.guard().await.expect("asked");
+    let (epoch, token, incarnation) = guard.epoch.expect("somebody led");
+    let name = Name::new(job.to_string()).expect("a name");
+    let remove = |kind| Write::Delete {
+        key: Key::new(kind, name.clone()),
+    };
+    let request = CommitRequest {
+        fence: Fence {
+            epoch,
+            token,
+            incarnation,
+        },
+        after: guard.change,
+        writes: vec![remove(Kind::Results), remove(Kind::Descriptions)],
+    };
+    let reply = store.commit(&request).await.expect("answered");
+    assert_eq!(reply, CommitReply::Applied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_whose_job_was_removed_ends_as_unknown_and_keeps_everything()
+-> Result<(), TestClusterError> {
+    let runs = Arc::new(AtomicU64::new(0));
+    let counted = runs.clone();
+    let application = Application::new("two").program(move |context| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            context.execute(short(10)).await?;
+            context.execute(endless()).await?;
+            Ok(())
+        }
+    });
+    let builder = TestCluster::builder().slots(2);
+    let mut cluster = builder.application(&application).start().await?;
+    let id = Name::new("test").expect("a name");
+    let second = cluster.client().job(job_id_of(&id, 1));
+    cluster.wait_until_running(&second).await?;
+    cluster.kill_leader().await?;
+    remove_by_hand(&cluster, job_id_of(&id, 0)).await;
+    // Whoever comes says so, and neither runs the first job again nor ends the second one.
+    for jobmanager in ["jm-2", "jm-3"] {
+        cluster.start_jobmanager(jobmanager).await?;
+        let code = cluster.jobmanager_ended(jobmanager).await?;
+        assert_eq!(code, ExitCode::Fatal);
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    let configuration = cluster.configuration()?;
+    let records = ha::open_records(configuration.ha()).await;
+    let store = records.expect("opened").coordination_store().clone();
+    let graphs = store.list(Kind::Graphs, None, 10).await.expect("listed");
+    let left: Vec<String> = graphs.items.iter().map(|it| it.0.to_string()).collect();
+    assert_eq!(left, [job_id_of(&id, 1).to_string()]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_input_is_missing_fails_at_its_first_try_whatever_its_restarts()
+-> Result<(), TestClusterError> {
+    let cluster = TestCluster::builder().start().await?;
+    let missing = cluster.directory().join("missing.txt");
+    let job = JobBuilder::new("reads")
+        .file_source("lines", [missing.to_string_lossy()])
+        .discard("out")
+        .build();
+    let execution = cluster.client().execute_async(job).await.expect("accepted");
+    let result = execution.result().await?;
+    assert_eq!(result.status, JobStatus::Failed);
+    let cause = result.cause.unwrap_or_default();
+    for part in ["lines", &*missing.to_string_lossy(), " on host "] {
+        assert!(cause.contains(part), "{cause}");
+    }
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Applications as real processes on an embedded store: the leading JobManager is killed in the middle, or asked to end, and the
+//! Applications as real processes: the leading JobManager is killed in the middle, or asked to end, and the
 //! application ends once, with one code, in every process.
 //!
 //! The application's binary is this test's own, started once more for [`the_program`].
@@ -12,6 +12,7 @@ use tanist::application::{Application, job_id_of};
 use tanist::client::{ClientError, ClusterClient, ExecuteError};
 use tanist::config::{Configuration, LoadOptions};
 use tanist::job::{JobBuilder, StreamGraph};
+use tanist_chaos::{Store, StoreKind};
 use tanist_ha::keys::Name;
 use tanist_proto::v1::JobStatus;
 use tokio::process::{Child, Command};
@@ -20,11 +21,19 @@ use crate::support::{PROGRAM, need_failpoints};
 
 const PROGRAM_TEST: &str = "application::the_program";
 const ARGUMENTS: &str = "TANIST_TEST_APPLICATION";
-const CLUSTER: &str = "app";
 const BOUND: Duration = Duration::from_secs(60);
 /// Records of the first job, and how many of them are made a second.
 const TICKS: u64 = 900;
 const RATE: u64 = 300;
+
+on_stores! {
+    usually on embedded(Embedded) {
+        an_application_outlives_its_leader_and_ends_once_in_every_process,
+        a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the_end,
+        a_jobmanager_that_is_asked_to_end_keeps_the_application,
+        a_cluster_for_one_job_ends_as_the_job_does_and_finds_it_ended,
+    }
+}
 
 /// Not a test: the application that the tests start.
 #[test]
@@ -72,30 +81,43 @@ fn numbers(name: &str, count: Option<u64>, rate: Option<u64>, output: &Path) -> 
 /// The processes of one application, in a directory.
 struct Processes {
     directory: tempfile::TempDir,
+    store: Store,
+    cluster: String,
     /// Records of the first job.
     ticks: u64,
 }
 
 impl Processes {
-    fn new(ticks: u64) -> anyhow::Result<Processes> {
-        let directory = tempfile::tempdir()?;
-        Ok(Processes { directory, ticks })
+    async fn new(kind: StoreKind, ticks: u64) -> anyhow::Result<Processes> {
+        let directory = tempfile::Builder::new()
+            .prefix("tanist-application-")
+            .tempdir()?;
+        let name = directory.path().file_name();
+        let cluster = name.context("a directory has a name")?.to_string_lossy();
+        Ok(Processes {
+            cluster: cluster.into_owned(),
+            directory,
+            store: Store::shared(kind).await?,
+            ticks,
+        })
     }
 
     fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
+    fn settings(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.path().join(name).to_string_lossy().into_owned();
-        vec![
-            ("high-availability.embedded.dir", path("store")),
-            ("high-availability.cluster-id", CLUSTER.to_owned()),
+        let mut settings = self.store.settings(&self.path().join("store"), false);
+        let own = [
+            ("high-availability.cluster-id", self.cluster.clone()),
             ("process.working-dir", path("working")),
             ("rest.port", "0".to_owned()),
             ("jobmanager.rpc.port", "0".to_owned()),
             ("taskmanager.numberOfTaskSlots", "2".to_owned()),
-        ]
+        ];
+        settings.extend(own.map(|(key, value)| (key.to_owned(), value)));
+        settings
     }
 
     /// Starts a process of the application; it is killed when it is dropped.
@@ -130,7 +152,7 @@ impl Processes {
     async fn client(&self) -> anyhow::Result<ClusterClient> {
         let mut load = LoadOptions::default();
         for (key, value) in self.settings() {
-            load = load.with(key, &value);
+            load = load.with(&key, &value);
         }
         Ok(ClusterClient::connect(&Configuration::load(load)?).await?)
     }
@@ -168,7 +190,7 @@ impl Processes {
 
     /// Waits until the first job runs.
     async fn wait_until_ticking(&self, client: &ClusterClient) -> anyhow::Result<()> {
-        let first = client.job(job_id_of(&Name::new(CLUSTER)?, 0));
+        let first = client.job(job_id_of(&Name::new(self.cluster.as_str())?, 0));
         let ticking = async {
             loop {
                 let info = first.info().await;
@@ -215,9 +237,10 @@ impl Processes {
     }
 }
 
-#[tokio::test]
-async fn an_application_outlives_its_leader_and_ends_once_in_every_process() -> anyhow::Result<()> {
-    let processes = Processes::new(TICKS)?;
+async fn an_application_outlives_its_leader_and_ends_once_in_every_process(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let processes = Processes::new(kind, TICKS).await?;
     let mut leader = processes.start("jobmanager", "jm-1")?;
     let mut worker = processes.start("taskmanager", "tm-1")?;
     let client = processes.client().await?;
@@ -276,20 +299,21 @@ async fn wait_for_members(client: &ClusterClient, wanted: usize) -> anyhow::Resu
 }
 
 /// The places between any two steps of an application's life, and how often its program is started when the leader dies there.
-const STEPS: [(&str, usize); 5] = [
+const STEPS: [(&str, usize); 6] = [
     ("application.recorded", 1),
     ("application.submitted", 2),
     ("application.decided", 1),
     ("application.jobs-ended", 1),
     ("application.emptied", 1),
+    ("application.closed", 1),
 ];
 
-#[tokio::test]
-async fn a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the_end()
--> anyhow::Result<()> {
+async fn a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the_end(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
     need_failpoints()?;
     for (step, runs) in STEPS {
-        let processes = Processes::new(10)?;
+        let processes = Processes::new(kind, 10).await?;
         let killed = format!("{step}=kill");
         let mut leader = processes.start_with("jobmanager", "jm-1", &killed)?;
         let mut worker = processes.start("taskmanager", "tm-1")?;
@@ -317,9 +341,10 @@ async fn a_leader_that_is_killed_between_any_two_steps_changes_nothing_about_the
     Ok(())
 }
 
-#[tokio::test]
-async fn a_jobmanager_that_is_asked_to_end_keeps_the_application() -> anyhow::Result<()> {
-    let processes = Processes::new(TICKS)?;
+async fn a_jobmanager_that_is_asked_to_end_keeps_the_application(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let processes = Processes::new(kind, TICKS).await?;
     let mut first = processes.start("jobmanager", "jm-1")?;
     let mut worker = processes.start("taskmanager", "tm-1")?;
     let client = processes.client().await?;
@@ -359,9 +384,10 @@ steps:
       path: ${output}
 ";
 
-#[tokio::test]
-async fn a_cluster_for_one_job_ends_as_the_job_does_and_finds_it_ended() -> anyhow::Result<()> {
-    let processes = Processes::new(TICKS)?;
+async fn a_cluster_for_one_job_ends_as_the_job_does_and_finds_it_ended(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let processes = Processes::new(kind, TICKS).await?;
     let job = processes.path().join("job.yaml");
     std::fs::write(&job, JOB)?;
     std::fs::write(processes.path().join("input"), "a\nb\nc\n")?;
@@ -377,6 +403,7 @@ async fn a_cluster_for_one_job_ends_as_the_job_does_and_finds_it_ended() -> anyh
         for (key, value) in processes.settings() {
             command.args(["-D", &format!("{key}={value}")]);
         }
+        let cluster = format!("{}-{cluster}", processes.cluster);
         command.args(["-D", &format!("high-availability.cluster-id={cluster}")]);
         let output = tokio::time::timeout(BOUND, command.kill_on_drop(true).output()).await??;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

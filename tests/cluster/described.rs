@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use tanist_chaos::{StoreKind, Submission, wait_for};
 
-use crate::support::{cluster_on, job_file, need_failpoints};
+use crate::support::{cluster_with_blobs, job_file, need_failpoints};
 
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
-    embedded(Embedded) {
+    usually on embedded(Embedded) {
         a_leader_killed_between_description_and_result_loses_nothing_and_leaves_nothing,
     }
 }
@@ -20,7 +20,8 @@ async fn a_leader_killed_between_description_and_result_loses_nothing_and_leaves
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     need_failpoints()?;
-    let builder = cluster_on(kind).await?;
+    let blobs = tempfile::tempdir()?;
+    let builder = cluster_with_blobs(kind, &blobs).await?;
     let mut cluster = builder
         .failpoints(0, "job.description-prepared=kill")
         // All records but the smallest become blobs.

@@ -1,13 +1,14 @@
-//! Jobs of every kind as their clients live through them: submitted, followed, cancelled, and what they wrote is checked.
+//! Jobs of every kind as their clients live through them: submitted, followed, stopped, cancelled, and what they wrote is checked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use sha2::{Digest as _, Sha256};
-use tanist::client::{ClientError, JobClient};
-use tanist::job::{CompileOptions, JobBuilder, JobFile, compile};
-use tanist_chaos::{wait_for, wordcount};
+use tanist::client::{ClientError, ClusterClient, JobClient};
+use tanist::config::{Configuration, LoadOptions};
+use tanist::job::{CompileOptions, Exchange, JobBuilder, JobFile, compile};
+use tanist_chaos::{Cluster, wait_for, wordcount};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::JobStatus;
@@ -18,6 +19,8 @@ use crate::support::job_file;
 const BOUND: Duration = Duration::from_secs(120);
 /// Records of a job that ends by itself.
 const RECORDS: u64 = 200;
+/// Records a second of a job that does not end by itself soon.
+const RATE: u64 = 20;
 /// Of a file that a job brings along: with it its graph is kept in a blob.
 const SHIPPED: usize = 16 * 1024;
 
@@ -28,6 +31,12 @@ pub enum Kind {
     Finishes,
     /// The same, and it brings a file along.
     Ships,
+    /// The same in two stages, the second of which reads what the first has kept.
+    InStages,
+    /// It is stopped when all its tasks run, and ends with what it has read.
+    Stopped,
+    /// The same in two stages: it is stopped when the first has read something, and the second begins after that.
+    StoppedInStages,
     /// It is cancelled when all its tasks run.
     CanceledRunning,
     /// It is cancelled while it is being submitted.
@@ -47,35 +56,55 @@ pub struct Life {
     pub job: JobId,
     /// For all that it reads and writes.
     pub directory: PathBuf,
+    /// Whether TaskManagers are killed meanwhile.
+    loses_tasks: bool,
 }
 
 impl Life {
+    /// One of many, of a kind that depends on its number.
     pub fn new(number: usize, directory: &Path) -> anyhow::Result<Life> {
         let kind = match number % 10 {
-            0..=2 => Kind::Finishes,
-            3 | 4 => Kind::CanceledRunning,
+            0 => Kind::Finishes,
+            1 => Kind::InStages,
+            2 if number % 20 == 2 => Kind::StoppedInStages,
+            2 | 4 => Kind::Stopped,
+            3 => Kind::CanceledRunning,
             5 | 6 => Kind::CanceledAtOnce,
             7 => Kind::Fails,
             8 => Kind::Twice,
             _ if number % 50 == 9 => Kind::Programs,
             _ => Kind::Ships,
         };
-        let directory = directory.join(format!("{number:04}"));
-        std::fs::create_dir_all(&directory)?;
-        let job = JobId::random();
+        Life::of(kind, &directory.join(format!("{number:04}")))
+    }
+
+    /// One of this kind, with a directory of its own.
+    pub fn of(kind: Kind, directory: &Path) -> anyhow::Result<Life> {
+        std::fs::create_dir_all(directory)?;
         Ok(Life {
             kind,
-            job,
-            directory,
+            job: JobId::random(),
+            directory: directory.to_owned(),
+            loses_tasks: false,
         })
+    }
+
+    /// The same where TaskManagers are killed, so that what was read of a job that is being stopped may be lost.
+    #[must_use]
+    pub fn among_killed_taskmanagers(mut self) -> Life {
+        self.loses_tasks = true;
+        self
     }
 
     /// Lives it, and checks what was written; how it ended.
     pub async fn live(&self, jobs: &JobClient) -> anyhow::Result<JobStatus> {
         let output = self.directory.join("output");
         match self.kind {
-            Kind::Finishes | Kind::Ships => {
-                let mut graph = self.counting(&output)?;
+            Kind::Finishes | Kind::Ships | Kind::InStages => {
+                let mut graph = match self.kind {
+                    Kind::InStages => self.counting_in_stages(&output)?,
+                    _ => self.counting(&output)?,
+                };
                 if self.kind == Kind::Ships {
                     graph.artifacts.push(shipped(self.job));
                 }
@@ -84,6 +113,7 @@ impl Life {
                 check_counted(&output)?;
                 Ok(JobStatus::Finished)
             }
+            Kind::Stopped | Kind::StoppedInStages => self.live_until_stopped(jobs, &output).await,
             Kind::CanceledRunning => {
                 jobs.submit_as(&self.endless(&output)?, "first").await?;
                 self.until_running(jobs).await?;
@@ -119,6 +149,34 @@ impl Life {
             Kind::Twice => self.live_twice(jobs).await,
             Kind::Programs => self.live_with_programs(jobs).await,
         }
+    }
+
+    /// It finishes with what it has read, or fails and says that this was lost.
+    async fn live_until_stopped(
+        &self,
+        jobs: &JobClient,
+        output: &Path,
+    ) -> anyhow::Result<JobStatus> {
+        let is_in_stages = self.kind == Kind::StoppedInStages;
+        jobs.submit_as(&self.listing(output, is_in_stages)?, "first")
+            .await?;
+        match is_in_stages {
+            true => self.until_reading(jobs).await?,
+            false => self.until_running(jobs).await?,
+        }
+        let is_too_late = match jobs.stop(self.job).await {
+            Ok(()) => false,
+            Err(ClientError::Refused { status: 409, .. }) => true,
+            Err(error) => return Err(error).context("stopping it"),
+        };
+        let ending = tokio::time::timeout(BOUND, jobs.wait_for_end(self.job, |_| {}));
+        let info = ending.await.context("it does not end")??;
+        match info.state {
+            JobStatus::Finished if !is_too_late => check_prefix(output)?,
+            JobStatus::Failed if self.loses_tasks => check_nothing_visible(output)?,
+            state => bail!("it is {state:?} (stopped too late: {is_too_late}): {info:?}"),
+        }
+        Ok(info.state)
     }
 
     /// Two submissions of one job and one of another, all of one id: the two or the other are acknowledged.
@@ -163,6 +221,10 @@ impl Life {
             ..self.options()
         };
         let mut graph = compile(&JobFile::new("family.yaml", text), &options)?;
+        // Also where its TaskManager is killed it goes on, until it is cancelled.
+        if let Some(options) = &mut graph.options {
+            options.restart_strategy = None;
+        }
         graph.artifacts.push(shipped(self.job));
         jobs.submit_as(&graph, "first").await?;
         wait_for("the programs to run", BOUND, async || {
@@ -191,9 +253,32 @@ impl Life {
         Ok(job.compile(&self.options())?)
     }
 
+    /// The same in two stages.
+    fn counting_in_stages(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
+        let steps = JobBuilder::new("stages").exchange(Exchange::Blocking);
+        let steps = steps.datagen("numbers", None, Some(RECORDS), 1, 10);
+        let steps = steps.key_by("by-key", ["key"]).count("counts");
+        let job = steps.file_sink("out", output.to_string_lossy()).build();
+        Ok(job.compile(&self.options())?)
+    }
+
+    /// Counts each record by its number, at a rate: what is written tells how far it has read. Stages need an end to be reached some
+    /// time.
+    fn listing(&self, output: &Path, is_in_stages: bool) -> anyhow::Result<pb::JobGraph> {
+        let (exchange, count) = match is_in_stages {
+            true => (Exchange::Blocking, Some(RATE * 3600)),
+            false => (Exchange::Pipelined, None),
+        };
+        let steps = JobBuilder::new("lists").exchange(exchange);
+        let steps = steps.datagen("numbers", Some(RATE), count, 1, 10);
+        let steps = steps.key_by("by-number", ["seq"]).count("counts");
+        let job = steps.file_sink("out", output.to_string_lossy()).build();
+        Ok(job.compile(&self.options())?)
+    }
+
     /// The same of records that never end.
     fn endless(&self, output: &Path) -> anyhow::Result<pb::JobGraph> {
-        let steps = JobBuilder::new("endless").datagen("numbers", Some(20), None, 1, 10);
+        let steps = JobBuilder::new("endless").datagen("numbers", Some(RATE), None, 1, 10);
         let steps = steps.key_by("by-key", ["key"]).count("counts");
         let job = steps.file_sink("out", output.to_string_lossy()).build();
         Ok(job.compile(&self.options())?)
@@ -204,6 +289,16 @@ impl Life {
             let info = jobs.info(self.job).await?;
             let runs = info.state == JobStatus::Running && info.not_running.is_empty();
             ensure!(runs, "{info:?}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Its first stage runs.
+    async fn until_reading(&self, jobs: &JobClient) -> anyhow::Result<()> {
+        wait_for("its first stage to run", BOUND, async || {
+            let info = jobs.info(self.job).await?;
+            ensure!(info.running() > 0, "{info:?}");
             anyhow::Ok(())
         })
         .await
@@ -264,8 +359,42 @@ pub fn check_counted(output: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The first records, none missing and none twice.
+fn check_prefix(output: &Path) -> anyhow::Result<()> {
+    let counted = wordcount::read_output(output)?;
+    for number in 0..counted.len() {
+        let count = counted.get(&number.to_string());
+        ensure!(count == Some(&1), "record {number}: {count:?}: {counted:?}");
+    }
+    Ok(())
+}
+
 fn check_nothing_visible(output: &Path) -> anyhow::Result<()> {
     let visible = wordcount::visible_files(output)?;
     ensure!(visible.is_empty(), "visible: {visible:?}");
     Ok(())
+}
+
+/// The addresses of all JobManagers.
+pub fn addresses_of(cluster: &Cluster) -> Vec<String> {
+    let all = 0..cluster.jobmanagers();
+    all.map(|index| cluster.rest_address(index).to_owned())
+        .collect()
+}
+
+/// A client with connections of its own; which JobManager it asks first depends on its number.
+pub async fn client(
+    cluster: &Cluster,
+    addresses: &[String],
+    number: usize,
+) -> anyhow::Result<ClusterClient> {
+    let words = cluster.settings().into_iter().filter(|word| word != "-D");
+    let configuration = Configuration::load(LoadOptions {
+        overrides: words.collect(),
+        ..LoadOptions::default()
+    })?;
+    let mut addresses = addresses.to_vec();
+    let first = number % addresses.len();
+    addresses.rotate_left(first);
+    Ok(ClusterClient::connect_to(&configuration, &addresses).await?)
 }

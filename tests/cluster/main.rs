@@ -4,8 +4,23 @@
 //! Leases are as short as the stores grant; `TANIST_TEST_ALL=1` takes the defaults. `TANIST_TEST_KEEP=1` keeps the
 //! directories of clusters whose test failed.
 
-/// Makes a test of each function, on each store named, or on each there is.
+/// Makes a test of each function, on each store named, or on each there is. What is on one store `usually` runs on all of them with
+/// `TANIST_TEST_ALL=1`.
 macro_rules! on_stores {
+    ($(usually on $store:ident($kind:ident) { $($name:ident),+ $(,)? })+) => {
+        $(mod $store {
+            $(
+                #[tokio::test]
+                async fn $name() -> anyhow::Result<()> {
+                    use anyhow::Context as _;
+                    for store in crate::support::usually_on(tanist_chaos::StoreKind::$kind) {
+                        super::$name(store).await.with_context(|| format!("{store:?}"))?;
+                    }
+                    Ok(())
+                }
+            )+
+        })+
+    };
     (each $names:tt) => {
         on_stores! { embedded(Embedded) $names etcd(Etcd) $names zookeeper(ZooKeeper) $names }
     };
@@ -44,6 +59,7 @@ mod bad_days;
 mod client;
 mod demo;
 mod described;
+mod every_step;
 mod jobmanager_cut_off;
 mod jobmanager_killed;
 mod jobmanager_stopped;
@@ -58,6 +74,7 @@ mod network_store;
 mod network_taskmanagers;
 mod network_watched;
 mod old_term;
+mod per_job;
 mod programs;
 mod quarantine;
 mod regions;

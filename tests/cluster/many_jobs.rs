@@ -1,5 +1,5 @@
-//! Many jobs at once, of every kind, while one leader after the other is killed: each that was acknowledged ends once, as it
-//! should, and nothing is left of any.
+//! Many jobs at once, of every kind, while one leader after the other is killed, and TaskManagers by ones, in bursts and all at once:
+//! each that was acknowledged ends once, as it should, and nothing is left of any.
 //!
 //! A few dozen of them usually, a thousand with `TANIST_TEST_ALL=1`.
 
@@ -11,22 +11,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
-use tanist::client::ClusterClient;
-use tanist::config::{Configuration, LoadOptions};
 use tanist_chaos::{
-    Cluster, LeaderKiller, Observer, StoreDump, StoreKind, dump, test_all, wait_for,
+    Cluster, LeaderKiller, Observer, StoreDump, StoreKind, TaskManagerKiller, dump, test_all,
+    wait_for,
 };
 use tanist_ha::keys::{Key, Kind};
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio_util::sync::CancellationToken;
 
-use crate::lives::{Life, check_counted};
+use crate::lives::{self, Life, addresses_of, check_counted, client};
 use crate::support::{cluster_on, need_failpoints};
 
-/// How many jobs, and how many leaders have to be killed meanwhile.
-const LONG: (usize, usize) = (1_000, 6);
-const SHORT: (usize, usize) = (100, 1);
+/// How many jobs, how many leaders have to be killed meanwhile, and how many TaskManagers.
+const LONG: (usize, usize, usize) = (1_000, 6, 12);
+const SHORT: (usize, usize, usize) = (100, 1, 1);
 /// The longest pause between two kills.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How many ask at once, each for one job after the other.
@@ -38,7 +37,7 @@ const CLEANUP_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
     each {
-        every_job_ends_once_and_leaves_nothing_while_leaders_are_killed,
+        every_job_ends_once_and_leaves_nothing_while_leaders_and_taskmanagers_are_killed,
         a_storm_of_submissions_of_one_job_over_a_change_of_leader_runs_it_once,
     }
 }
@@ -46,10 +45,10 @@ on_stores! {
     of_one_store(Etcd) { one_graph_among_many_that_cannot_be_read_sets_one_job_aside }
 }
 
-async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
+async fn every_job_ends_once_and_leaves_nothing_while_leaders_and_taskmanagers_are_killed(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (count, least_kills) = if test_all() { LONG } else { SHORT };
+    let (count, least_leaders, least_taskmanagers) = if test_all() { LONG } else { SHORT };
     let blobs = tempfile::tempdir()?;
     let mut cluster = cluster_on(kind)
         .await?
@@ -64,7 +63,8 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
         .await?;
     let addresses = addresses_of(&cluster);
     let observer = Observer::start(cluster.rest().clone(), addresses.clone());
-    let clients = clients(&cluster, &addresses, count).await?;
+    let how_many = Arc::<AtomicUsize>::default();
+    let clients = clients(&cluster, &addresses, count, &how_many).await?;
 
     let mut killer = LeaderKiller::new(1, PAUSE);
     let all_ended = CancellationToken::new();
@@ -73,12 +73,24 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
         all_ended.cancel();
         ended
     };
-    let (ended, struck) = tokio::join!(living, strike_until(&all_ended, &mut killer, &mut cluster));
-    let ended: BTreeMap<JobId, JobStatus> = ended?.into_iter().flatten().collect();
+    let mut of_taskmanagers = TaskManagerKiller::new(2);
+    let striking = strike_until(
+        &all_ended,
+        &how_many,
+        &mut killer,
+        &mut of_taskmanagers,
+        &mut cluster,
+    );
+    let (ended, struck) = tokio::join!(living, striking);
+    let ended: Ends = ended?.into_iter().flatten().collect();
     struck?;
-    let kills = killer.killed().len();
+    let leaders = killer.killed().len();
+    let taskmanagers = of_taskmanagers.killed();
     ensure!(ended.len() == count, "{} of {count} jobs", ended.len());
-    ensure!(kills >= least_kills, "only {kills} leaders were killed");
+    ensure!(
+        leaders >= least_leaders && taskmanagers >= least_taskmanagers,
+        "only {leaders} leaders and {taskmanagers} TaskManagers were killed"
+    );
 
     check_ends(&mut cluster, &ended, &observer, &mut killer).await?;
     cluster.wait_until_slots_are_free().await?;
@@ -88,7 +100,14 @@ async fn every_job_ends_once_and_leaves_nothing_while_leaders_are_killed(
     cluster.check_nothing_left(&outputs).await?;
     cluster.check_no_local_files(&[jobs_directory(&cluster)])?;
     let looks = observer.with(tanist_chaos::History::looks);
-    println!("{count} jobs, {kills} leaders killed, all jobs looked at {looks} times");
+    let lost = ended.values();
+    let lost = lost
+        .filter(|(kind, status)| is_lost(*kind, *status))
+        .count();
+    println!(
+        "{count} jobs, {lost} of them failed while they were being stopped, {leaders} leaders and {taskmanagers} TaskManagers killed, \
+         all jobs looked at {looks} times"
+    );
     Ok(())
 }
 
@@ -127,7 +146,7 @@ async fn a_storm_of_submissions_of_one_job_over_a_change_of_leader_runs_it_once(
 async fn one_graph_among_many_that_cannot_be_read_sets_one_job_aside(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let (count, _) = if test_all() { LONG } else { SHORT };
+    let (count, ..) = if test_all() { LONG } else { SHORT };
     let mut cluster = cluster_on(kind).await?.taskmanagers(0).start().await?;
     let client = client(&cluster, &addresses_of(&cluster), 0).await?;
     let directory = jobs_directory(&cluster);
@@ -157,14 +176,34 @@ async fn one_graph_among_many_that_cannot_be_read_sets_one_job_aside(
     cluster.check_nothing_left(&[]).await
 }
 
-/// Kills one leader after the other, the first at once, until all jobs have ended.
+/// What TaskManagers that are killed do to a job: without a checkpoint, what one that is being stopped had read is lost.
+fn is_lost(kind: lives::Kind, status: JobStatus) -> bool {
+    let is_stopped = matches!(kind, lives::Kind::Stopped | lives::Kind::StoppedInStages);
+    is_stopped && status == JobStatus::Failed
+}
+
+/// Kills one leader after the other, the first at once, until all jobs have ended; and TaskManagers, which are missed at times until the
+/// next one leads: whenever so many jobs have ended since as there are clients, as nothing would get done on TaskManagers that die all
+/// the time.
 async fn strike_until(
     all_ended: &CancellationToken,
+    ended: &AtomicUsize,
     killer: &mut LeaderKiller,
+    of_taskmanagers: &mut TaskManagerKiller,
     cluster: &mut Cluster,
 ) -> anyhow::Result<()> {
+    let mut next = 0;
     loop {
+        let now = ended.load(Ordering::Relaxed);
+        if now >= next {
+            next = now + CLIENTS;
+            of_taskmanagers.strike(cluster).await?;
+            if !of_taskmanagers.is_late() {
+                of_taskmanagers.start_again(cluster)?;
+            }
+        }
         killer.strike(cluster).await?;
+        of_taskmanagers.start_again(cluster)?;
         let pause = killer.pause();
         if all_ended.run_until_cancelled(pause).await.is_none() {
             return Ok(());
@@ -175,12 +214,12 @@ async fn strike_until(
 /// Every job has one result, as its client has seen it end; and another leader says the same.
 async fn check_ends(
     cluster: &mut Cluster,
-    ended: &BTreeMap<JobId, JobStatus>,
+    ended: &Ends,
     observer: &Observer,
     killer: &mut LeaderKiller,
 ) -> anyhow::Result<()> {
     let before = clean_dump(cluster).await?;
-    for (job, status) in ended {
+    for (job, (kind, status)) in ended {
         let name = job.to_string().parse()?;
         let result = before.results.get(&name);
         let result = result.with_context(|| format!("{job} has no result"))?;
@@ -188,6 +227,11 @@ async fn check_ends(
             result.status() == *status,
             "{job} was seen {status:?}, and its result is {:?}",
             result.status()
+        );
+        ensure!(
+            !is_lost(*kind, *status) || result.cause.contains("what its sources had read"),
+            "{job} was being stopped, and failed for {:?}",
+            result.cause
         );
         observer.with(|history| {
             let seen = history
@@ -222,7 +266,7 @@ async fn check_ends(
     );
     for job in listed {
         let id: JobId = job["id"].as_str().unwrap_or_default().parse()?;
-        let status = ended
+        let (_, status) = ended
             .get(&id)
             .with_context(|| format!("{id} is nobody's"))?;
         let state = status.as_str_name().trim_start_matches("JOB_STATUS_");
@@ -259,19 +303,23 @@ fn outputs_of(cluster: &Cluster) -> anyhow::Result<Vec<PathBuf>> {
     Ok(outputs)
 }
 
-type Ended = Vec<(JobId, JobStatus)>;
+/// Of what kind each job was, and how its client has seen it end.
+type Ends = BTreeMap<JobId, (lives::Kind, JobStatus)>;
+type Ended = Vec<(JobId, (lives::Kind, JobStatus))>;
 
-/// Clients that live through all jobs among them, each with connections of its own.
+/// Clients that live through all jobs among them, each with connections of its own; they count how many have ended.
 async fn clients(
     cluster: &Cluster,
     addresses: &[String],
     count: usize,
+    how_many: &Arc<AtomicUsize>,
 ) -> anyhow::Result<Vec<impl Future<Output = anyhow::Result<Ended>> + use<>>> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut clients = Vec::new();
     for number in 0..CLIENTS.min(count) {
         let client = client(cluster, addresses, number).await?;
         let (next, directory) = (next.clone(), jobs_directory(cluster));
+        let how_many = how_many.clone();
         clients.push(async move {
             let mut ended = Vec::new();
             loop {
@@ -279,34 +327,13 @@ async fn clients(
                 if number >= count {
                     return Ok(ended);
                 }
-                let life = Life::new(number, &directory)?;
+                let life = Life::new(number, &directory)?.among_killed_taskmanagers();
                 let what = format!("job {} ({:?}, number {number})", life.job, life.kind);
-                ended.push((life.job, life.live(client.jobs()).await.context(what)?));
+                let status = life.live(client.jobs()).await.context(what)?;
+                ended.push((life.job, (life.kind, status)));
+                how_many.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
     Ok(clients)
-}
-
-fn addresses_of(cluster: &Cluster) -> Vec<String> {
-    let all = 0..cluster.jobmanagers();
-    all.map(|index| cluster.rest_address(index).to_owned())
-        .collect()
-}
-
-/// A client with connections of its own; which JobManager it asks first depends on its number.
-async fn client(
-    cluster: &Cluster,
-    addresses: &[String],
-    number: usize,
-) -> anyhow::Result<ClusterClient> {
-    let words = cluster.settings().into_iter().filter(|word| word != "-D");
-    let configuration = Configuration::load(LoadOptions {
-        overrides: words.collect(),
-        ..LoadOptions::default()
-    })?;
-    let mut addresses = addresses.to_vec();
-    let first = number % addresses.len();
-    addresses.rotate_left(first);
-    Ok(ClusterClient::connect_to(&configuration, &addresses).await?)
 }

@@ -26,6 +26,7 @@ on_networks! {
 
 const LEADER: Host = Host::JobManager(0);
 const STANDBYS: [Host; 2] = [Host::JobManager(1), Host::JobManager(2)];
+const TASKMANAGERS: [Host; 2] = [Host::TaskManager(0), Host::TaskManager(1)];
 
 async fn a_leader_that_a_standby_alone_does_not_hear_goes_on(
     kind: StoreKind,
@@ -59,7 +60,7 @@ async fn a_leader_that_nobody_hears_but_its_store_is_replaced(
 ) -> anyhow::Result<()> {
     let mut cluster = cluster_of_three(kind).await?;
     let running = RunningOn::start(&mut cluster, 8).await?;
-    for other in [STANDBYS[0], STANDBYS[1], Host::TaskManager(0)] {
+    for other in STANDBYS.into_iter().chain(TASKMANAGERS) {
         cluster.network()?.set_both(LEADER, other, Link::Silent)?;
     }
     let second = cluster.successor_of(&running.first).await?;
@@ -92,7 +93,8 @@ async fn check_nobody_is_deposed(
 /// The first of which leads.
 async fn cluster_of_three(kind: StoreKind) -> anyhow::Result<Cluster> {
     let mut cluster = ClusterBuilder::new(PROGRAM, Store::own(kind).await?)
-        .jobmanagers(3)
+        .jobmanagers(1 + STANDBYS.len())
+        .taskmanagers(TASKMANAGERS.len())
         .on_hosts_of_their_own()
         .start()
         .await?;

@@ -13,7 +13,7 @@ use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 const DEATH_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
-    embedded(Embedded) {
+    usually on embedded(Embedded) {
         a_job_that_ends_its_jobmanager_is_quarantined_and_led_again_when_it_is_retried,
     }
 }

@@ -10,7 +10,7 @@ use crate::support::{WordsAndTicks, cluster_on, need_failpoints};
 const REACH_BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
-    embedded(Embedded) {
+    usually on embedded(Embedded) {
         a_stop_outlives_the_leader_that_took_it_and_shows_what_was_read,
     }
 }

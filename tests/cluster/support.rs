@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use serde_json::Value;
 use tanist_chaos::{
     Attempts, Cluster, ClusterBuilder, JobView, Leader, Store, StoreKind, Submission, test_all,
     wait_for, wordcount,
@@ -17,6 +18,31 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
 /// A cluster on a store that is shared with other tests.
 pub async fn cluster_on(kind: StoreKind) -> anyhow::Result<ClusterBuilder> {
     Ok(ClusterBuilder::new(PROGRAM, Store::shared(kind).await?))
+}
+
+/// The same with blobs that all its processes reach, whatever the store: an embedded one has them beside its data.
+pub async fn cluster_with_blobs(
+    kind: StoreKind,
+    directory: &tempfile::TempDir,
+) -> anyhow::Result<ClusterBuilder> {
+    let builder = cluster_on(kind).await?;
+    if kind == StoreKind::Embedded {
+        return Ok(builder);
+    }
+    let path = directory.path().to_string_lossy();
+    Ok(builder
+        .store_directory(directory.path())
+        .set("high-availability.storageDir", &path)
+        .set("high-availability.storage-shared", "true"))
+}
+
+/// The stores that something runs on that depends little on which one it is.
+pub fn usually_on(kind: StoreKind) -> Vec<StoreKind> {
+    if test_all() {
+        vec![StoreKind::Embedded, StoreKind::Etcd, StoreKind::ZooKeeper]
+    } else {
+        vec![kind]
+    }
 }
 
 /// Fails where failpoints are not compiled in: the test could not kill where it says it does.
@@ -58,18 +84,24 @@ pub async fn until_others_can_be_asked(cluster: &mut Cluster) -> anyhow::Result<
     .await
 }
 
-/// Waits until a JobManager stands by under `leader`, by its own account, with records that are current.
+/// Waits until a JobManager stands by under `leader`, by its own account and the leader's, with records that are current.
 pub async fn until_standby(
     cluster: &mut Cluster,
     jobmanager: usize,
     leader: &Leader,
 ) -> anyhow::Result<()> {
     let address = cluster.rest_address(jobmanager).to_owned();
-    let what = format!("jm-{jobmanager} to stand by");
+    let process = format!("jm-{jobmanager}");
+    let what = format!("{process} to stand by");
     wait_for(&what, BOUND, async || {
         let own = cluster.rest().get(&address, "/v1/ha/self").await?;
         let is_current = own["cache"]["behind"] == 0 && own["epoch"] == leader.epoch;
         ensure!(own["role"] == "standby" && is_current, "{own}");
+        // It is in the members again, and heard there: whom the leader would invite.
+        let status = cluster.rest().get(&leader.rest, "/v1/ha/status").await?;
+        let members = status["members"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |member: &Value| member["process"] == *process && member["role"] == "standby";
+        ensure!(members.iter().any(is_it), "{status}");
         Ok(())
     })
     .await

@@ -1,5 +1,5 @@
 //! A file that is too large for a job's graph is uploaded before it: it outlives the leader that accepted the job, goes with the
-//! job, and is removed where the submission came to nothing.
+//! job, and is removed where the submission came to nothing, also by the leader after the one that decided so.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use anyhow::{Context as _, ensure};
 use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{StoreKind, Submission, wait_for};
 
-use crate::support::{cluster_on, job_file, need_failpoints};
+use crate::support::{cluster_with_blobs, job_file, need_failpoints, until_standby};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// More than a graph carries.
 const SIZE: usize = 50 * 1024 * 1024;
 
 on_stores! {
-    embedded(Embedded) {
+    usually on embedded(Embedded) {
         a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_of_it,
     }
 }
@@ -37,9 +37,13 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     need_failpoints()?;
-    let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
+    let blobs = tempfile::tempdir()?;
+    let builder = cluster_with_blobs(kind, &blobs).await?;
+    let builder = builder.jobmanagers(2).taskmanagers(1);
     let builder = builder
         .failpoints(0, "submit.persisted=kill")
+        // The next one dies when it has recorded that what was uploaded in vain is to go.
+        .failpoints(1, "blob.doomed=kill")
         // What was uploaded in vain is removed after ten times as long.
         .set("client.timeout", "2 s")
         .set("blob.orphan-grace", "20 s");
@@ -54,7 +58,9 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     let said = cluster.submit_through(&standby, &submission).await?;
     let said = said.success()?;
     ensure!(said.contains(&submission.job.to_string()), "{said}");
-    cluster.successor_of(&former).await?;
+    let next = cluster.successor_of(&former).await?;
+    cluster.jobmanager(former.index).start()?;
+    until_standby(&mut cluster, former.index, &next).await?;
     cluster.wait_for_state(submission.job, "FINISHED").await?;
     let parts = visible_files(&output)?;
     let part = parts.first().context("there is output")?;
@@ -62,12 +68,16 @@ async fn a_large_file_outlives_the_leader_that_accepted_it_and_nothing_is_left_o
     ensure!(text.trim() == SIZE.to_string(), "{text:?}");
 
     // Another job under the same id: its file is uploaded before it is refused.
+    let standby = cluster.rest_address(former.index).to_owned();
     let other = Submission {
         job: submission.job,
         ..Submission::new(file).path("output", &cluster.directory().join("others"))
     };
     let refused = cluster.submit_through(&standby, &other).await?;
     ensure!(refused.success().is_err(), "another job took its id");
+    cluster.jobmanager(next.index).ended(BOUND).await?;
+    let doomed = cluster.jobmanager(next.index);
+    doomed.reached("blob.doomed", BOUND).await?;
     wait_for("the uploads to be removed", BOUND, async || {
         let left = cluster.objects("-upload-")?;
         ensure!(left.is_empty(), "{left:?}");

@@ -4,21 +4,26 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, wait_for, wordcount};
+use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission, wait_for, wordcount};
 
-use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, need_failpoints};
+use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
 /// How long processes may take to come and to go.
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
-    embedded(Embedded) {
+    always(Embedded) {
         a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus,
-        a_leader_killed_when_it_has_recorded_a_worker_leaves_no_record,
         workers_of_a_cluster_that_is_gone_end_by_themselves,
         a_job_tells_why_its_workers_do_not_start,
+        a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind,
     }
-    etcd(Etcd) { a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus }
+    on_etcd(Etcd) { a_leader_killed_when_it_has_started_a_worker_costs_no_worker_and_no_surplus }
+}
+on_stores! {
+    usually on embedded(Embedded) { a_leader_killed_when_it_has_recorded_a_worker_leaves_no_record }
+    usually on etcd(Etcd) { a_leader_killed_when_it_has_recorded_that_a_worker_is_to_leave_leaves_none }
+    usually on zookeeper(ZooKeeper) { a_leader_killed_when_it_has_removed_the_record_of_a_worker_leaves_none }
 }
 
 async fn with_driver(kind: StoreKind, jobmanagers: usize) -> anyhow::Result<ClusterBuilder> {
@@ -111,6 +116,37 @@ async fn a_leader_killed_when_it_has_recorded_a_worker_leaves_no_record(
     the_job_runs_though_the_leader_dies_at(kind, "worker.recorded").await
 }
 
+/// The first leader dies at this point when a job has ended and its workers are not needed any more.
+async fn no_worker_is_left_though_the_leader_dies_at(
+    kind: StoreKind,
+    failpoint: &str,
+) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let builder = with_driver(kind, 2).await?;
+    let builder = builder.failpoints(0, &format!("{failpoint}=kill"));
+    let mut cluster = builder.start().await?;
+    let former = cluster.leader().await?;
+    let workload = WordsAndTicks::prepare(&cluster, 1)?;
+    let job = cluster.submit(&workload.submission).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    cluster.jobmanager(0).reached(failpoint, BOUND).await?;
+    cluster.successor_of(&former).await?;
+    until_no_worker_is_left(&cluster).await?;
+    workload.check_finished(&mut cluster).await
+}
+
+async fn a_leader_killed_when_it_has_recorded_that_a_worker_is_to_leave_leaves_none(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    no_worker_is_left_though_the_leader_dies_at(kind, "worker.release-recorded").await
+}
+
+async fn a_leader_killed_when_it_has_removed_the_record_of_a_worker_leaves_none(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    no_worker_is_left_though_the_leader_dies_at(kind, "worker.stop-recorded").await
+}
+
 async fn workers_of_a_cluster_that_is_gone_end_by_themselves(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
@@ -194,5 +230,22 @@ async fn a_job_tells_why_its_workers_do_not_start(kind: StoreKind) -> anyhow::Re
     cluster.cli().run(&arguments).await?.success()?;
     cluster.wait_for_state(job, "CANCELED").await?;
     cluster.check_nothing_left(&workload.outputs()).await?;
+    until_no_worker_is_left(&cluster).await
+}
+
+/// Its host has more memory than those that are usually started there.
+async fn a_slot_that_no_usual_worker_has_is_given_by_one_of_its_own_kind(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let builder = with_driver(kind, 1).await?;
+    let builder = builder.set("taskmanager.memory.task.size", "64 mb");
+    let mut cluster = builder.start().await?;
+    let output = cluster.directory().join("output");
+    let submission = Submission::new(job_file("roomy.yaml")).path("output", &output);
+    let job = cluster.submit(&submission).await?;
+    cluster.wait_for_state(job, "FINISHED").await?;
+    let records: u64 = wordcount::read_output(&output)?.values().sum();
+    ensure!(records == 1000, "{records} were counted");
+    cluster.check_nothing_left(&[output]).await?;
     until_no_worker_is_left(&cluster).await
 }

@@ -4,6 +4,7 @@
 //! overwritten and its name never used again (owner, epoch, cluster, random part); what is read is what was written, by size
 //! and SHA-256, or an error.
 
+mod elsewhere;
 mod name;
 mod upload;
 
@@ -26,6 +27,7 @@ use crate::election::{ClusterIncarnation, Epoch};
 use crate::error::{Error, Result};
 use crate::keys::Name;
 
+pub use elsewhere::{ObjectStream, read_elsewhere};
 pub use name::{BlobName, ClusterTag, Origin};
 pub use upload::{Upload, UploadPointer};
 
@@ -340,7 +342,7 @@ fn open_s3(url: &str, rest: &str) -> Result<Arc<dyn ObjectStore>> {
 #[cfg(not(feature = "s3"))]
 fn open_s3(url: &str, _rest: &str) -> Result<Arc<dyn ObjectStore>> {
     Err(Error::Misconfigured(
-        format!("{url} needs a build with the feature s3; without it: an absolute path").into(),
+        format!("{url} needs a build with the feature s3; without it: a file").into(),
     ))
 }
 

@@ -475,6 +475,7 @@ impl Builder<'_> {
             working_dir: self.working_dir(),
             shutdown_timeout: self.positive(&SHUTDOWN_TIMEOUT),
             tmp_dirs: self.tmp_dirs(),
+            control_groups: self.values.get(&CONTROL_GROUPS),
         }
     }
 

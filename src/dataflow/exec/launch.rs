@@ -3,20 +3,29 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
+    Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
+    setrlimit,
 };
 
 use super::protocol::{NOT_EXECUTABLE, NOT_FOUND, NOT_LAUNCHED};
 use crate::job::ExecLimits;
+use crate::telemetry::control_group;
 
 /// The arguments that [`launch`] understands.
-pub(super) fn arguments(supervisor: Pid, limits: &ExecLimits) -> Vec<String> {
+pub(super) fn arguments(
+    supervisor: Pid,
+    limits: &ExecLimits,
+    group: Option<&Path>,
+) -> Vec<OsString> {
     let limits = serde_json::to_string(limits).expect("numbers always serialize");
-    vec![supervisor.as_raw_pid().to_string(), limits]
+    let group = group.map_or_else(OsString::new, |group| group.as_os_str().to_owned());
+    let supervisor = supervisor.as_raw_pid().to_string();
+    vec![supervisor.into(), limits.into(), group]
 }
 
 /// Becomes the program. Returns only if that fails: what it says goes where the program's errors would.
@@ -28,6 +37,7 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
         eprintln!("the launcher of a program was given wrong arguments");
         return NOT_LAUNCHED;
     };
+    let group = arguments.next().filter(|group| !group.is_empty());
     let Some(program) = arguments.next() else {
         eprintln!("the launcher of a program was given none");
         return NOT_LAUNCHED;
@@ -40,7 +50,13 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
     if getppid() != Some(supervisor) {
         return NOT_LAUNCHED;
     }
-    if let Err((name, error)) = limit(&limits) {
+    if let Some(group) = &group
+        && let Err(error) = control_group::enter(Path::new(group), getpid())
+    {
+        eprintln!("the program can't be put into its control group {group:?}: {error}");
+        return NOT_LAUNCHED;
+    }
+    if let Err((name, error)) = limit(&limits, group.is_some()) {
         eprintln!("the program's limit of {name} can't be set: {error}");
         return NOT_LAUNCHED;
     }
@@ -54,13 +70,14 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
-/// Lowers limits; nobody can raise them over what the TaskManager itself has.
-fn limit(limits: &ExecLimits) -> Result<(), (&'static str, io::Error)> {
+/// Lowers limits; nobody can raise them over what the TaskManager itself has. What the program's group holds is left to that.
+fn limit(limits: &ExecLimits, is_grouped: bool) -> Result<(), (&'static str, io::Error)> {
+    let of_process = |limit: Option<u64>| limit.filter(|_| !is_grouped);
     let wanted = [
-        ("memory", Resource::As, limits.memory),
+        ("memory", Resource::As, of_process(limits.memory)),
         ("cpu-time", Resource::Cpu, limits.cpu_time),
         ("open-files", Resource::Nofile, limits.open_files),
-        ("processes", Resource::Nproc, limits.processes),
+        ("processes", Resource::Nproc, of_process(limits.processes)),
     ];
     for (name, resource, limit) in wanted {
         let Some(limit) = limit else { continue };

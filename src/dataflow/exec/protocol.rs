@@ -41,6 +41,8 @@ pub(crate) struct Request {
     pub(crate) directory: PathBuf,
     /// What it may use.
     pub(crate) limits: ExecLimits,
+    /// The control group that is made for it, and goes with it; none: its processes are limited each by itself.
+    pub(crate) group: Option<PathBuf>,
     /// How long after [`TERMINATE`] it is killed.
     pub(crate) grace_ms: u64,
     /// When it is killed unless that is put off: milliseconds of `CLOCK_BOOTTIME`. None: never.
@@ -208,6 +210,7 @@ mod tests {
             env: BTreeMap::from([("A".to_owned(), "b c".to_owned())]),
             directory: "/tmp".into(),
             limits: ExecLimits::default(),
+            group: None,
             grace_ms: 7,
             ends_ms: Some(9),
         };

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::protocol::{self, EXTEND, Ended, Report, Request, TERMINATE};
 use super::{LAUNCH, SUBCOMMAND, launch, lease, processes};
+use crate::telemetry::control_group;
 
 /// What process listings call it; not like the program that it is of, so that whoever kills that by name leaves it its work.
 const NAME: &std::ffi::CStr = c"exec-child";
@@ -74,7 +75,32 @@ fn try_supervise() -> io::Result<()> {
         }
         Err(error) => Ended::Failed(format!("the program can't be started: {error}")),
     };
+    let ended = leave_group(&request, ended);
     protocol::report(&mut control, &Report::Ended(ended))
+}
+
+/// Removes the program's control group, of which nothing is left, and says if that was why it ended.
+fn leave_group(request: &Request, ended: Ended) -> Ended {
+    let Some(group) = &request.group else {
+        return ended;
+    };
+    let ended = match (&ended, request.limits.memory) {
+        (Ended::Killed(_) | Ended::Exited(_), Some(memory))
+            if ended != Ended::Exited(0) && control_group::was_out_of_memory(group) =>
+        {
+            Ended::Failed(format!(
+                "the program and what it started took more than the {memory} bytes of memory that its `limits` allow: {ended}"
+            ))
+        }
+        _ => ended,
+    };
+    if let Err(error) = control_group::remove(group) {
+        eprintln!(
+            "the control group {} of a program is left: {error}",
+            group.display()
+        );
+    }
+    ended
 }
 
 /// Starts the process that becomes the program.
@@ -82,7 +108,11 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
     let launcher = Command::new("/proc/self/exe")
         .arg0(SUBCOMMAND)
         .args([SUBCOMMAND, LAUNCH])
-        .args(launch::arguments(getpid(), &request.limits))
+        .args(launch::arguments(
+            getpid(),
+            &request.limits,
+            request.group.as_deref(),
+        ))
         .args(&request.command)
         .env_clear()
         .envs(&request.env)

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::artifacts::HeldArtifact;
 use super::log::Labels;
 use super::program::Surroundings;
 use super::protocol::Request;
+use crate::dataflow::host::host_name;
 use crate::dataflow::operator::{OperatorContext, OperatorError};
 use crate::job::{ExecSpec, artifact};
+use crate::telemetry::control_group::GroupLimits;
 
 /// The variables that every program gets from the TaskManager's environment, where they are set there. The rest of it may be
 /// nobody's business.
@@ -49,6 +51,9 @@ pub(crate) fn prepare(
     let (artifacts, command, env) = found.inspect_err(|_| {
         let _nothing_else_removes_it = fs::remove_dir_all(&directory);
     })?;
+    let group = make_group(spec, context, &directory).inspect_err(|_| {
+        let _nothing_else_removes_it = fs::remove_dir_all(&directory);
+    })?;
     let mut lease = context.host.leases.of(context.job);
     let request = Request {
         ends_ms: lease.as_mut().map(|lease| *lease.borrow_and_update()),
@@ -56,6 +61,7 @@ pub(crate) fn prepare(
         env,
         directory: directory.clone(),
         limits: spec.limits,
+        group,
         grace_ms: spec.grace_ms,
     };
     let around = Surroundings {
@@ -76,7 +82,7 @@ pub(crate) fn prepare(
 }
 
 /// A directory that no other program has, nor had.
-fn make_directory(context: &OperatorContext) -> Result<std::path::PathBuf, OperatorError> {
+fn make_directory(context: &OperatorContext) -> Result<PathBuf, OperatorError> {
     let (job, vertex, subtask) = (context.job, context.vertex, context.subtask);
     let random = rand::random::<u32>();
     let name = format!(
@@ -87,6 +93,40 @@ fn make_directory(context: &OperatorContext) -> Result<std::path::PathBuf, Opera
     fs::create_dir_all(&directory)
         .map_err(|error| OperatorError::io("create", &directory, error))?;
     Ok(directory)
+}
+
+/// A control group with the program's limits, where there are such groups; called as the directory, which no other program has.
+fn make_group(
+    spec: &ExecSpec,
+    context: &OperatorContext,
+    directory: &Path,
+) -> Result<Option<PathBuf>, OperatorError> {
+    let limits = GroupLimits {
+        memory: spec.limits.memory,
+        cpu_millis: spec.limits.cpu_millis,
+        processes: spec.limits.processes,
+    };
+    if limits == GroupLimits::default() {
+        return Ok(None);
+    }
+    match &context.host.control_groups {
+        Ok(groups) => {
+            let name = directory.file_name().unwrap_or_default().to_string_lossy();
+            let made = groups.make(&format!("program-{name}"), &limits);
+            made.map(Some).map_err(|error| {
+                OperatorError::unavailable(format!(
+                    "the control group for the program's `limits` can't be made on host {}: {error}",
+                    host_name()
+                ))
+            })
+        }
+        Err(reason) if limits.cpu_millis.is_some() => Err(OperatorError::unavailable(format!(
+            "the program's limit of `cpu` can't be held on host {}, as only control groups can do that: {reason} \
+             (process.control-groups)",
+            host_name()
+        ))),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Every program finds all that its job ships under their names.

@@ -18,6 +18,7 @@ use arrow_schema::SchemaRef;
 use tokio::time::Instant;
 
 use super::file_splits::{More, Splits};
+use super::input::{Look, no_input, unreadable};
 use super::{OperatorContext, OperatorError, Source, SourceState};
 use crate::dataflow::record::BATCH_BYTES;
 
@@ -32,6 +33,8 @@ pub(super) struct FileSource {
     /// Ranges that are still to be read, the next one last.
     ranges: Vec<FileRange>,
     reading: Option<LineReader>,
+    /// What a file means that is not there: before this task has read any, that they are not on this host.
+    look: Look,
 }
 
 /// Where ranges come from.
@@ -79,6 +82,7 @@ impl FileSource {
             output: context.output_schema(),
             ranges: Vec::new(),
             reading: None,
+            look: Look::at_start_of(context.generation),
         }
     }
 
@@ -98,7 +102,7 @@ impl Source for FileSource {
                 subtask,
                 parallelism,
             } => {
-                let files = matching_files(paths)?;
+                let files = matching_files(paths, self.look)?;
                 self.ranges = ranges_of(&files, *subtask, *parallelism);
                 self.ranges.reverse();
             }
@@ -115,7 +119,11 @@ impl Source for FileSource {
             let reader = match self.reading.as_mut() {
                 Some(reader) => reader,
                 None => match self.ranges.pop() {
-                    Some(range) => self.reading.insert(LineReader::open(range)?),
+                    Some(range) => {
+                        let reader = LineReader::open(range, self.look)?;
+                        self.look = Look::Later;
+                        self.reading.insert(reader)
+                    }
                     None => {
                         let more = match &mut self.supply {
                             Supply::Alone { .. } => More::Never,
@@ -170,23 +178,22 @@ impl Source for FileSource {
 }
 
 /// All files that the paths and globs name, sorted, each once, with their sizes. Blocks.
-pub fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
+pub fn matching_files(paths: &[String], look: Look) -> Result<Vec<(PathBuf, u64)>, OperatorError> {
     let mut found = Vec::new();
     for path in paths {
         if Path::new(path).exists() || !path.contains(['*', '?', '[']) {
             found.push(PathBuf::from(path));
         } else {
-            found.extend(glob_files(path)?);
+            found.extend(glob_files(path, look)?);
         }
     }
     found.sort();
     found.dedup();
     let sizes = found.into_iter().map(|path| {
-        let metadata = fs::metadata(&path).map_err(|e| OperatorError::io("read", &path, e))?;
+        let metadata = fs::metadata(&path).map_err(|e| unreadable(&path, e, look))?;
         if !metadata.is_file() {
-            return Err(OperatorError::unavailable(format!(
-                "can't read {path:?}: it is no regular file (the files of a directory are named by a glob)"
-            )));
+            let why = "it is no regular file (the files of a directory are named by a glob)";
+            return Err(no_input(format!("can't read {path:?}"), why, look));
         }
         Ok((path, metadata.len()))
     });
@@ -194,18 +201,17 @@ pub fn matching_files(paths: &[String]) -> Result<Vec<(PathBuf, u64)>, OperatorE
 }
 
 /// The files that match a glob, of which there must be one.
-fn glob_files(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
-    let found = matching(pattern)?;
+fn glob_files(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> {
+    let found = matching(pattern, look)?;
     if found.is_empty() {
-        return Err(OperatorError::unavailable(format!(
-            "no file matches {pattern:?}"
-        )));
+        let what = format!("can't read {pattern:?}");
+        return Err(no_input(what, "no file matches it", look));
     }
     Ok(found)
 }
 
 /// The files that match a glob. Directories and hidden files don't, unless the pattern names them.
-pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
+pub(super) fn matching(pattern: &str, look: Look) -> Result<Vec<PathBuf>, OperatorError> {
     let options = glob::MatchOptions {
         case_sensitive: true,
         require_literal_separator: true,
@@ -218,7 +224,7 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, OperatorError> {
     for path in matches {
         let path = path.map_err(|error| {
             let path = error.path().to_owned();
-            OperatorError::io("read", path, error.into())
+            unreadable(&path, error.into(), look)
         })?;
         if !path.is_dir() {
             found.push(path);
@@ -266,14 +272,14 @@ struct LineReader {
 }
 
 impl LineReader {
-    fn open(range: FileRange) -> Result<LineReader, OperatorError> {
+    fn open(range: FileRange, look: Look) -> Result<LineReader, OperatorError> {
         let FileRange {
             path,
             start,
             end,
             size,
         } = range;
-        let fail = |error| OperatorError::io("read", &path, error);
+        let fail = |error| unreadable(&path, error, look);
         let mut file = File::open(&path).map_err(fail)?;
         // A line starts here if the byte before ends one; else what is left of a line belongs to the range before.
         let position = start.saturating_sub(1);

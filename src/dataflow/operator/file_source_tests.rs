@@ -279,6 +279,28 @@ fn a_file_that_became_shorter_is_named() {
 }
 
 #[test]
+fn a_file_that_is_not_on_the_host_of_a_task_fails_the_job_unless_the_task_has_read_others() {
+    let directory = tempfile::tempdir().expect("directory");
+    let there = write(directory.path(), "a.txt", b"one\n");
+    let missing = directory.path().join("b.txt");
+    let missing = missing.to_string_lossy();
+    let mut reader = Coordinated::start();
+    reader.answer(split(&missing, 0, 8, 8));
+    let error = reader.lines().expect_err("it is not there");
+    assert!(error.is_unrecoverable(), "{error}");
+    let host = crate::dataflow::host::host_name();
+    let text = error.to_string();
+    assert!(text.contains(&*missing) && text.contains(&host), "{text}");
+
+    let mut reader = Coordinated::start();
+    reader.answer(split(&there, 0, 4, 4));
+    assert_eq!(reader.lines().expect("reads"), ["one"]);
+    reader.answer(split(&missing, 0, 8, 8));
+    let error = reader.lines().expect_err("it is not there any more");
+    assert!(!error.is_unrecoverable(), "{error}");
+}
+
+#[test]
 fn what_is_never_answered_fails_the_source() {
     let mut reader = Coordinated::start();
     reader.answer(Err("no such operator".to_owned()));

@@ -5,6 +5,8 @@
 //! is gone (deleted, or renamed to what no path names) is read until it has not grown for a while, so that what is written
 //! just before and after a rotation is not lost. What stands behind a file's last line break waits for its line break, and
 //! counts as a line when the file is gone.
+//!
+//! A file that is not there is waited for; what can't be read although it is there is an error, from the first look on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::file_source::matching;
+use super::input::{Look, unreadable};
 use super::lines::{LineBatch, LineBuffer};
 use super::{OperatorContext, OperatorError, Source, SourceState};
 use crate::job::spec;
@@ -36,6 +39,8 @@ pub(super) struct FollowFiles {
     output: SchemaRef,
     files: BTreeMap<FileId, Followed>,
     next_discovery: Option<Instant>,
+    /// Before the first look is over: what can't be read then never could.
+    look: Look,
     /// The file that was read last.
     last: Option<FileId>,
     chunk: Vec<u8>,
@@ -69,6 +74,7 @@ impl FollowFiles {
             output: context.output_schema(),
             files: BTreeMap::new(),
             next_discovery: None,
+            look: Look::at_start_of(context.generation),
             last: None,
             chunk: vec![0; CHUNK],
         }
@@ -80,16 +86,17 @@ impl FollowFiles {
         let mut found = BTreeSet::new();
         for path in &self.paths {
             if Path::new(path).is_dir() {
-                found.extend(matching(&format!("{}/*", glob::Pattern::escape(path)))?);
+                let all = format!("{}/*", glob::Pattern::escape(path));
+                found.extend(matching(&all, self.look)?);
             } else if Path::new(path).exists() || !path.contains(['*', '?', '[']) {
                 found.insert(PathBuf::from(path));
             } else {
-                found.extend(matching(path)?);
+                found.extend(matching(path, self.look)?);
             }
         }
         for path in found {
             // Files come and go between two looks: what isn't there is found later, if it comes back.
-            let Some(metadata) = there(fs::metadata(&path), &path)? else {
+            let Some(metadata) = there(fs::metadata(&path), &path, self.look)? else {
                 continue;
             };
             if !metadata.is_file() {
@@ -100,7 +107,7 @@ impl FollowFiles {
                 known.path = path;
                 present.insert(id);
             } else if self.owns(id)
-                && let Some(file) = there(File::open(&path), &path)?
+                && let Some(file) = there(File::open(&path), &path, self.look)?
             {
                 // It may be another one than a moment ago.
                 let opened = file.metadata();
@@ -149,11 +156,11 @@ impl FollowFiles {
 }
 
 /// Whether a file that was looked for is there.
-fn there<T>(found: io::Result<T>, path: &Path) -> Result<Option<T>, OperatorError> {
+fn there<T>(found: io::Result<T>, path: &Path, look: Look) -> Result<Option<T>, OperatorError> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(OperatorError::io("read", path, error)),
+        Err(error) => Err(unreadable(path, error, look)),
     }
 }
 
@@ -219,6 +226,7 @@ impl Source for FollowFiles {
     fn next(&mut self, now: Instant) -> Result<SourceState, OperatorError> {
         if self.next_discovery.is_none_or(|due| now >= due) {
             self.discover(now)?;
+            self.look = Look::Later;
             self.next_discovery = Some(now + self.discovery_interval);
         }
         let mut lines = LineBatch::new();

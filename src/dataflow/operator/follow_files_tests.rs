@@ -170,3 +170,18 @@ fn a_file_that_is_truncated_is_read_from_its_beginning() {
     append(&file, "c\n");
     assert_eq!(following.read(), ["c"]);
 }
+
+#[test]
+fn a_file_that_is_not_there_is_waited_for_and_one_that_can_t_be_there_is_an_error() {
+    let directory = TempDir::new().expect("directory");
+    let later = directory.path().join("later.txt");
+    let mut following = Following::new(&[later.to_string_lossy().into_owned()], 1);
+    assert_eq!(following.read(), [""; 0]);
+    append(&later, "one\n");
+    assert_eq!(following.read_later(), ["one"]);
+    // A file stands where the directory should.
+    let never = later.join("x.txt");
+    let mut following = Following::new(&[never.to_string_lossy().into_owned()], 1);
+    let error = following.sources[0].next(following.now).expect_err("never");
+    assert!(error.is_unrecoverable(), "{error}");
+}

@@ -21,6 +21,7 @@ mod filter;
 mod follow_files;
 mod format;
 mod hasher;
+mod input;
 mod json;
 mod lines;
 mod parse;
@@ -53,6 +54,7 @@ use tokio::time::Instant;
 
 pub use external::{External, Standing};
 pub use file_source::matching_files;
+pub use input::Look;
 pub use schema::output_schema;
 
 use super::coordination::CoordinatorLine;
@@ -75,6 +77,14 @@ pub enum OperatorError {
     /// What it needs is not here, or not at this moment: another TaskManager or a later attempt may have it.
     #[error("{0}")]
     Unavailable(String),
+    /// What it was to read is not there, or can't be read by this process.
+    #[error("{message}")]
+    NoInput {
+        /// What it is, on which host, and why not.
+        message: String,
+        /// Nobody ever saw it there.
+        is_unrecoverable: bool,
+    },
     /// One record can't be processed.
     #[error("{message}, at record [{record}]")]
     Record {
@@ -126,7 +136,7 @@ impl OperatorError {
     }
 
     /// Whether every further attempt would end the same way, so that the job fails at once. Where that is not certain, it is not
-    /// so: a file may appear, a peer may listen, another TaskManager may run another version.
+    /// so: a file may come back, a peer may listen, another TaskManager may run another version.
     pub fn is_unrecoverable(&self) -> bool {
         match self {
             OperatorError::Specification(_)
@@ -134,6 +144,9 @@ impl OperatorError {
             | OperatorError::Unrecoverable(_)
             | OperatorError::Sink(SinkError::Occupied { .. }) => true,
             OperatorError::Program(error) => error.is_unrecoverable(),
+            OperatorError::NoInput {
+                is_unrecoverable, ..
+            } => *is_unrecoverable,
             OperatorError::Unavailable(_)
             | OperatorError::Record { .. }
             | OperatorError::Io { .. }

@@ -424,13 +424,19 @@ async fn a_missing_input_file_is_named() {
     let directory = tempfile::tempdir().expect("directory");
     let graph = word_count(directory.path(), &directory.path().join("out"), [1, 1, 1]);
     let tasks = deploy(&graph, &managers, |_, _| 0);
-    let TaskStatus::Failed { cause, .. } = tasks[&(0, 0)].ended().await else {
+    let TaskStatus::Failed {
+        cause,
+        unrecoverable,
+        ..
+    } = tasks[&(0, 0)].ended().await
+    else {
         panic!("there is no input")
     };
     assert!(
         cause.contains("no file matches") && cause.contains("*.txt"),
         "{cause}"
     );
+    assert!(unrecoverable, "{cause}");
 }
 
 #[tokio::test]

@@ -121,8 +121,13 @@ fn what_is_wrong_with_a_program_is_said() {
         ),
         (
             "{command: a, limits: {cpu: 1 s}}",
-            "limits has no field `cpu`",
+            "`cpu` is `1 s`: write a number of cores",
         ),
+        (
+            "{command: a, limits: {disk: 1 gb}}",
+            "limits has no field `disk`",
+        ),
+        ("{command: a, limits: {cpu: 0}}", "`cpu: 0`"),
         ("{command: a, limits: {open-files: 0}}", "`open-files: 0`"),
         ("{command: a, grace: 1 h}", "`grace` is too long"),
         (
@@ -190,7 +195,11 @@ fn artifacts_are_files_of_whoever_submits() {
         ("[a]", "`artifacts` is a list: write `{ NAME: path }`"),
         ("{m: {executable: true}}", "`path` is missing"),
         ("{m: none}", "line 3, column 16: artifact `m`:"),
-        ("{m: https://host/m}", "is an address"),
+        ("{m: hdfs://host/m}", "has the scheme `hdfs`"),
+        (
+            "{m: {path: exec.yaml, sha256: abc}}",
+            "write 64 hexadecimal digits",
+        ),
         ("{'../m': exec.yaml}", "no name of an artifact"),
     ] {
         let said = message_of(&job(artifacts), &here(options()));

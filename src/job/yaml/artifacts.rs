@@ -1,4 +1,4 @@
-//! Reads the `artifacts` of a job file: a path for each name, or a map with more about it.
+//! Reads the `artifacts` of a job file: a path or an address for each name, or a map with more about it.
 
 use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
@@ -26,6 +26,7 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Vec<ArtifactSpec> {
             spec.executable = fields
                 .optional_value("executable", reader, Reader::bool)
                 .unwrap_or(false);
+            spec.sha256 = fields.optional_value("sha256", reader, Reader::text);
             let path = fields.required("path", "./model.bin", reader, Reader::text);
             fields.finish(&format!("artifact `{}`", key.text), reader);
             path

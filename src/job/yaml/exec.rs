@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tanist_proto::resources::CpuCores;
+
 use super::node::{Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
@@ -118,10 +120,27 @@ fn limits(node: &Node, reader: &mut Reader) -> ExecLimits {
                     .unwrap_or(u64::MAX)
             }),
         open_files: fields.optional_value("open-files", reader, Reader::u64),
+        cpu_millis: fields.optional_value("cpu", reader, cpu_millis),
         processes: fields.optional_value("processes", reader, Reader::u64),
     };
     fields.finish("limits", reader);
     limits
+}
+
+/// A number of cores, in thousandths.
+fn cpu_millis(reader: &mut Reader, field: &str, node: &Node) -> Option<u64> {
+    let text = reader.text(field, node)?;
+    match text.trim().parse::<CpuCores>() {
+        Ok(cores) => Some(cores.millionths().div_ceil(1000)),
+        Err(_) => {
+            let message = format!(
+                "`{field}` is {}: write a number of cores, such as `2` or `0.5`",
+                node.describe()
+            );
+            reader.problem(Some(node.position), message);
+            None
+        }
+    }
 }
 
 /// A size with its unit.

@@ -11,7 +11,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 
 use super::{Taken, Unprepared};
-use crate::dataflow::matching_files;
+use crate::dataflow::{Look, matching_files};
 
 /// The names of all files that a job reads by splits take at most so many bytes of its record.
 pub const MOST_PATH_BYTES: usize = 512 * 1024;
@@ -29,8 +29,9 @@ pub(super) fn prepare(
     paths: &[String],
     parallelism: u32,
     most_path_bytes: usize,
+    look: Look,
 ) -> Result<pb::FileSplits, Unprepared> {
-    let files = matching_files(paths).map_err(|error| Unprepared {
+    let files = matching_files(paths, look).map_err(|error| Unprepared {
         cause: error.to_string(),
         is_unrecoverable: error.is_unrecoverable(),
     })?;

@@ -8,6 +8,7 @@ use tanist_proto::v1::ask_coordinator_response::Answer;
 
 use super::Taken;
 use super::file_splits::{answer, cut, prepare, take};
+use crate::dataflow::Look;
 
 fn file(name: &str, size: u64) -> (PathBuf, u64) {
     (PathBuf::from(name), size)
@@ -103,9 +104,28 @@ fn names_that_are_too_long_for_a_record_are_refused_with_their_number() {
         std::fs::write(directory.path().join(name), "x").expect("written");
     }
     let paths = [directory.path().join("*").to_string_lossy().into_owned()];
-    let refused = prepare(&paths, 1, 10).expect_err("more than ten bytes");
+    let refused = prepare(&paths, 1, 10, Look::First).expect_err("more than ten bytes");
     assert!(refused.cause.contains("3 files"), "{refused:?}");
-    prepare(&paths, 1, 10_000).expect("room for all");
+    prepare(&paths, 1, 10_000, Look::First).expect("room for all");
+}
+
+#[test]
+fn a_path_without_files_fails_the_job_at_its_first_look_and_is_awaited_at_later_ones() {
+    let directory = tempfile::tempdir().expect("directory");
+    let place = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    for path in [place("missing.txt"), place("*.csv"), place(".")] {
+        let at = |look| {
+            let paths = std::slice::from_ref(&path);
+            prepare(paths, 1, 10_000, look).expect_err("nothing to read")
+        };
+        let first = at(Look::First);
+        assert!(first.is_unrecoverable, "{first:?}");
+        assert!(
+            first.cause.contains(&path) && first.cause.contains(" on host "),
+            "{first:?}"
+        );
+        assert!(!at(Look::Later).is_unrecoverable, "{path}");
+    }
 }
 
 proptest! {

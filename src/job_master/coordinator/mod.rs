@@ -19,11 +19,13 @@ mod file_splits_tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
 
 use super::execution_graph::ExecutionGraph;
+use crate::dataflow::Look;
 use crate::job::{OperatorSpec, coordinated_spec};
 
 pub use self::file_splits::MOST_PATH_BYTES;
@@ -55,12 +57,15 @@ pub enum Kind {
 
 impl Kind {
     /// Finds out what the coordinator has to know. Blocks.
-    fn prepare(&self, parallelism: u32) -> Result<State, Unprepared> {
+    fn prepare(&self, parallelism: u32, look: Look) -> Result<State, Unprepared> {
         match self {
             Kind::FileSplits {
                 paths,
                 most_path_bytes,
-            } => file_splits::prepare(paths, parallelism, *most_path_bytes).map(State::FileSplits),
+            } => {
+                let splits = file_splits::prepare(paths, parallelism, *most_path_bytes, look);
+                splits.map(State::FileSplits)
+            }
         }
     }
 }
@@ -104,8 +109,9 @@ pub(super) fn prepare(
     operators: &[Coordinated],
     generation: u64,
 ) -> Result<Vec<pb::CoordinatorState>, Unprepared> {
+    let look = Look::at_start_of(Generation::new(generation));
     let prepared = operators.iter().map(|it| {
-        let state = it.kind.prepare(it.parallelism);
+        let state = it.kind.prepare(it.parallelism, look);
         let state = state.map_err(|error| Unprepared {
             cause: format!("operator {:?}: {}", it.operator, error.cause),
             ..error

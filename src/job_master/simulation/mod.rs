@@ -9,6 +9,7 @@ mod invariants;
 mod model;
 mod network;
 mod steps;
+mod stops;
 mod task_manager;
 mod world;
 
@@ -22,6 +23,7 @@ use tanist_proto::v1 as pb;
 use self::steps::Fails;
 use self::world::{Reached, World};
 use crate::job::RegionRule;
+use crate::job_master::event::Event;
 use crate::job_master::failover::FailoverStrategy;
 use crate::job_master::restart::RestartStrategy;
 
@@ -100,16 +102,22 @@ fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u8, u16)>> {
     prop::collection::vec((0..kinds, any::<u16>()), 0..500)
 }
 
+/// Somebody wants the job to be canceled or to be stopped, in one of the first rounds without faults.
+fn asked() -> impl Strategy<Value = (usize, Event)> {
+    let what = prop_oneof![Just(Event::CancelRequested), Just(Event::StopRequested)];
+    (0usize..20, what)
+}
+
 #[test]
 fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
-    let canceled_in = prop::option::of(0usize..20);
+    let asked = prop::option::of(asked());
     let shapes = prop_oneof![shapes(), shapes_in_stages()];
     let strategies = (strategies(), failovers());
-    let inputs = (strategies, shapes, canceled_in, steps(104));
-    let reached = run_cases(400, inputs, |(strategies, shape, canceled_in, steps)| {
+    let inputs = (strategies, shapes, asked, steps(105));
+    let reached = run_cases(400, inputs, |(strategies, shape, asked, steps)| {
         let mut world = World::new(&shape.0, &shape.1, &shape.2, strategies.0);
         world.fail_over_by(strategies.1);
-        world.live(steps, canceled_in);
+        world.live(steps, asked);
         world.reached
     });
     assert!(reached.stale_refused > 0, "{reached:?}");
@@ -121,6 +129,8 @@ fn no_order_of_events_and_faults_breaks_an_invariant_and_every_job_ends() {
     assert!(reached.given_again > 0, "{reached:?}");
     assert!(reached.not_served > 0, "{reached:?}");
     assert!(reached.failed_for_good > 0, "{reached:?}");
+    assert!(reached.stopped_finished > 0, "{reached:?}");
+    assert!(reached.stopped_failed > 0, "{reached:?}");
 }
 
 #[test]
@@ -136,17 +146,17 @@ fn whatever_the_graph_its_regions_are_those_of_a_plain_model() {
 
 #[test]
 fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_job_ends() {
-    let canceled_in = prop::option::weighted(0.2, 0usize..20);
+    let asked = prop::option::weighted(0.2, asked());
     let strategies = (strategies(), failovers());
     let graphs = (graphs::any_graph(), any::<bool>());
-    let inputs = (strategies, graphs, canceled_in, steps(104));
-    let reached = run_cases(100, inputs, |(strategies, graph, canceled_in, steps)| {
+    let inputs = (strategies, graphs, asked, steps(105));
+    let reached = run_cases(100, inputs, |(strategies, graph, asked, steps)| {
         let mut world = match graph {
             (graph, true) => World::of_graph(graph, strategies.0),
             (graph, false) => World::of_earlier(graph, strategies.0),
         };
         world.fail_over_by(strategies.1);
-        world.live(steps, canceled_in);
+        world.live(steps, asked);
         world.reached
     });
     assert!(reached.stale_refused > 0, "{reached:?}");
@@ -256,6 +266,44 @@ fn however_often_leaders_change_no_stage_that_has_finished_runs_again() {
         world.reached
     });
     assert!(reached.adopted > 0, "{reached:?}");
+}
+
+#[test]
+fn whatever_goes_wrong_a_job_without_end_that_is_stopped_ends() {
+    let inputs = (strategies(), shapes(), 0usize..20, steps(105));
+    let reached = run_cases(200, inputs, |(strategy, shape, stopped_in, steps)| {
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy).without_end();
+        world.live(steps, Some((stopped_in, Event::StopRequested)));
+        world.reached
+    });
+    assert!(reached.stopped_finished > 0, "{reached:?}");
+    assert!(reached.stopped_failed > 0, "{reached:?}");
+}
+
+#[test]
+fn however_often_leaders_change_a_job_that_is_stopped_finishes_in_its_first_attempt() {
+    let inputs = (shapes(), steps(91), steps(101));
+    let reached = run_cases(200, inputs, |(shape, before, after)| {
+        let strategy = RestartStrategy::None;
+        let mut world = World::new(&shape.0, &shape.1, &shape.2, strategy).without_end();
+        world.come_to_run();
+        for (kind, pick) in before {
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        for (kind, pick) in after {
+            world.stop_unless_acknowledged();
+            world.step_of_leaders(kind, usize::from(pick));
+        }
+        world.stop_unless_acknowledged();
+        world.come_to_an_end(None);
+        let generations = world.stored.regions.iter().map(|region| region.generation);
+        assert_eq!(generations.max(), Some(1));
+        let result = world.result.expect("it has ended");
+        assert_eq!(result.status(), pb::JobStatus::Finished, "{}", result.cause);
+        world.reached
+    });
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.stopped_finished > 0, "{reached:?}");
 }
 
 #[test]

@@ -42,11 +42,12 @@ impl World {
         let is_current = arrives
             && epoch >= task_manager.epoch
             && connection.registration.get() == task_manager.registration;
-        let is_stale = arrives && !is_current && !matches!(call, Call::Heartbeat(_));
+        let is_stale = arrives && !is_current && !matches!(call, Call::Heartbeat(..));
         self.reached.stale_refused += u32::from(is_stale);
         let lost = "the answer was lost".to_owned();
         let event = match call {
-            Call::Submit(tasks) => {
+            Call::Submit(tasks, stopping) => {
+                task_manager.is_told_to_stop |= is_current && stopping;
                 let ids = tasks.iter().map(|task| pb::ExecutionId {
                     vertex_id: task.vertex_id.clone(),
                     subtask: task.subtask,
@@ -99,7 +100,8 @@ impl World {
                 }
                 return;
             }
-            Call::Heartbeat(asked_in) => {
+            Call::Heartbeat(asked_in, stopping) => {
+                task_manager.is_told_to_stop |= is_current && stopping;
                 if !is_current || !is_answered {
                     return;
                 }
@@ -131,7 +133,7 @@ impl World {
             return;
         };
         for (connection, _, _) in core.connections() {
-            let call = Call::Heartbeat(core.turn());
+            let call = Call::Heartbeat(core.turn(), core.tells_to_stop());
             self.requests.push(Request {
                 epoch: self.epoch,
                 connection,

@@ -1,5 +1,7 @@
 //! What may happen next: steps that go well, faults, and the end without faults.
 
+use std::collections::BTreeSet;
+
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
@@ -72,10 +74,16 @@ impl World {
     pub(super) fn progress(&mut self, index: usize, pick: usize, fails: Fails) {
         let epoch = self.epoch;
         let kept = self.kept();
+        let without_end = match fails {
+            Fails::No => self.without_end_on(index),
+            Fails::Yes | Fails::ForGood => BTreeSet::new(),
+        };
         let task_manager = &mut self.task_managers[index];
         let mut live: Vec<(TaskKey, &mut Running)> = Vec::new();
         for (key, running) in &mut task_manager.running {
-            let alive = running.iter_mut().filter(|it| !is_terminal(it.state));
+            let goes_on = |it: &Running| it.state == S::Running && without_end.contains(&key.0);
+            let alive = running.iter_mut();
+            let alive = alive.filter(|it| !is_terminal(it.state) && !goes_on(it));
             live.extend(alive.map(|it| (key.clone(), it)));
         }
         if live.is_empty() {
@@ -218,6 +226,7 @@ impl World {
             97 => self.hear_of_an_older_attempt(pick),
             98..103 => self.ask(pick),
             103 => self.asking.next_look_fails = true,
+            104 if pick.is_multiple_of(4) => self.stop(),
             _ => {}
         }
     }
@@ -260,7 +269,7 @@ impl World {
     /// the job has ended or is about to.
     pub(super) fn come_to_run(&mut self) {
         for _ in 0..400 {
-            let is_to_end = self.stored.wanted() == pb::WantedStatus::Canceled
+            let is_to_end = self.stored.wanted() != pb::WantedStatus::Running
                 || !self.stored.fatal_cause.is_empty();
             if self.result.is_some() || is_to_end {
                 return;
@@ -308,23 +317,23 @@ impl World {
     }
 
     /// Through these steps, and then without faults until the job has ended.
-    pub(super) fn live(&mut self, steps: Vec<(u8, u16)>, canceled_in: Option<usize>) {
+    pub(super) fn live(&mut self, steps: Vec<(u8, u16)>, asked: Option<(usize, Event)>) {
         for (kind, pick) in steps {
             self.step(kind, usize::from(pick));
         }
         self.come_to_run();
-        self.come_to_an_end(canceled_in);
+        self.come_to_an_end(asked);
     }
 
-    /// Without faults, until the job has ended; somebody may want to cancel it in one of the rounds.
-    pub(super) fn come_to_an_end(&mut self, canceled_in: Option<usize>) {
+    /// Without faults, until the job has ended; somebody may want to cancel or to stop it in one of the rounds.
+    pub(super) fn come_to_an_end(&mut self, asked: Option<(usize, Event)>) {
         for round in 0..400 {
             if self.result.is_some() {
                 return;
             }
             self.round(true);
-            if canceled_in == Some(round) {
-                self.hear(Event::CancelRequested);
+            if let Some((_, event)) = asked.as_ref().filter(|(at, _)| *at == round) {
+                self.hear(event.clone());
             }
         }
         panic!("the job does not end: {:#?}", self.core);

@@ -37,6 +37,8 @@ pub(super) struct TaskManager {
     pub(super) profiles: BTreeMap<AllocationId, ResourceProfile>,
     pub(super) running: BTreeMap<TaskKey, Vec<Running>>,
     pub(super) highest: BTreeMap<TaskKey, u64>,
+    /// Whether it has heard that the job is to be stopped.
+    pub(super) is_told_to_stop: bool,
     /// Finished executions whose output is kept.
     pub(super) outputs: BTreeSet<(TaskKey, u64)>,
 }
@@ -98,6 +100,7 @@ impl TaskManager {
         self.running.clear();
         self.highest.clear();
         self.outputs.clear();
+        self.is_told_to_stop = false;
         // Registrations are unique across restarts; nothing that was sent before is taken any more.
         self.registration += 1;
     }

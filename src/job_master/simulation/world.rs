@@ -14,6 +14,7 @@ use super::invariants::{
     region_of,
 };
 use super::model::{States, states_of};
+use super::stops::Stopping;
 use super::task_manager::{TaskKey, TaskManager, complete_inputs};
 use crate::job::RegionRule;
 use crate::job::resources::slot_profile;
@@ -41,6 +42,9 @@ pub(super) struct Reached {
     pub(super) not_served: u32,
     /// Failures that no restart mends, heard by a job that was to run on.
     pub(super) failed_for_good: u32,
+    /// Jobs that were to be stopped: those that have finished, and those that have failed.
+    pub(super) stopped_finished: u32,
+    pub(super) stopped_failed: u32,
 }
 
 impl Reached {
@@ -54,6 +58,8 @@ impl Reached {
         self.given_again += other.given_again;
         self.not_served += other.not_served;
         self.failed_for_good += other.failed_for_good;
+        self.stopped_finished += other.stopped_finished;
+        self.stopped_failed += other.stopped_failed;
     }
 }
 
@@ -70,11 +76,13 @@ pub(super) struct Request {
 
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    Submit(Vec<pb::TaskDeployment>),
+    /// And whether the job is to be stopped.
+    Submit(Vec<pb::TaskDeployment>, bool),
     Cancel(Vec<pb::TaskCancellation>),
     Acknowledge(Vec<pb::ExecutionId>),
     Free(Vec<AllocationId>),
-    Heartbeat(u64),
+    /// Asked in this turn, and whether the job is to be stopped.
+    Heartbeat(u64, bool),
 }
 
 #[derive(Debug)]
@@ -108,6 +116,7 @@ pub(super) struct World {
     pub(super) healthy: BTreeMap<usize, u64>,
     pub(super) term_began_ms: u64,
     pub(super) asking: Asking,
+    pub(super) stopping: Stopping,
     pub(super) reached: Reached,
 }
 
@@ -165,6 +174,7 @@ impl World {
             profiles: BTreeMap::new(),
             running: BTreeMap::new(),
             highest: BTreeMap::new(),
+            is_told_to_stop: false,
             outputs: BTreeSet::new(),
         };
         let mut world = World {
@@ -192,6 +202,7 @@ impl World {
             healthy: BTreeMap::new(),
             term_began_ms: 0,
             asking: Asking::default(),
+            stopping: Stopping::default(),
             reached: Reached::default(),
         };
         world.begin_term();
@@ -266,6 +277,8 @@ impl World {
                 _ => None,
             });
             let deployed: Vec<pb::TaskDeployment> = deployed.flatten().collect();
+            let states = states_of(core);
+            self.note_begun(&states);
             self.run_all(effects);
             self.assert_may_start(&deployed, &before);
         }
@@ -279,6 +292,8 @@ impl World {
 
     fn run(&mut self, effect: Effect) {
         let epoch = self.epoch;
+        let core = self.core.as_ref();
+        let asked = core.map_or((0, false), |core| (core.turn(), core.tells_to_stop()));
         let mut send = |connection: Connection, call: Call| {
             self.requests.push(Request {
                 epoch,
@@ -317,8 +332,8 @@ impl World {
                     let is_first = self.deployed.insert((key, task.generation));
                     assert!(is_first, "deployed twice: {task:?}");
                 }
-                assert_eq!(self.stored.wanted(), pb::WantedStatus::Running, "canceled");
-                send(connection, Call::Submit(tasks));
+                assert_ne!(self.stored.wanted(), pb::WantedStatus::Canceled);
+                send(connection, Call::Submit(tasks, asked.1));
             }
             Effect::Cancel { connection, tasks } => {
                 for task in &tasks {
@@ -360,11 +375,10 @@ impl World {
                 send(connection, Call::Free(allocations));
             }
             Effect::AskReport(connection) => {
-                let turn = self.core.as_ref().map_or(0, JobMasterCore::turn);
-                send(connection, Call::Heartbeat(turn));
+                send(connection, Call::Heartbeat(asked.0, asked.1));
             }
             Effect::CommitSinks(_) => {
-                assert_eq!(self.stored.wanted(), pb::WantedStatus::Running, "canceled");
+                assert_ne!(self.stored.wanted(), pb::WantedStatus::Canceled);
                 assert!(
                     all_finished(&self.graph, &self.stored),
                     "commits what has not finished"
@@ -376,7 +390,7 @@ impl World {
                 self.cancel_is_acknowledged = true;
             }
             Effect::AnswerCancels(_) => assert!(!self.cancel_is_acknowledged),
-            Effect::AnswerStops(_) => {}
+            Effect::AnswerStops(answer) => self.hear_stop_answer(&answer),
             Effect::AnswerOffer { rejected, .. } => {
                 // Whoever offers frees what is rejected: slots that were given back before, which it had not heard.
                 for task_manager in &mut self.task_managers {
@@ -391,6 +405,7 @@ impl World {
                 if result.status() == pb::JobStatus::Finished {
                     assert!(self.sinks_committed);
                 }
+                self.assert_stopped_as_stored(&result);
                 self.result = Some(*result);
             }
         }
@@ -425,11 +440,12 @@ impl World {
         self.assert_restarts_together(&state);
         assert!(self.stored.job_incarnation <= state.job_incarnation);
         let was_finished = all_finished(&self.graph, &self.stored)
-            && self.stored.wanted() == pb::WantedStatus::Running;
+            && self.stored.wanted() != pb::WantedStatus::Canceled;
         assert!(
             !(was_finished && state.wanted() == pb::WantedStatus::Canceled),
             "cancel too late"
         );
+        self.assert_stop_stays(&state);
         assert_decisions_stay(&self.stored, &state);
         self.stored = state;
         self.events.push((self.epoch, Event::Persisted(number)));

@@ -24,6 +24,7 @@ use super::setup::{ApplicationSetup, Ending};
 use crate::dispatcher::JobStore;
 use crate::gateway::DispatcherGateway;
 use crate::resource_manager::ResourceManagerHandle;
+use crate::resource_manager::workers::{FinalStatus, ResourceManagerDriver};
 use crate::telemetry::ExitCode;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -40,6 +41,8 @@ pub(in crate::process) struct ApplicationTerm {
     pub store: Arc<dyn CoordinationStore>,
     pub jobs: Arc<JobStore>,
     pub ending: Ending,
+    /// Who starts TaskManagers, if anybody does.
+    pub driver: Option<Arc<dyn ResourceManagerDriver>>,
 }
 
 /// Returns when the process is to end, which `ending` then says; never if the term ends first.
@@ -55,12 +58,14 @@ pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing
         Standing::Recovered(record) => *record,
     };
     if record.status == ApplicationStatus::Running {
-        match term.run_program().await {
+        match term.run_program(&mut record).await {
             Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
                 error!(
                     diagnosis,
                     "nobody can say how the application ended: everything is kept"
                 );
+                // The record goes on saying that it runs: whoever leads next may know more.
+                end::tell_driver(&term, FinalStatus::Unknown, &diagnosis).await;
                 let code = ApplicationStatus::Unknown.exit_code();
                 return term.ending.decide(code, diagnosis);
             }
@@ -113,9 +118,14 @@ pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
 
 impl ApplicationTerm {
     /// Runs the program, then waits until every job of the cluster has ended. What decided about the application.
-    async fn run_program(&self) -> Cause {
-        let (setup, dispatcher) = (self.setup.clone(), self.dispatcher.clone());
-        let context = ApplicationContext::new(setup, self.cluster_id.clone(), dispatcher);
+    async fn run_program(&self, record: &mut ApplicationRecord) -> Cause {
+        let context = ApplicationContext::new(self, record.clone());
+        let cause = self.run_in(&context).await;
+        *record = context.record().await;
+        cause
+    }
+
+    async fn run_in(&self, context: &ApplicationContext) -> Cause {
         // A task of its own, whose panic is an error of the program; it is dropped with this term.
         let mut program = JoinSet::new();
         program.spawn((self.setup.program)(context.clone()));
@@ -126,7 +136,7 @@ impl ApplicationTerm {
             Some(Err(failure)) => Some(format!("its program panicked: {failure}")),
         };
         if let Some(failure) = failure {
-            self.note_failure(&context, failure).await;
+            self.note_failure(context, failure).await;
         }
         if let Some(cause) = context.cause() {
             return cause;

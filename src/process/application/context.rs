@@ -18,8 +18,11 @@ use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::record::ApplicationStatus;
+use super::bootstrap::ApplicationTerm;
+use super::record::{ApplicationRecord, ApplicationStatus};
 use super::setup::ApplicationSetup;
+use super::submissions::Submissions;
+use crate::gateway::remote_files::embed_remote;
 use crate::gateway::{DispatcherGateway, GatewayError};
 use crate::job::{CompileOptions, InvalidJob, StreamGraph};
 
@@ -111,6 +114,7 @@ pub(super) struct ContextInner {
     setup: ApplicationSetup,
     cluster_id: Name,
     dispatcher: Arc<dyn DispatcherGateway>,
+    submissions: Submissions,
     noted: Mutex<Noted>,
     /// The first one counts.
     cause: watch::Sender<Option<Cause>>,
@@ -145,16 +149,13 @@ pub fn job_id_of(cluster_id: &Name, position: u32) -> JobId {
 }
 
 impl ApplicationContext {
-    pub(super) fn new(
-        setup: ApplicationSetup,
-        cluster_id: Name,
-        dispatcher: Arc<dyn DispatcherGateway>,
-    ) -> ApplicationContext {
+    pub(super) fn new(term: &ApplicationTerm, record: ApplicationRecord) -> ApplicationContext {
         ApplicationContext {
             inner: Arc::new(ContextInner {
-                setup,
-                cluster_id,
-                dispatcher,
+                setup: term.setup.clone(),
+                cluster_id: term.cluster_id.clone(),
+                dispatcher: term.dispatcher.clone(),
+                submissions: Submissions::new(term.clone(), record),
                 noted: Mutex::default(),
                 cause: watch::Sender::new(None),
             }),
@@ -222,8 +223,27 @@ impl ApplicationContext {
         &self,
         position: u32,
         job: JobId,
-        graph: pb::JobGraph,
+        mut graph: pb::JobGraph,
     ) -> Result<ApplicationJob, ApplicationError> {
+        // Before anything is sent: a job that somebody removed must not run a second time.
+        if self.inner.submissions.has(job).await
+            && let Err(GatewayError::NotFound(_)) = self.describe(job).await
+        {
+            return Err(self.is_unknown(job));
+        }
+        if let Err(error) = embed_remote(&mut graph).await {
+            // What an earlier run submitted has its files, wherever they came from.
+            return match self.describe(job).await {
+                Ok(_) => {
+                    warn!(%job, position, %error, "the application goes on with its job, whose files can't be compared");
+                    Ok(self.has(job))
+                }
+                Err(_) => Err(ApplicationError::Refused {
+                    job,
+                    reason: error.to_string(),
+                }),
+            };
+        }
         let request = pb::SubmitJobRequest {
             graph: Some(graph),
             submission_token: format!("application-{job}"),
@@ -242,10 +262,10 @@ impl ApplicationContext {
         match answer {
             Ok(answer) => {
                 info!(%job, position, attached = answer.repeated, "the application has its job");
-                self.lock().jobs.push(job);
+                self.inner.submissions.note(job).await;
+                let submitted = self.has(job);
                 failpoint("application.submitted").await;
-                let context = self.clone();
-                Ok(ApplicationJob { context, job })
+                Ok(submitted)
             }
             Err(GatewayError::Conflict(reason)) => {
                 let error = ApplicationError::AnotherGraph {
@@ -263,6 +283,13 @@ impl ApplicationContext {
         }
     }
 
+    /// Notes that the cluster has the next job.
+    fn has(&self, job: JobId) -> ApplicationJob {
+        self.lock().jobs.push(job);
+        let context = self.clone();
+        ApplicationJob { context, job }
+    }
+
     /// Waits for a job's end, and notes it if that decides about the application.
     pub(super) async fn wait(&self, job: JobId) -> Result<JobOutcome, ApplicationError> {
         let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
@@ -274,11 +301,7 @@ impl ApplicationContext {
                     is_quarantined = true;
                     warn!(%job, reason = details.quarantine, "the application waits for a job that is quarantined");
                 }
-                Err(GatewayError::NotFound(_)) => {
-                    let error = ApplicationError::Unknown { job };
-                    self.note(ApplicationStatus::Unknown, error.to_string());
-                    return Err(error);
-                }
+                Err(GatewayError::NotFound(_)) => return Err(self.is_unknown(job)),
                 Ok(_) | Err(_) => {}
             }
             tokio::time::sleep(backoff.next_delay()).await;
@@ -300,6 +323,18 @@ impl ApplicationContext {
         };
         self.note(ended, outcome.error().to_string());
         Ok(outcome)
+    }
+
+    /// The job was there, and nobody knows how it ended.
+    fn is_unknown(&self, job: JobId) -> ApplicationError {
+        let error = ApplicationError::Unknown { job };
+        self.note(ApplicationStatus::Unknown, error.to_string());
+        error
+    }
+
+    /// The record as it was written last.
+    pub(super) async fn record(&self) -> ApplicationRecord {
+        self.inner.submissions.record().await
     }
 
     async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {

@@ -16,8 +16,11 @@ use tracing::{debug, info, warn};
 
 use super::bootstrap::ApplicationTerm;
 use super::context::is_terminal;
-use super::record::ApplicationRecord;
+use super::record::{ApplicationRecord, ApplicationStatus};
 use crate::dispatcher::JobStoreError;
+use crate::resource_manager::workers::{
+    ClusterEnd, DriverError, FinalStatus, ResourceManagerDriver,
+};
 
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const SLOWEST_LOOK: Duration = Duration::from_millis(500);
@@ -38,6 +41,9 @@ pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRe
     end_jobs(term).await;
     failpoint("application.jobs-ended").await;
     dismiss_task_managers(term).await;
+    if let Some(status) = final_status(record.status) {
+        tell_driver(term, status, &record.diagnosis).await;
+    }
     forget_jobs(term).await;
     for kind in REMOVED {
         remove(term, kind).await;
@@ -45,6 +51,51 @@ pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRe
     failpoint("application.emptied").await;
     record.cleaned = true;
     term.commit(vec![record.write(&term.cluster_id)]).await;
+    failpoint("application.closed").await;
+}
+
+fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
+    match status {
+        ApplicationStatus::Running => None,
+        ApplicationStatus::Succeeded => Some(FinalStatus::Succeeded),
+        ApplicationStatus::Failed => Some(FinalStatus::Failed),
+        ApplicationStatus::Canceled => Some(FinalStatus::Canceled),
+        ApplicationStatus::Unknown => Some(FinalStatus::Unknown),
+    }
+}
+
+/// Tells whoever starts TaskManagers how the cluster has ended, up to a bound.
+pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
+    let Some(driver) = &term.driver else {
+        return;
+    };
+    let end = ClusterEnd {
+        cluster: term.cluster_id.to_string(),
+        status,
+        diagnosis: diagnosis.to_owned(),
+    };
+    if let Err(error) = finish(&**driver, &end).await {
+        warn!(%error, driver = driver.name(), "the end of the cluster was not taken in time");
+    }
+}
+
+/// As often as it takes, up to a bound. The error is the last one.
+async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<(), DriverError> {
+    let deadline = Instant::now() + LEAVE_TIMEOUT;
+    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut last = DriverError::new(format!("it does not answer within {LEAVE_TIMEOUT:?}"));
+    loop {
+        match tokio::time::timeout_at(deadline, driver.finish(end)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => last = error,
+            Err(_elapsed) => return Err(last),
+        }
+        let next = Instant::now() + backoff.next_delay();
+        if next >= deadline {
+            return Err(last);
+        }
+        tokio::time::sleep_until(next).await;
+    }
 }
 
 /// Cancels what runs, and waits until everything has ended and is cleaned up after.
@@ -154,5 +205,96 @@ async fn remove(term: &ApplicationTerm, kind: Kind) {
             key: Key::new(kind, name.clone()),
         };
         term.commit(some.iter().map(delete).collect()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tanist_ha::election::ClusterIncarnation;
+    use tanist_proto::id::ResourceId;
+
+    use super::*;
+    use crate::resource_manager::workers::{Found, RecordedWorker, WorkerRequest};
+
+    /// Refuses so many times, then takes it.
+    #[derive(Debug, Default)]
+    struct Reluctant {
+        refusals: Mutex<u32>,
+        taken: Mutex<Vec<ClusterEnd>>,
+    }
+
+    #[async_trait]
+    impl ResourceManagerDriver for Reluctant {
+        fn name(&self) -> &'static str {
+            "reluctant"
+        }
+
+        fn place(&self) -> String {
+            String::new()
+        }
+
+        async fn start_worker(&self, _: &WorkerRequest) -> Result<(), DriverError> {
+            Ok(())
+        }
+
+        async fn recover_workers(
+            &self,
+            _: &ClusterIncarnation,
+            _: &[RecordedWorker],
+        ) -> Result<Vec<(ResourceId, Found)>, DriverError> {
+            Ok(Vec::new())
+        }
+
+        async fn worker_ended(&self, _: &ResourceId) -> String {
+            std::future::pending().await
+        }
+
+        async fn stop_worker(&self, _: &ResourceId) -> Result<(), DriverError> {
+            Ok(())
+        }
+
+        async fn finish(&self, end: &ClusterEnd) -> Result<(), DriverError> {
+            let mut refusals = self.refusals.lock().expect("not poisoned");
+            if *refusals > 0 {
+                *refusals -= 1;
+                return Err(DriverError::new("busy"));
+            }
+            self.taken.lock().expect("not poisoned").push(end.clone());
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_is_told_the_end_with_its_diagnosis_until_it_takes_it_or_the_time_is_up() {
+        let end = ClusterEnd {
+            cluster: "c".to_owned(),
+            status: FinalStatus::Failed,
+            diagnosis: "no input".to_owned(),
+        };
+        let driver = Reluctant::default();
+        *driver.refusals.lock().expect("not poisoned") = 2;
+        assert_eq!(finish(&driver, &end).await, Ok(()));
+        assert_eq!(*driver.taken.lock().expect("not poisoned"), [end.clone()]);
+        *driver.refusals.lock().expect("not poisoned") = u32::MAX;
+        let refused = finish(&driver, &end).await;
+        assert_eq!(refused, Err(DriverError::new("busy")));
+    }
+
+    #[test]
+    fn every_end_has_a_status_and_what_runs_has_none() {
+        for (status, expected) in [
+            (ApplicationStatus::Running, None),
+            (ApplicationStatus::Succeeded, Some("SUCCEEDED")),
+            (ApplicationStatus::Failed, Some("FAILED")),
+            (ApplicationStatus::Canceled, Some("CANCELED")),
+            (ApplicationStatus::Unknown, Some("UNKNOWN")),
+        ] {
+            let given = final_status(status).map(FinalStatus::name);
+            assert_eq!(given, expected);
+            assert!(given.is_none_or(|name| name == status.name()));
+        }
     }
 }

@@ -8,6 +8,7 @@ mod context;
 mod end;
 mod record;
 mod setup;
+mod submissions;
 mod watch;
 
 pub use context::{ApplicationContext, ApplicationError, ApplicationJob, JobOutcome, job_id_of};

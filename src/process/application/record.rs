@@ -68,6 +68,9 @@ pub struct ApplicationRecord {
     /// When its end was decided; 0 before.
     #[serde(default)]
     pub ended_at_ms: u64,
+    /// The jobs that its program has submitted, in its order: none of them is ever submitted anew.
+    #[serde(default)]
+    pub submitted: Vec<String>,
     /// The jobs that it had when its end was decided.
     #[serde(default)]
     pub jobs: Vec<String>,
@@ -85,6 +88,7 @@ impl ApplicationRecord {
             diagnosis: String::new(),
             started_at_ms: now_ms,
             ended_at_ms: 0,
+            submitted: Vec::new(),
             jobs: Vec::new(),
             cleaned: false,
         }
@@ -220,6 +224,6 @@ mod tests {
         let record: ApplicationRecord = serde_json::from_str(kept).expect("readable");
         assert_eq!(record.status, ApplicationStatus::Failed);
         assert_eq!(record.status.exit_code(), ExitCode::JobFailed);
-        assert!(!record.cleaned && record.jobs.is_empty());
+        assert!(!record.cleaned && record.jobs.is_empty() && record.submitted.is_empty());
     }
 }

@@ -82,8 +82,9 @@ impl Client {
             let request = request.clone();
             async move { dispatcher.stop_job(request).await }
         })
-        .await
-        .map(drop)
+        .await?;
+        self.world.note(Event::StopAcknowledged(job));
+        Ok(())
     }
 
     /// Says what is to become of a quarantined job, until that is acknowledged or refused.

@@ -38,6 +38,8 @@ pub enum Event {
     Acknowledged(JobId),
     /// A client was told that its job will be canceled.
     CancelAcknowledged(JobId),
+    /// A client was told that its job will be stopped.
+    StopAcknowledged(JobId),
     /// A task was started in a TaskManager.
     Started {
         attempt: AttemptKey,

@@ -15,6 +15,8 @@ pub(super) fn broken(events: &[Event]) -> Vec<String> {
         an_output_is_of_one_generation(events),
         ends_are_as_decided(events),
         cancels_are_kept(events),
+        stops_are_kept(events),
+        what_is_stopped_ends_as_its_protocol_says(events),
     ]
     .concat()
 }
@@ -57,6 +59,74 @@ fn cancels_are_kept(events: &[Event]) -> Vec<String> {
         }
         if let Event::CancelAcknowledged(job) = event {
             canceled.insert(*job);
+        }
+    });
+    broken
+}
+
+/// From its acknowledgement on a stop is recorded, or a cancel after it, or there is nothing left to stop.
+fn stops_are_kept(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut stopped: BTreeSet<JobId> = BTreeSet::new();
+    let has_finished = |state: &pb::JobState| {
+        let placed = state.regions.iter().map(|region| region.placements.len());
+        let ends = state.terminal.iter();
+        let ends = ends.filter(|end| end.state() == pb::ExecutionState::Finished);
+        placed.sum::<usize>() == ends.count()
+    };
+    replay(events, |stored, event| {
+        for job in &stopped {
+            let is_kept = |state: &pb::JobState| {
+                state.wanted() != pb::WantedStatus::Running || has_finished(state)
+            };
+            let is_kept = stored.states.get(job).is_some_and(is_kept);
+            if !is_kept && !stored.results.contains_key(job) {
+                broken.push(format!("the stop of job {job} is lost before {event:?}"));
+            }
+        }
+        if let Event::StopAcknowledged(job) = event {
+            stopped.insert(*job);
+        }
+    });
+    broken
+}
+
+/// What the cause of a job says that fails because what it had read before it was stopped is lost.
+pub const LOST: &str = "what its sources had read would be missing";
+
+/// A stop stays recorded until the end, unless a cancel follows. Such a job finishes, or fails since what it had read is lost, and then
+/// no region of it was given up.
+fn what_is_stopped_ends_as_its_protocol_says(events: &[Event]) -> Vec<String> {
+    let mut broken = Vec::new();
+    replay(events, |stored, event| {
+        let Event::Committed { records, .. } = event else {
+            return;
+        };
+        for record in records {
+            let (Record::State(job, _) | Record::Result(job, _)) = record else {
+                continue;
+            };
+            let before = stored.states.get(job);
+            let before = before.filter(|it| it.wanted() == pb::WantedStatus::Stopped);
+            let Some(before) = before else {
+                continue;
+            };
+            let is_right = match record {
+                Record::State(_, state) => state.wanted() != pb::WantedStatus::Running,
+                Record::Result(_, result) => match result.status() {
+                    pb::JobStatus::Finished => before.fatal_cause.is_empty(),
+                    pb::JobStatus::Failed => {
+                        result.cause.contains(LOST) && before.fatal_cause.contains(LOST)
+                    }
+                    // Of a job that is set aside a cancel is not recorded before its result.
+                    pb::JobStatus::Canceled => before.quarantine.is_some(),
+                    _ => false,
+                },
+                _ => true,
+            };
+            if !is_right {
+                broken.push(format!("job {job} was to be stopped, and then: {record:?}"));
+            }
         }
     });
     broken

@@ -29,10 +29,14 @@ pub enum Landmark {
     WentOnPastItsLease,
     /// A JobManager died before a step that it was about to take.
     StruckAtAStep,
+    /// A job that was stopped has finished.
+    StoppedJobFinished,
+    /// One has failed, as something that it had read was lost meanwhile.
+    StoppedJobFailed,
 }
 
 impl Landmark {
-    pub const ALL: [Landmark; 11] = [
+    pub const ALL: [Landmark; 13] = [
         Landmark::WriteOfDeposedTermRefused,
         Landmark::WriteRefusedByEpochAlone,
         Landmark::OldEpochRefused,
@@ -44,10 +48,12 @@ impl Landmark {
         Landmark::DeposedAlive,
         Landmark::WentOnPastItsLease,
         Landmark::StruckAtAStep,
+        Landmark::StoppedJobFinished,
+        Landmark::StoppedJobFailed,
     ];
 
     /// Those that troubles of JobManagers and of the store lead to.
-    pub const OF_CONTROL_PLANE: [Landmark; 8] = [
+    pub const OF_CONTROL_PLANE: [Landmark; 9] = [
         Landmark::WriteOfDeposedTermRefused,
         Landmark::WriteRefusedByEpochAlone,
         Landmark::OldEpochRefused,
@@ -56,6 +62,7 @@ impl Landmark {
         Landmark::DeposedAlive,
         Landmark::WentOnPastItsLease,
         Landmark::StruckAtAStep,
+        Landmark::StoppedJobFinished,
     ];
 }
 

@@ -25,6 +25,9 @@ struct Running {
 pub struct Tasks {
     running: Arc<Mutex<BTreeMap<AttemptKey, Running>>>,
     durations: Arc<Mutex<BTreeMap<JobId, Duration>>>,
+    /// Jobs whose tasks finish by themselves when all their sources have.
+    followers: Arc<Mutex<BTreeSet<JobId>>>,
+    finished: Arc<Mutex<BTreeSet<AttemptKey>>>,
     stubborn: Arc<Mutex<BTreeSet<JobId>>>,
     /// Where the tasks of each TaskManager's life ask.
     questions: Arc<Mutex<BTreeMap<String, mpsc::Sender<Question>>>>,
@@ -52,6 +55,17 @@ impl Tasks {
     /// Tasks of this job that start from now on finish by themselves.
     pub fn finish_after(&self, job: JobId, time: Duration) {
         lock(&self.durations).insert(job, time);
+    }
+
+    /// Tasks of this job that read others finish by themselves, some time after those have because the job is being stopped.
+    pub fn follow_stopped_sources(&self, job: JobId) {
+        lock(&self.followers).insert(job);
+    }
+
+    fn may_follow(&self, attempt: &AttemptKey, sources: &[AttemptKey]) -> bool {
+        let finished = lock(&self.finished);
+        lock(&self.followers).contains(&attempt.job)
+            && sources.iter().all(|source| finished.contains(source))
     }
 }
 
@@ -102,6 +116,7 @@ impl World {
     }
 
     pub fn finish_task(&self, attempt: &AttemptKey) {
+        lock(&self.tasks.finished).insert(attempt.clone());
         let committables = vec![committable(attempt)];
         self.end_task(attempt, TaskStatus::Finished { committables });
     }
@@ -159,7 +174,7 @@ impl TaskLauncher for ScriptedTasks {
             world: self.world.clone(),
             attempt,
             status,
-            is_source: is_source(&task),
+            sources: sources_of(&task),
         })
     }
 
@@ -183,12 +198,27 @@ struct ScriptedTask {
     world: World,
     attempt: AttemptKey,
     status: Arc<watch::Sender<TaskStatus>>,
-    is_source: bool,
+    /// All that it reads; nothing: it is a source.
+    sources: Vec<AttemptKey>,
 }
 
-fn is_source(task: &TaskStart) -> bool {
-    let mut edges = task.graph.edges.iter();
-    !edges.any(|edge| edge.target == task.deployment.vertex_id)
+/// The subtasks that a task reads. They are of its own region.
+fn sources_of(task: &TaskStart) -> Vec<AttemptKey> {
+    let edges = task.graph.edges.iter();
+    let read = edges.filter(|edge| edge.target == task.deployment.vertex_id);
+    let vertices = read.flat_map(|edge| {
+        let mut vertices = task.graph.vertices.iter();
+        vertices.find(|vertex| vertex.id == edge.source)
+    });
+    let subtasks = vertices.flat_map(|vertex| {
+        (0..vertex.parallelism).map(|subtask| AttemptKey {
+            job: task.job,
+            vertex: vertex.id.clone(),
+            subtask,
+            generation: task.deployment.generation,
+        })
+    });
+    subtasks.collect()
 }
 
 impl RunningTask for ScriptedTask {
@@ -200,7 +230,8 @@ impl RunningTask for ScriptedTask {
     }
 
     fn stop(&self) {
-        if self.is_source {
+        // It is asked again with each heartbeat.
+        if self.sources.is_empty() || self.world.tasks.may_follow(&self.attempt, &self.sources) {
             self.world.finish_task(&self.attempt);
         }
     }

@@ -17,9 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use tanist_ha::election::ClusterIncarnation;
 use tanist_proto::id::ResourceId;
+use tanist_proto::resources::WorkerResourceSpec;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
@@ -27,6 +28,8 @@ use super::super::workers::{
     DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest,
 };
 use super::processes::{self, CLUSTER_ARGUMENT, ID_ARGUMENT, WorkerProcess};
+use crate::config::{ExternalResource, MemoryOptions};
+use crate::telemetry::control_group::{self, ControlGroups, GroupLimits};
 
 /// This very program, also when its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
@@ -43,10 +46,55 @@ pub struct LocalProcessOptions {
     pub name: String,
     /// The configuration of this process, as environment variables.
     pub environment: Vec<(String, String)>,
+    /// What the environment makes of one: a worker of another kind is told what it is to have.
+    pub usual: WorkerResourceSpec,
+    /// What the memory of one is reckoned with.
+    pub memory: MemoryOptions,
+    /// The extended resources that each usual one has.
+    pub external_resources: Vec<ExternalResource>,
+    /// What holds them to their memory and cores.
+    pub groups: WorkerGroups,
     /// Where their logs are kept.
     pub log_dir: PathBuf,
     /// How long one may take to end in order before it is killed.
     pub stop_timeout: Duration,
+}
+
+/// What holds workers to what they are to have.
+#[derive(Debug, Clone)]
+pub enum WorkerGroups {
+    /// A control group for each, made there.
+    In(ControlGroups),
+    /// Nothing.
+    None,
+    /// They have to be held, and can't be: why. None is started.
+    Refused(String),
+}
+
+/// The variables of what would contradict the parts of a kind's memory, or give it what it is not to have.
+const NOT_OF_A_KIND: [&str; 3] = [
+    "TANIST_TASKMANAGER_MEMORY_PROCESS_SIZE",
+    "TANIST_TASKMANAGER_MEMORY_FLINK_SIZE",
+    "TANIST_EXTERNAL_RESOURCES",
+];
+
+impl LocalProcessOptions {
+    /// The options that make a worker of this kind.
+    fn settings_of(&self, kind: &WorkerResourceSpec) -> Vec<(&'static str, String)> {
+        let mut settings = self.memory.for_worker(kind).settings();
+        settings.push(("taskmanager.cpu.cores", kind.total().cpu.to_string()));
+        let external = self.external_resources.iter().filter_map(|resource| {
+            let (name, amount) = (&resource.name, kind.total().extended(&resource.name));
+            let variable = resource.variable.iter();
+            let variable: String = variable.map(|name| format!(":{name}")).collect();
+            (amount > 0).then(|| format!("{name}:{amount}{variable}"))
+        });
+        let external: Vec<String> = external.collect();
+        if !external.is_empty() {
+            settings.push(("external-resources", external.join(",")));
+        }
+        settings
+    }
 }
 
 /// See the module.
@@ -66,7 +114,29 @@ impl LocalProcessDriver {
         }
     }
 
-    fn spawn(&self, request: &WorkerRequest) -> io::Result<Child> {
+    /// Makes the control group that holds a worker to its memory and cores.
+    fn make_group(&self, request: &WorkerRequest) -> io::Result<Option<PathBuf>> {
+        let groups = match &self.options.groups {
+            WorkerGroups::In(groups) => groups,
+            WorkerGroups::None => return Ok(None),
+            WorkerGroups::Refused(reason) => return Err(io::Error::other(reason.clone())),
+        };
+        let memory = self.options.memory.for_worker(&request.spec);
+        let limits = GroupLimits {
+            memory: Some(memory.process()),
+            cpu_millis: Some(request.spec.total().cpu.millionths().div_ceil(1000)),
+            processes: None,
+        };
+        let made = groups.make(request.worker.as_str(), &limits);
+        made.map(Some).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("its control group can't be made: {error}"),
+            )
+        })
+    }
+
+    fn spawn(&self, request: &WorkerRequest, group: Option<&Path>) -> io::Result<Child> {
         fs::create_dir_all(&self.options.log_dir)?;
         prune_logs(&self.options.log_dir);
         let path = self.log_path(&request.worker);
@@ -84,14 +154,38 @@ impl LocalProcessDriver {
             ))
             // What a file says is part of what this process is configured with.
             .env_remove("TANIST_CONF_DIR")
-            .envs(self.options.environment.iter().cloned())
+            .envs(self.options.environment.iter().cloned());
+        if request.spec != self.options.usual {
+            for (key, value) in self.options.settings_of(&request.spec) {
+                command.arg("-D").arg(format!("{key}={value}"));
+            }
+            for variable in NOT_OF_A_KIND {
+                command.env_remove(variable);
+            }
+        }
+        command
             // Whoever interrupts the JobManager from a terminal means that process alone.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
+        if group.is_some() {
+            // Those of its programs are made within its own.
+            command.args(["-D", "process.control-groups=auto"]);
+        }
         // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
-        Command::from(command).kill_on_drop(false).spawn()
+        let mut child = Command::from(command).kill_on_drop(false).spawn()?;
+        if let Some(group) = group
+            && let Some(pid) = child
+                .id()
+                .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+            && let Err(error) = control_group::enter(group, pid)
+        {
+            let _it_may_have_ended = child.start_kill();
+            let text = format!("it can't be put into its control group: {error}");
+            return Err(io::Error::new(error.kind(), text));
+        }
+        Ok(child)
     }
 
     fn log_path(&self, worker: &ResourceId) -> PathBuf {
@@ -136,9 +230,10 @@ impl ResourceManagerDriver for LocalProcessDriver {
         if find(worker).await?.is_some() {
             return Ok(());
         }
-        let mut child = self
-            .spawn(request)
-            .map_err(|error| DriverError::new(format!("its process can't be started: {error}")))?;
+        let failed =
+            |error: io::Error| DriverError::new(format!("its process can't be started: {error}"));
+        let group = self.make_group(request).map_err(failed)?;
+        let mut child = self.spawn(request, group.as_deref()).map_err(failed)?;
         tracing::info!(%worker, pid = child.id(), log = %self.log_path(worker).display(), "started a worker");
         let (ended, follow) = watch::channel(None);
         self.children
@@ -153,6 +248,10 @@ impl ResourceManagerDriver for LocalProcessDriver {
                 Err(error) => format!("it can't be waited for: {error}"),
             };
             let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
+            let last = match group {
+                Some(group) => leave_group(group).await + &last,
+                None => last,
+            };
             ended.send_replace(Some(format!("{status}{last} (log: {})", log.display())));
         });
         Ok(())
@@ -225,6 +324,24 @@ impl ResourceManagerDriver for LocalProcessDriver {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(worker);
         Ok(())
+    }
+}
+
+/// Removes the group of a worker that has ended, and says what the system did to it there.
+async fn leave_group(group: PathBuf) -> String {
+    let leaving = tokio::task::spawn_blocking(move || {
+        let was_out_of_memory = control_group::was_out_of_memory(&group);
+        if let Err(error) = control_group::remove(&group) {
+            let group = group.display();
+            tracing::debug!(%group, %error, "the control group of a worker is left");
+        }
+        was_out_of_memory
+    });
+    match leaving.await {
+        Ok(true) => {
+            " (something of it took more memory than it may have, and was killed)".to_owned()
+        }
+        Ok(false) | Err(_) => String::new(),
     }
 }
 
@@ -328,53 +445,5 @@ fn prune_logs(directory: &Path) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_seen_from_itself_and_known_to_be_gone_after_a_restart_of_its_host() {
-        let own = Place {
-            host: "a".to_owned(),
-            boot: "1".to_owned(),
-            namespace: "pid:[1]".to_owned(),
-            user: 7,
-        };
-        assert_eq!(own.sees(&own.to_string()), Sees::All);
-        assert_eq!(own.sees("a 2 pid:[1] uid:7"), Sees::ThatItRestarted);
-        for elsewhere in [
-            "b 1 pid:[1] uid:7",
-            "a 1 pid:[2] uid:7",
-            "a 1 pid:[1] uid:8",
-            "",
-            "a",
-        ] {
-            assert_eq!(own.sees(elsewhere), Sees::Nothing, "{elsewhere:?}");
-        }
-    }
-
-    #[test]
-    fn old_logs_go_and_the_last_line_of_one_is_told() -> anyhow::Result<()> {
-        let directory = tempfile::tempdir()?;
-        for number in 0..KEPT_LOGS + 3 {
-            let path = directory.path().join(format!("worker-gone-{number}.log"));
-            fs::write(&path, "first\nlast words\n\n")?;
-        }
-        fs::write(directory.path().join("other"), "")?;
-        prune_logs(directory.path());
-        let left = fs::read_dir(directory.path())?.count();
-        assert_eq!(left, KEPT_LOGS + 1);
-        let any = directory
-            .path()
-            .join(format!("worker-gone-{}.log", KEPT_LOGS));
-        let kept = if any.exists() {
-            any
-        } else {
-            directory.path().join("worker-gone-0.log")
-        };
-        if kept.exists() {
-            assert_eq!(last_line(&kept).as_deref(), Some("last words"));
-        }
-        assert_eq!(last_line(&directory.path().join("none")), None);
-        Ok(())
-    }
-}
+#[path = "local_process_tests.rs"]
+mod tests;

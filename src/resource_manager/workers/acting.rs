@@ -48,7 +48,7 @@ pub struct Acts {
     pub pipeline: CommitPipeline,
     /// The cluster.
     pub cluster: ClusterIncarnation,
-    /// What workers are started with.
+    /// What workers are started with, unless their record says otherwise.
     pub spec: WorkerResourceSpec,
 }
 
@@ -68,7 +68,7 @@ impl Acts {
         failpoint("worker.recorded").await;
         let request = WorkerRequest {
             worker: worker.clone(),
-            spec: self.spec.clone(),
+            spec: record.kind().unwrap_or_else(|| self.spec.clone()),
             cluster: self.cluster.clone(),
         };
         let started = self.driver.start_worker(&request).await;

@@ -183,9 +183,20 @@ impl Workers {
         std::mem::take(&mut self.effects)
     }
 
-    /// What workers are started with.
+    /// What workers are started with, unless more is asked for.
     pub fn spec(&self) -> &WorkerResourceSpec {
         &self.options.spec
+    }
+
+    /// A worker as large as any can be, where there are several kinds.
+    pub fn largest(&self) -> Option<WorkerResourceSpec> {
+        let largest = self.options.largest.clone()?;
+        Some(WorkerResourceSpec::new(largest, 1))
+    }
+
+    /// What a worker is started with.
+    fn spec_of(&self, record: &WorkerRecord) -> WorkerResourceSpec {
+        record.kind().unwrap_or_else(|| self.options.spec.clone())
     }
 
     /// What the store is to have of a worker.
@@ -259,10 +270,15 @@ impl Workers {
             self.dismiss_all();
         } else if self.is_recovered {
             match self.brake.until(now) {
-                Some(until) if self.plan.start > 0 => review_at = Some(until),
+                Some(until) if self.plan.start > 0 || !self.plan.kinds.is_empty() => {
+                    review_at = Some(until);
+                }
                 Some(_) | None => {
                     for _ in 0..self.plan.start {
-                        self.start(now);
+                        self.start(now, None);
+                    }
+                    for kind in self.plan.kinds.clone() {
+                        self.start(now, Some(&kind));
                     }
                 }
             }
@@ -286,6 +302,7 @@ impl Workers {
         let slots = self.options.spec.slots();
         Bounds {
             spec: self.options.spec.clone(),
+            largest: self.options.largest.clone(),
             min: self.options.min_slots,
             max: self.options.max_slots,
             redundant: self.options.redundant_workers.saturating_mul(slots),
@@ -315,7 +332,10 @@ impl Workers {
             situation.total = situation.total.saturating_add(slots);
             match worker.state {
                 State::Requested { .. } | State::Recorded | State::Pending { .. } => {
-                    situation.pending += 1;
+                    match worker.record.kind() {
+                        None => situation.pending += 1,
+                        Some(kind) => situation.pending_kinds.push(kind),
+                    }
                 }
                 State::Unseen { .. }
                 | State::Registered { .. }
@@ -367,22 +387,28 @@ impl Workers {
             // Told when it is written.
             requested_at_ms: 0,
             slots: self.options.spec.slots(),
+            resources: None,
             releasing: false,
         }
     }
 
-    fn start(&mut self, now: Instant) {
+    fn start(&mut self, now: Instant, kind: Option<&WorkerResourceSpec>) {
         let id = format!("worker-{}-{:016x}-{}", self.epoch, self.seed, self.next);
         self.next += 1;
         let id: ResourceId = id.parse().expect("letters, digits and hyphens are an id");
         let deadline = now + self.options.registration_timeout;
+        let mut record = self.new_record();
+        if let Some(kind) = kind {
+            record.set_kind(kind);
+        }
+        let spec = self.spec_of(&record);
         let worker = Worker {
             state: State::Requested { deadline },
-            record: self.new_record(),
+            record,
             requested_at: Some(now),
         };
         self.workers.insert(id.clone(), worker);
-        tracing::info!(worker = %id, slots = self.options.spec.slots(), "starting a worker");
+        tracing::info!(worker = %id, %spec, "starting a worker");
         self.effects.push(Effect::Start(id));
     }
 

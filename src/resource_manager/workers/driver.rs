@@ -53,6 +53,42 @@ pub enum Found {
     Unseen,
 }
 
+/// How a cluster has ended that ends with its jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinalStatus {
+    /// All jobs FINISHED.
+    Succeeded,
+    /// A job, or the program that submits them, FAILED.
+    Failed,
+    /// A job was CANCELED.
+    Canceled,
+    /// Nobody can say: everything is kept, and somebody may lead it again.
+    Unknown,
+}
+
+impl FinalStatus {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinalStatus::Succeeded => "SUCCEEDED",
+            FinalStatus::Failed => "FAILED",
+            FinalStatus::Canceled => "CANCELED",
+            FinalStatus::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+/// The end of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterEnd {
+    /// The cluster's id.
+    pub cluster: String,
+    /// How it has ended.
+    pub status: FinalStatus,
+    /// Why, for people; empty where there is nothing to say.
+    pub diagnosis: String,
+}
+
 /// Starts and stops workers. Each call may be repeated; dropped, it leaves nothing half done that a repetition does not mend.
 #[async_trait]
 pub trait ResourceManagerDriver: Send + Sync + fmt::Debug + 'static {
@@ -77,4 +113,23 @@ pub trait ResourceManagerDriver: Send + Sync + fmt::Debug + 'static {
 
     /// Ends a worker if it is there, by force if need be, and waits for its end.
     async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError>;
+
+    /// The cluster has ended, and its workers were told to leave: for a system that keeps a list of what runs, and shows how it
+    /// ended. With [`FinalStatus::Unknown`] nothing may be removed. Not called by sessions.
+    async fn finish(&self, end: &ClusterEnd) -> Result<(), DriverError> {
+        let ClusterEnd {
+            cluster,
+            status,
+            diagnosis,
+        } = end;
+        let (driver, status) = (self.name(), status.name());
+        tracing::info!(
+            driver,
+            cluster,
+            status,
+            diagnosis,
+            "nobody but the log is told of the end"
+        );
+        Ok(())
+    }
 }

@@ -35,17 +35,22 @@ use std::time::Duration;
 
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::ResourceId;
-use tanist_proto::resources::WorkerResourceSpec;
+use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
-pub use self::driver::{DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest};
+pub use self::driver::{
+    ClusterEnd, DriverError, FinalStatus, Found, RecordedWorker, ResourceManagerDriver,
+    WorkerRequest,
+};
 pub use self::planning::{Lacking, Room};
 pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
 
 /// Limits. The defaults are Flink's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkersOptions {
-    /// What each worker is started with.
+    /// What workers are started with, unless more is asked for.
     pub spec: WorkerResourceSpec,
+    /// The most that any worker can have where the driver starts them; nothing: all are of one kind.
+    pub largest: Option<Resources>,
     /// `slotmanager.number-of-slots.min`.
     pub min_slots: u32,
     /// `slotmanager.number-of-slots.max`.
@@ -67,6 +72,7 @@ impl WorkersOptions {
     pub fn of(spec: WorkerResourceSpec) -> WorkersOptions {
         WorkersOptions {
             spec,
+            largest: None,
             min_slots: 0,
             max_slots: u32::MAX,
             redundant_workers: 0,

@@ -38,6 +38,7 @@ impl World {
         assert_eq!(processes, records, "{self:#?}");
         assert_eq!(processes.len(), self.registered.len(), "{self:#?}");
         let bounds = Bounds {
+            largest: None,
             spec: self.options.spec.clone(),
             min: self.options.min_slots,
             max: self.options.max_slots,

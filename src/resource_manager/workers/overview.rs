@@ -71,10 +71,11 @@ impl Workers {
             ));
         }
         if !self.plan.too_large.is_empty() {
-            said.push(format!(
-                "none is started for more than one has: {}",
-                self.options.spec
-            ));
+            let most = match &self.options.largest {
+                Some(largest) => format!("this host has: {largest}"),
+                None => format!("one has: {}", self.options.spec),
+            };
+            said.push(format!("none is started for more than {most}"));
         }
         if said.is_empty() {
             said.push("TaskManagers are started as needed".to_owned());

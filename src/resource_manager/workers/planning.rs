@@ -4,6 +4,8 @@
 //!
 //! - What a job lacks is reserved first in what registered TaskManagers have left, then in what workers will have that are
 //!   expected to register, and only for the rest more workers are asked for. Jobs are served in their order, as in matching.
+//! - Workers are of the configured kind, unless a slot is asked for that one of these could not give: for that one is started which
+//!   has just that, where the driver's host is as large.
 //! - A job is helped as a whole or not at all: what can't be enough for it, because of the maximum or because no worker is as
 //!   large, is not started. What jobs could use beyond that, to run more of their regions at the same time, comes after all of it,
 //!   as far as it goes.
@@ -11,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use tanist_proto::id::{JobId, ResourceId};
-use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
+use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
 /// What jobs lack, in the order in which they are served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,8 +31,10 @@ pub struct Situation {
     pub lacking: Lacking,
     /// The registered TaskManagers of which slots may be had, whoever started them.
     pub registered: Vec<(ResourceId, Room)>,
-    /// So many workers are expected to register.
+    /// So many workers of the configured kind are expected to register.
     pub pending: u32,
+    /// The others that are expected to register.
+    pub pending_kinds: Vec<WorkerResourceSpec>,
     /// All default slots that there are or may be, of whatever TaskManager.
     pub total: u32,
 }
@@ -38,14 +42,46 @@ pub struct Situation {
 /// What is to be there at least and at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// What each worker is started with.
+    /// What workers are started with, unless more is asked for.
     pub spec: WorkerResourceSpec,
+    /// The most that any worker can have where the driver starts them; nothing: all are of one kind.
+    pub largest: Option<Resources>,
     /// `slotmanager.number-of-slots.min`.
     pub min: u32,
     /// `slotmanager.number-of-slots.max`.
     pub max: u32,
     /// `slotmanager.redundant-taskmanager-num`, in slots.
     pub redundant: u32,
+}
+
+impl Bounds {
+    /// The kind of worker that is started for such a slot: the configured one if it gives one, else one with this slot alone.
+    /// Of what the profile leaves open it has what one of the configured kind has, but no extended resources.
+    pub fn kind_for(&self, profile: &ResourceProfile) -> Option<WorkerResourceSpec> {
+        if Room::of(&self.spec).holds(profile) > 0 {
+            return Some(self.spec.clone());
+        }
+        let (ResourceProfile::Of(wanted), Some(largest)) = (profile, &self.largest) else {
+            return None;
+        };
+        let usual = self.spec.total();
+        let total = Resources {
+            cpu: match wanted.cpu {
+                CpuCores::ZERO => usual.cpu,
+                cpu => cpu,
+            },
+            task_memory: match wanted.task_memory {
+                0 => usual.task_memory,
+                bytes => bytes,
+            },
+            // All exchanges of the process share it.
+            network_memory: wanted.network_memory.max(usual.network_memory),
+            managed_memory: wanted.managed_memory,
+            extended: wanted.extended.clone(),
+        };
+        let fits = largest.covers(&total) && total.total_memory() <= largest.task_memory;
+        fits.then(|| WorkerResourceSpec::new(total, 1))
+    }
 }
 
 /// What a TaskManager has left.
@@ -106,24 +142,29 @@ impl Room {
 /// What follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// So many workers are to be started.
+    /// So many workers of the configured kind are to be started.
     pub start: u32,
+    /// And these others.
+    pub kinds: Vec<WorkerResourceSpec>,
     /// The registered TaskManagers on which something is reserved.
     pub reserved: BTreeSet<ResourceId>,
     /// So many default slots of registered TaskManagers are not reserved.
     pub spare: u32,
     /// Jobs that the maximum keeps from being helped.
     pub capped: Vec<JobId>,
-    /// Jobs that ask for more than a worker has.
+    /// Jobs that ask for more than any worker can have.
     pub too_large: Vec<JobId>,
 }
 
 /// Where slots are had: of registered TaskManagers first, then of workers that are expected, then of more.
 struct Pool<'a> {
     rooms: Vec<(Option<ResourceId>, Room)>,
-    /// So many more may be started.
-    more: u32,
+    /// So many more default slots there may be.
+    slots_left: u32,
+    /// Of the configured kind.
     started: u32,
+    /// Of others.
+    kinds: Vec<WorkerResourceSpec>,
     bounds: &'a Bounds,
 }
 
@@ -137,7 +178,8 @@ enum Hindered {
 impl Pool<'_> {
     /// Takes all of it, or changes nothing. Gives the rooms that it took from.
     fn take(&mut self, lacking: &[ResourceProfile]) -> Result<Vec<usize>, Hindered> {
-        let (rooms, started) = (self.rooms.len(), self.started);
+        let (rooms, started, kinds) = (self.rooms.len(), self.started, self.kinds.len());
+        let slots_left = self.slots_left;
         let mut before: Vec<(usize, Room)> = Vec::new();
         for same in lacking.chunk_by(|one, next| one == next) {
             let profile = &same[0];
@@ -152,6 +194,8 @@ impl Pool<'_> {
                     }
                     self.rooms.truncate(rooms);
                     self.started = started;
+                    self.kinds.truncate(kinds);
+                    self.slots_left = slots_left;
                     return Err(hindered);
                 }
                 let room = &mut self.rooms[index].1;
@@ -189,15 +233,15 @@ impl Pool<'_> {
 
     /// One more worker, which holds at least one of the profile.
     fn start_one_for(&mut self, profile: &ResourceProfile) -> Result<(), Hindered> {
-        let new = Room::of(&self.bounds.spec);
-        if new.holds(profile) == 0 {
-            return Err(Hindered::TooLarge);
+        let kind = self.bounds.kind_for(profile).ok_or(Hindered::TooLarge)?;
+        let slots_left = self.slots_left.checked_sub(kind.slots());
+        self.slots_left = slots_left.ok_or(Hindered::Capped)?;
+        self.rooms.push((None, Room::of(&kind)));
+        if kind == self.bounds.spec {
+            self.started += 1;
+        } else {
+            self.kinds.push(kind);
         }
-        if self.more <= self.started {
-            return Err(Hindered::Capped);
-        }
-        self.rooms.push((None, new));
-        self.started += 1;
         Ok(())
     }
 }
@@ -205,7 +249,9 @@ impl Pool<'_> {
 /// What is to be done.
 pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     let each = bounds.spec.slots().max(1);
-    let expected = (0..situation.pending).map(|_| (None, Room::of(&bounds.spec)));
+    let expected = (0..situation.pending).map(|_| &bounds.spec);
+    let expected = expected.chain(&situation.pending_kinds);
+    let expected = expected.map(|spec| (None, Room::of(spec)));
     let mut registered: Vec<(Option<ResourceId>, Room)> = situation
         .registered
         .iter()
@@ -215,8 +261,9 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
     registered.sort_by_key(|(_, room)| room.spare());
     let mut pool = Pool {
         rooms: registered.into_iter().chain(expected).collect(),
-        more: bounds.max.saturating_sub(situation.total) / each,
+        slots_left: bounds.max.saturating_sub(situation.total),
         started: 0,
+        kinds: Vec::new(),
         bounds,
     };
     let mut plan = Plan::default();
@@ -246,13 +293,16 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
             plan.spare = plan.spare.saturating_add(room.spare());
         }
     }
+    let of_kinds: u32 = pool.kinds.iter().map(WorkerResourceSpec::slots).sum();
     let total = situation
         .total
-        .saturating_add(pool.started.saturating_mul(each));
+        .saturating_add(pool.started.saturating_mul(each))
+        .saturating_add(of_kinds);
     let below_min = bounds.min.saturating_sub(total).div_ceil(each);
     let below_redundant = bounds.redundant.saturating_sub(spare).div_ceil(each);
-    let extra = below_min.max(below_redundant).min(pool.more - pool.started);
+    let extra = below_min.max(below_redundant).min(pool.slots_left / each);
     plan.start = pool.started + extra;
+    plan.kinds = pool.kinds;
     plan
 }
 

@@ -49,6 +49,7 @@ fn with_free(each: u32, free: u32) -> Room {
 fn bounds() -> impl Strategy<Value = Bounds> {
     (1..4_u32, 0..12_u32, 0..40_u32, 0..4_u32).prop_map(|(each, min, max, redundant)| Bounds {
         spec: spec(each),
+        largest: None,
         min,
         max,
         redundant: redundant * each,
@@ -72,6 +73,7 @@ fn situation(each: u32) -> impl Strategy<Value = Situation> {
                     .collect(),
             ),
             pending,
+            pending_kinds: Vec::new(),
         }
     })
 }
@@ -153,10 +155,12 @@ fn a_job_that_the_maximum_keeps_from_running_starts_nothing_and_lets_the_next_on
         lacking: needed(vec![(job(1), slots(9)), (job(2), slots(2))]),
         registered: Vec::new(),
         pending: 1,
+        pending_kinds: Vec::new(),
         total: 5,
     };
     let bounds = Bounds {
         spec: spec(1),
+        largest: None,
         min: 0,
         max: 8,
         redundant: 0,
@@ -173,10 +177,12 @@ fn profiles_are_cut_out_of_what_is_left_and_of_whole_workers_only() {
         // Four cores are left, but three nowhere.
         registered: vec![(id(1), with_free(4, 2)), (id(2), with_free(4, 2))],
         pending: 0,
+        pending_kinds: Vec::new(),
         total: 8,
     };
     let bounds = Bounds {
         spec: spec(4),
+        largest: None,
         min: 0,
         max: 100,
         redundant: 0,
@@ -207,6 +213,7 @@ fn what_jobs_could_use_comes_after_what_they_need_as_far_as_it_goes() {
     };
     let bounds = Bounds {
         spec: spec(2),
+        largest: None,
         min: 0,
         max: 10,
         redundant: 0,
@@ -224,4 +231,86 @@ fn what_jobs_could_use_comes_after_what_they_need_as_far_as_it_goes() {
         ..Situation::default()
     };
     assert_eq!(plan(&few, &bounds).start, 1, "one is on its way");
+}
+
+/// Four slots of a core each, on a host of 16 cores.
+fn on_a_host_of_16() -> Bounds {
+    Bounds {
+        spec: spec(4),
+        largest: Some(cores(16)),
+        min: 0,
+        max: 100,
+        redundant: 0,
+    }
+}
+
+#[test]
+fn for_a_slot_that_no_usual_worker_has_one_of_a_fitting_kind_is_started() {
+    let bounds = on_a_host_of_16();
+    let situation = |lacking: Vec<ResourceProfile>| Situation {
+        lacking: needed(vec![(job(1), lacking)]),
+        ..Situation::default()
+    };
+    let (three, five, twenty) = (cores(3), cores(5), cores(20));
+    let kind = WorkerResourceSpec::new(five.clone(), 1);
+    let mixed = vec![five.clone().into(), five.clone().into(), three.into()];
+    let planned = plan(&situation(mixed.clone()), &bounds);
+    assert_eq!(planned.start, 1, "for the small one");
+    assert_eq!(planned.kinds, [kind.clone(), kind.clone()]);
+    // They are on their way, and nothing more is started for the same.
+    let expected = Situation {
+        pending: 1,
+        pending_kinds: planned.kinds,
+        total: 6,
+        ..situation(mixed.clone())
+    };
+    let planned = plan(&expected, &bounds);
+    assert_eq!((planned.start, planned.kinds.len()), (0, 0));
+    let too_large = plan(&situation(vec![twenty.into()]), &bounds);
+    assert_eq!(too_large.too_large, [job(1)]);
+    // The maximum holds for all kinds together, and a job is helped as a whole or not at all.
+    let capped = Bounds { max: 5, ..bounds };
+    let planned = plan(&situation(mixed), &capped);
+    assert_eq!((planned.start, planned.kinds.len()), (0, 0));
+    assert_eq!(planned.capped, [job(1)]);
+}
+
+#[test]
+fn a_kind_has_what_its_slot_asks_for_and_the_usual_of_what_that_leaves_open() {
+    let usual = Resources {
+        cpu: CpuCores::whole(2),
+        task_memory: 100,
+        network_memory: 10,
+        ..Resources::ZERO
+    };
+    let bounds = Bounds {
+        spec: WorkerResourceSpec::new(usual, 2),
+        largest: Some(Resources {
+            cpu: CpuCores::whole(8),
+            task_memory: 1_000,
+            network_memory: 1_000,
+            managed_memory: 1_000,
+            ..Resources::ZERO
+        }),
+        ..on_a_host_of_16()
+    };
+    let wanted = |task_memory| {
+        ResourceProfile::Of(Resources {
+            task_memory,
+            ..Resources::ZERO
+        })
+    };
+    let kind = bounds.kind_for(&wanted(500)).expect("the host has it");
+    assert_eq!(kind.slots(), 1);
+    assert_eq!(kind.total().cpu, CpuCores::whole(2));
+    assert_eq!(
+        (kind.total().task_memory, kind.total().network_memory),
+        (500, 10)
+    );
+    assert_eq!(
+        bounds.kind_for(&wanted(995)),
+        None,
+        "not with the network's"
+    );
+    assert_eq!(bounds.kind_for(&wanted(100)).as_ref(), Some(&bounds.spec));
 }

@@ -3,11 +3,14 @@
 //!
 //! Fields are only added, each with a default.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_ha::store::cache::Records;
 use tanist_proto::id::ResourceId;
+use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 
 /// The value of `workers/<resource id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,12 +30,68 @@ pub struct WorkerRecord {
     /// How many slots it is to have.
     #[serde(default)]
     pub slots: u32,
+    /// What it is to have, where that is not what workers usually have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<RecordedResources>,
     /// It is to leave as soon as nothing of it is in use.
     #[serde(default)]
     pub releasing: bool,
 }
 
+/// What a worker is to have. Memory is in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RecordedResources {
+    /// In millionths of a core.
+    #[serde(default)]
+    pub cpu: u64,
+    /// For tasks.
+    #[serde(default)]
+    pub task_memory: u64,
+    /// For records between tasks.
+    #[serde(default)]
+    pub network_memory: u64,
+    /// For state.
+    #[serde(default)]
+    pub managed_memory: u64,
+    /// Extended resources, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extended: BTreeMap<String, u64>,
+}
+
 impl WorkerRecord {
+    /// What it is to have, where that is not what workers usually have.
+    pub fn kind(&self) -> Option<WorkerResourceSpec> {
+        let recorded = self.resources.as_ref()?;
+        let counted = Resources {
+            cpu: CpuCores::from_millionths(recorded.cpu),
+            task_memory: recorded.task_memory,
+            network_memory: recorded.network_memory,
+            managed_memory: recorded.managed_memory,
+            ..Resources::ZERO
+        };
+        let extended = recorded.extended.iter();
+        let total = extended.fold(counted, |total, (name, amount)| {
+            total.with_extended(name.clone(), *amount)
+        });
+        Some(WorkerResourceSpec::new(total, self.slots))
+    }
+
+    /// It is to have this, and not what workers usually have.
+    pub fn set_kind(&mut self, kind: &WorkerResourceSpec) {
+        let total = kind.total();
+        let extended = total.all_extended();
+        self.slots = kind.slots();
+        self.resources = Some(RecordedResources {
+            cpu: total.cpu.millionths(),
+            task_memory: total.task_memory,
+            network_memory: total.network_memory,
+            managed_memory: total.managed_memory,
+            extended: extended
+                .map(|(name, amount)| (name.to_owned(), amount))
+                .collect(),
+        });
+    }
+
     /// The write that keeps it.
     pub fn write(&self, worker: &ResourceId) -> Write {
         let value = serde_json::to_vec(self).expect("numbers and texts are always JSON");
@@ -86,5 +145,30 @@ mod tests {
         assert_eq!((first, second), (&worker, &unreadable));
         assert_eq!((record.epoch, record.slots, record.releasing), (7, 2, true));
         assert_eq!((unknown.slots, unknown.place.as_str()), (0, ""));
+        assert_eq!(record.kind(), None, "the usual one");
+    }
+
+    #[test]
+    fn a_kind_is_what_was_recorded_also_after_it_was_read_again() {
+        let total = Resources {
+            cpu: CpuCores::from_cores(2.5),
+            task_memory: 1 << 30,
+            network_memory: 64 << 20,
+            ..Resources::ZERO
+        };
+        let kind = WorkerResourceSpec::new(total.with_extended("gpu", 2), 1);
+        let mut record = WorkerRecord {
+            driver: String::new(),
+            place: String::new(),
+            epoch: 1,
+            requested_at_ms: 0,
+            slots: 4,
+            resources: None,
+            releasing: false,
+        };
+        record.set_kind(&kind);
+        let text = serde_json::to_string(&record).expect("JSON");
+        let read: WorkerRecord = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(read.kind(), Some(kind));
     }
 }

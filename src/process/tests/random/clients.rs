@@ -1,4 +1,4 @@
-//! What clients ask for in a run: each submits a job, asks again what it knows already, and may cancel it.
+//! What clients ask for in a run: each submits a job, asks again what it knows already, and may stop or cancel it.
 
 use std::time::Duration;
 
@@ -6,9 +6,11 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::{JobStatus, QuarantineAction};
 use tokio::task::JoinHandle;
 
 use crate::gateway::GatewayError;
+use crate::process::testing::client::Client;
 use crate::process::testing::cluster::TestCluster;
 
 /// How a job is to end.
@@ -18,6 +20,8 @@ pub enum Wish {
     Finish,
     /// It runs for ever and is canceled.
     Cancel,
+    /// It runs until it is stopped.
+    Stop,
 }
 
 /// Starts a client that submits this job at some time.
@@ -34,13 +38,18 @@ pub fn ask(
         let time = Duration::from_millis(random.random_range(1..30_000));
         cluster.world.tasks.finish_after(job, time);
     }
+    if wish == Wish::Stop {
+        cluster.world.tasks.follow_stopped_sources(job);
+    }
     let client = cluster.client.clone();
     tokio::spawn(async move {
         tokio::time::sleep(first).await;
         client.submit(&graph, "token").await.expect("accepted");
         tokio::time::sleep(second).await;
-        if wish == Wish::Cancel {
-            client.cancel(job).await.expect("canceled");
+        match wish {
+            Wish::Finish => {}
+            Wish::Cancel => client.cancel(job).await.expect("canceled"),
+            Wish::Stop => stop(&client, job).await,
         }
         tokio::time::sleep(third).await;
         // Whatever became of it: the same submission gets the same answer, and another graph is refused.
@@ -57,6 +66,35 @@ pub fn ask(
             "another submission of job {job}: {other:?}"
         );
     })
+}
+
+/// Starts a client that has a job stopped at some time.
+pub fn stop_some_time(cluster: &TestCluster, random: &mut StdRng, job: JobId) -> JoinHandle<()> {
+    let pause = Duration::from_millis(random.random_range(0..60_000));
+    let client = cluster.client.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(pause).await;
+        stop(&client, job).await;
+    })
+}
+
+/// Has a job stopped. One that is set aside is led again first. One may have failed, as it was stopped before somebody died who would
+/// have said so.
+pub async fn stop(client: &Client, job: JobId) {
+    loop {
+        match client.stop(job).await {
+            Ok(()) => return,
+            Err(GatewayError::Conflict(_)) => {
+                let details = client.describe(job).await.expect("it was accepted");
+                if details.status() == JobStatus::Failed {
+                    return;
+                }
+                // It may be led again already.
+                let _ = client.resolve(job, QuarantineAction::Retry).await;
+            }
+            Err(error) => panic!("job {job} can't be stopped: {error}"),
+        }
+    }
 }
 
 /// Waits until all clients have had definite answers.

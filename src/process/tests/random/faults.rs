@@ -246,7 +246,7 @@ impl Schedule {
                 }
             }
             Fault::TaskFails => {
-                let job = JobId::from_bits(self.random.random_range(1..=5));
+                let job = JobId::from_bits(self.random.random_range(1..=6));
                 if let Some((attempt, _)) = self.cluster.world.tasks.of(job).pop() {
                     let cause = "by chance".to_owned();
                     self.cluster

@@ -20,6 +20,7 @@ use self::clients::Wish;
 use self::faults::{Schedule, Trouble};
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
 use crate::process::testing::graphs::graph_with_resources;
+use crate::process::testing::history::Event;
 use crate::process::testing::obedience::{interrupted, note_takeovers};
 use crate::process::testing::reached::{Landmark, Reached};
 use crate::process::testing::weather::Weather;
@@ -127,17 +128,17 @@ async fn everything_goes_wrong(seed: u64) -> Reached {
     let cluster = TestCluster::start(JOB_MANAGERS, TASK_MANAGERS, SLOTS).await;
     let weather = Weather::of_seed(random.random());
     cluster.world.set_weather(Some(weather));
-    let jobs = jobs(1..=5);
+    let jobs = jobs(1..=6);
     let mut asking = Vec::new();
     for (number, job) in jobs.iter().copied().enumerate() {
-        // The last two run for ever and are canceled.
-        let wish = if number < 3 {
-            Wish::Finish
-        } else {
-            Wish::Cancel
+        // The last three run until they are canceled or stopped.
+        let wish = match number {
+            0..3 => Wish::Finish,
+            3 | 4 => Wish::Cancel,
+            _ => Wish::Stop,
         };
         let graph = match number {
-            0 | 4 => graph(job, 2),
+            0 | 4 | 5 => graph(job, 2),
             2 => graph_with_resources(job, 2),
             _ => graph_of_regions(job, 2),
         };
@@ -147,7 +148,13 @@ async fn everything_goes_wrong(seed: u64) -> Reached {
     schedule.run(40).await;
     let mut cluster = schedule.heal().await;
     clients::answered(asking).await;
-    come_to_their_ends(&mut cluster, &jobs[..3], &jobs[3..]).await;
+    let ends = come_to_their_ends(&mut cluster, &jobs[..3], &jobs[3..5], &jobs[5..]).await;
+    let has_failed = ends.contains(&JobStatus::Failed);
+    let landmark = match has_failed {
+        true => Landmark::StoppedJobFailed,
+        false => Landmark::StoppedJobFinished,
+    };
+    cluster.world.reached.note(landmark);
     cluster.world.reached.clone()
 }
 
@@ -166,6 +173,11 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     for job in &survivors {
         cluster.until_running(*job, 4).await;
     }
+    let stopped = JobId::from_bits(6);
+    let accepted = cluster.client.submit(&graph(stopped, 1), "token").await;
+    accepted.expect("accepted");
+    cluster.until_running(stopped, 2).await;
+    cluster.world.tasks.follow_stopped_sources(stopped);
     let since = cluster.world.events().len();
     let weather = Weather::sparing_task_managers(random.random());
     cluster.world.set_weather(Some(weather));
@@ -177,6 +189,7 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     {
         asking.push(clients::ask(&cluster, &mut random, graph(*job, 1), wish));
     }
+    asking.push(clients::stop_some_time(&cluster, &mut random, stopped));
     let mut schedule = Schedule::new(random, cluster, Trouble::ControlPlane);
     schedule.run(40).await;
     let mut cluster = schedule.heal().await;
@@ -188,12 +201,24 @@ async fn the_control_plane_goes_wrong(seed: u64) -> Reached {
     let events = cluster.world.events();
     let broken = interrupted(&events[since..], &surviving);
     assert!(broken.is_empty(), "{broken:#?}\n{events:#?}");
+    let status = cluster.until_clean(stopped).await;
+    let events = cluster.world.events();
+    let starts = starts_of(&events, stopped);
+    assert_eq!((status, starts), (JobStatus::Finished, 2), "{events:#?}");
+    cluster.world.reached.note(Landmark::StoppedJobFinished);
     for job in &survivors {
         cluster.world.finish_tasks(*job);
     }
     let finishing = [&survivors[..], &others[..2]].concat();
-    come_to_their_ends(&mut cluster, &finishing, &others[2..]).await;
+    come_to_their_ends(&mut cluster, &finishing, &others[2..], &[]).await;
     cluster.world.reached.clone()
+}
+
+/// How often tasks of a job were started.
+fn starts_of(events: &[Event], job: JobId) -> usize {
+    let is_start =
+        |event: &&Event| matches!(event, Event::Started { attempt, .. } if attempt.job == job);
+    events.iter().filter(is_start).count()
 }
 
 /// Leaders that die often and early enough look as if a job had ended them: what an operator does who knows better.
@@ -214,11 +239,17 @@ async fn retry_quarantined(cluster: &TestCluster, jobs: &[JobId]) {
     }
 }
 
-/// Nothing goes wrong any more: all jobs end as they should, and nothing is left of them.
-async fn come_to_their_ends(cluster: &mut TestCluster, finish: &[JobId], cancel: &[JobId]) {
+/// Nothing goes wrong any more: all jobs end as they should, and nothing is left of them. How those end that were stopped depends on
+/// what went wrong after that.
+async fn come_to_their_ends(
+    cluster: &mut TestCluster,
+    finish: &[JobId],
+    cancel: &[JobId],
+    stop: &[JobId],
+) -> Vec<JobStatus> {
     // What is broken already is told as such, not by what never comes.
     cluster.check();
-    retry_quarantined(cluster, finish).await;
+    retry_quarantined(cluster, &[finish, stop].concat()).await;
     for job in finish {
         let status = cluster.until_clean(*job).await;
         assert_eq!(status, JobStatus::Finished, "job {job}");
@@ -227,7 +258,14 @@ async fn come_to_their_ends(cluster: &mut TestCluster, finish: &[JobId], cancel:
         let status = cluster.until_clean(*job).await;
         assert_eq!(status, JobStatus::Canceled, "job {job}");
     }
-    let all = [finish, cancel].concat();
+    let mut stopped = Vec::new();
+    for job in stop {
+        let status = cluster.until_clean(*job).await;
+        let is_right = matches!(status, JobStatus::Finished | JobStatus::Failed);
+        assert!(is_right, "job {job}: {status:?}");
+        stopped.push(status);
+    }
+    let all = [finish, cancel, stop].concat();
     cluster
         .until("nothing runs any more", || {
             all.iter()
@@ -247,4 +285,5 @@ async fn come_to_their_ends(cluster: &mut TestCluster, finish: &[JobId], cancel:
     assert_eq!(cluster.left_in_store().await, Vec::<String>::new());
     cluster.check();
     note_takeovers(&cluster.world.events(), &cluster.world.reached);
+    stopped
 }

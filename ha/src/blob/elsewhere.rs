@@ -1,0 +1,43 @@
+//! Objects in S3 that are nobody's blobs: files of users, read as a stream. Nothing is checked here but that they are there.
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use object_store::ObjectStoreExt as _;
+use object_store::path::Path;
+
+use super::{STORE, open_s3};
+use crate::error::{Error, Result};
+
+/// An object's size, and its bytes as they come.
+pub type ObjectStream = (u64, BoxStream<'static, Result<Bytes>>);
+
+/// Opens `s3://bucket/key`, with the credentials of the environment. `Misconfigured` if there is no such object, or no support
+/// for S3 in this build.
+pub async fn read_elsewhere(url: &str) -> Result<ObjectStream> {
+    let rest = url.strip_prefix("s3://").unwrap_or(url);
+    let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+    let objects = open_s3(url, bucket)?;
+    let path = Path::parse(key)
+        .map_err(|error| Error::Misconfigured(format!("{url} is no address: {error}").into()))?;
+    let found = objects.get(&path).await.map_err(failed)?;
+    let size = found.meta.size;
+    let pieces = found.into_stream().map(|piece| piece.map_err(failed));
+    Ok((size, pieces.boxed()))
+}
+
+fn failed(error: object_store::Error) -> Error {
+    match error {
+        object_store::Error::NotFound { .. } => {
+            Error::Misconfigured("there is no such object".into())
+        }
+        object_store::Error::PermissionDenied { .. }
+        | object_store::Error::Unauthenticated { .. } => {
+            Error::Misconfigured(format!("it may not be read: {error}").into())
+        }
+        other => Error::Unavailable {
+            store: STORE,
+            reason: other.to_string(),
+        },
+    }
+}

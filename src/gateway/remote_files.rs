@@ -1,0 +1,352 @@
+//! Files that a job names by their address: fetched once, by whoever submits it, and then shipped like any other file.
+//!
+//! `http://` is always there, `https://` with the feature `https`, `s3://` with the feature `s3`. Invariants: what is given back
+//! is what the server had to its end, with the SHA-256 that was named if one was; no more than the bound is ever read; nothing
+//! that is secure is answered by what is not; what an address has behind its `?`, which may be a signature, is in no message.
+//!
+//! Not here: who submits, and how a file then reaches TaskManagers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH, LOCATION, USER_AGENT};
+use hyper::{StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use sha2::{Digest as _, Sha256};
+use tanist_ha::retry::Backoff;
+use tanist_proto::v1 as pb;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
+use crate::job::artifact::{self, MAX_SHIPPED};
+
+/// How often a file is asked for.
+const TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Further than so a file is not looked for.
+const MOST_REDIRECTIONS: u32 = 5;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so long without a byte a try is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a file was not fetched. The text names artifact, address and reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("artifact `{name}`: {address} can't be fetched: {reason}")]
+pub struct FetchError {
+    name: String,
+    address: String,
+    reason: String,
+    is_passing: bool,
+}
+
+impl FetchError {
+    /// Whether the same may go well later: nobody answered, or the server had trouble.
+    pub fn is_passing(&self) -> bool {
+        self.is_passing
+    }
+}
+
+/// Why one try came to nothing.
+#[derive(Debug)]
+struct Failure {
+    reason: String,
+    is_passing: bool,
+}
+
+impl Failure {
+    fn passing(reason: impl Into<String>) -> Failure {
+        Failure {
+            reason: reason.into(),
+            is_passing: true,
+        }
+    }
+
+    fn lasting(reason: impl Into<String>) -> Failure {
+        Failure {
+            reason: reason.into(),
+            is_passing: false,
+        }
+    }
+}
+
+/// A file as it comes, and its size if that was said.
+struct Answer {
+    size: Option<u64>,
+    pieces: BoxStream<'static, Result<Bytes, Failure>>,
+}
+
+/// Where the content of a file is put; begun anew with each try.
+#[expect(async_fn_in_trait, reason = "it is used where it is known")]
+pub trait Destination {
+    /// Empties it.
+    async fn restart(&mut self) -> std::io::Result<()>;
+    /// Takes the next bytes.
+    async fn take(&mut self, bytes: &[u8]) -> std::io::Result<()>;
+}
+
+impl Destination for Vec<u8> {
+    async fn restart(&mut self) -> std::io::Result<()> {
+        self.clear();
+        Ok(())
+    }
+
+    async fn take(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Destination for tokio::fs::File {
+    async fn restart(&mut self) -> std::io::Result<()> {
+        use tokio::io::AsyncSeekExt as _;
+        self.set_len(0).await?;
+        self.rewind().await.map(drop)
+    }
+
+    async fn take(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        assert_writes(self).write_all(bytes).await
+    }
+}
+
+fn assert_writes<W: AsyncWrite + Unpin>(writer: &mut W) -> &mut W {
+    writer
+}
+
+/// Fetches all files of a graph that it only names by address, into the graph.
+pub async fn embed_remote(graph: &mut pb::JobGraph) -> Result<(), FetchError> {
+    for index in 0..graph.artifacts.len() {
+        if graph.artifacts[index].url.is_empty() {
+            continue;
+        }
+        let shipped = graph.artifacts.iter().map(|it| it.content.len() as u64);
+        let room = MAX_SHIPPED.saturating_sub(shipped.sum());
+        let mut content = Vec::new();
+        let bound = Bound {
+            bytes: room,
+            what: "is the room that is left for files in the job's graph",
+        };
+        let artifact = &mut graph.artifacts[index];
+        let sha256 = fetch(artifact, bound, &mut content).await?;
+        artifact.content = content.into();
+        artifact.sha256 = sha256;
+        artifact.url.clear();
+    }
+    Ok(())
+}
+
+/// How large a file may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// In bytes.
+    pub bytes: u64,
+    /// What makes it so: the end of the sentence "and N bytes ...".
+    pub what: &'static str,
+}
+
+/// Fetches the file of an artifact and gives its SHA-256, which is the one that the artifact names if it names one.
+pub async fn fetch(
+    artifact: &pb::Artifact,
+    bound: Bound,
+    into: &mut impl Destination,
+) -> Result<Bytes, FetchError> {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let failure = match fetch_once(&artifact.url, bound, into).await {
+            Ok(sha256) if artifact.sha256.is_empty() || artifact.sha256 == sha256 => {
+                let address = artifact::shown(&artifact.url);
+                tracing::info!(
+                    artifact = artifact.name,
+                    address,
+                    "fetched a file of the job"
+                );
+                return Ok(sha256);
+            }
+            Ok(sha256) => {
+                let (is, wanted) = (hex(&sha256), hex(&artifact.sha256));
+                Failure::lasting(format!("it has the SHA-256 {is}, not {wanted}"))
+            }
+            Err(failure) => failure,
+        };
+        if !failure.is_passing || tries == TRIES {
+            return Err(FetchError {
+                name: artifact.name.clone(),
+                address: artifact::shown(&artifact.url).to_owned(),
+                reason: failure.reason,
+                is_passing: failure.is_passing,
+            });
+        }
+        tracing::debug!(reason = failure.reason, "a file is asked for again");
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+async fn fetch_once(
+    url: &str,
+    bound: Bound,
+    into: &mut impl Destination,
+) -> Result<Bytes, Failure> {
+    let too_large = |size: &dyn std::fmt::Display| {
+        let Bound { bytes, what } = bound;
+        Failure::lasting(format!("it has {size} bytes, and {bytes} {what}"))
+    };
+    let not_kept = |error: std::io::Error| Failure::lasting(format!("it can't be kept: {error}"));
+    into.restart().await.map_err(not_kept)?;
+    let mut answer = open(url).await?;
+    if let Some(size) = answer.size.filter(|size| *size > bound.bytes) {
+        return Err(too_large(&size));
+    }
+    let (mut hasher, mut taken) = (Sha256::new(), 0_u64);
+    while let Some(piece) = patiently(answer.pieces.next()).await? {
+        let piece = piece?;
+        taken = taken.saturating_add(piece.len() as u64);
+        if taken > bound.bytes {
+            return Err(too_large(&"more"));
+        }
+        hasher.update(&piece);
+        into.take(&piece).await.map_err(not_kept)?;
+    }
+    match answer.size {
+        Some(size) if size != taken => Err(Failure::passing(format!(
+            "it was cut off after {taken} of {size} bytes"
+        ))),
+        _ => Ok(Bytes::from(hasher.finalize().to_vec())),
+    }
+}
+
+async fn patiently<T>(coming: impl Future<Output = T>) -> Result<T, Failure> {
+    let waited = tokio::time::timeout(PATIENCE, coming).await;
+    waited.map_err(|_elapsed| Failure::passing(format!("nothing came for {PATIENCE:?}")))
+}
+
+async fn open(url: &str) -> Result<Answer, Failure> {
+    if url.starts_with("s3://") {
+        return open_s3(url).await;
+    }
+    let client = Client::builder(TokioExecutor::new()).build(connector()?);
+    let mut uri: Uri = url
+        .parse()
+        .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
+    for _ in 0..=MOST_REDIRECTIONS {
+        let request = hyper::Request::get(uri.clone())
+            .header(USER_AGENT, concat!("tanist/", env!("CARGO_PKG_VERSION")))
+            // Its bytes count, as they are.
+            .header(ACCEPT_ENCODING, "identity")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| Failure::lasting(format!("it is no address: {error}")))?;
+        let answer = patiently(client.request(request)).await?;
+        let answer = answer.map_err(|error| Failure::passing(root_cause(&error)))?;
+        let status = answer.status();
+        if status == StatusCode::OK {
+            let length = answer.headers().get(CONTENT_LENGTH);
+            let length = length.and_then(|it| it.to_str().ok()?.parse().ok());
+            let pieces = answer.into_body().into_data_stream();
+            let pieces = pieces.map(|piece| piece.map_err(|e| Failure::passing(root_cause(&e))));
+            return Ok(Answer {
+                size: length,
+                pieces: pieces.boxed(),
+            });
+        }
+        if !status.is_redirection() {
+            let is_passing = status.is_server_error()
+                || matches!(
+                    status,
+                    StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
+                );
+            let reason = format!("the server answers {status}");
+            return Err(Failure { reason, is_passing });
+        }
+        let location = answer.headers().get(LOCATION);
+        let location = location.and_then(|it| it.to_str().ok()).unwrap_or_default();
+        uri = redirected(&uri, location)?;
+    }
+    Err(Failure::lasting(format!(
+        "it is more than {MOST_REDIRECTIONS} redirections away"
+    )))
+}
+
+/// Where a redirection leads.
+fn redirected(from: &Uri, location: &str) -> Result<Uri, Failure> {
+    let wrong = |why: &str| {
+        let to = artifact::shown(location);
+        Failure::lasting(format!("the server redirects to `{to}`{why}"))
+    };
+    let scheme = from.scheme_str().unwrap_or("http");
+    let authority = from.authority().map_or("", |it| it.as_str());
+    let target = if location.contains("://") {
+        location.to_owned()
+    } else if let Some(rest) = location.strip_prefix("//") {
+        format!("{scheme}://{rest}")
+    } else if location.starts_with('/') {
+        format!("{scheme}://{authority}{location}")
+    } else {
+        let directory = from.path().rsplit_once('/').map_or("", |it| it.0);
+        format!("{scheme}://{authority}{directory}/{location}")
+    };
+    let target: Uri = target.parse().map_err(|_| wrong(", which is no address"))?;
+    match (scheme, target.scheme_str()) {
+        ("http", Some("http" | "https")) | ("https", Some("https")) => Ok(target),
+        ("https", Some("http")) => Err(wrong(", which is not secure")),
+        _ => Err(wrong("")),
+    }
+}
+
+fn http_connector() -> HttpConnector {
+    let mut http = HttpConnector::new();
+    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    http.set_nodelay(true);
+    http
+}
+
+#[cfg(feature = "https")]
+fn connector() -> Result<hyper_rustls::HttpsConnector<HttpConnector>, Failure> {
+    let mut http = http_connector();
+    http.enforce_http(false);
+    let builder = hyper_rustls::HttpsConnectorBuilder::new().with_native_roots();
+    let builder = builder.map_err(|error| {
+        Failure::lasting(format!("this host has no certificates to trust: {error}"))
+    })?;
+    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
+}
+
+#[cfg(not(feature = "https"))]
+#[expect(clippy::unnecessary_wraps, reason = "with certificates it may fail")]
+fn connector() -> Result<HttpConnector, Failure> {
+    Ok(http_connector())
+}
+
+async fn open_s3(url: &str) -> Result<Answer, Failure> {
+    let read = patiently(tanist_ha::blob::read_elsewhere(url)).await?;
+    let failed = |error: tanist_ha::Error| Failure {
+        is_passing: error.outcome() == tanist_ha::Outcome::Transient,
+        reason: error.to_string(),
+    };
+    let (size, pieces) = read.map_err(failed)?;
+    Ok(Answer {
+        size: Some(size),
+        pieces: pieces.map(move |piece| piece.map_err(failed)).boxed(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// hyper's own words (`client error (Connect)`) say less than what lies beneath them.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+#[path = "remote_files_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Places, logs, and what workers of a kind are started with.
+
+use tanist_proto::resources::{CpuCores, Resources};
+
+use super::*;
+use crate::config::{Configuration, LoadOptions};
+
+#[test]
+fn a_place_is_seen_from_itself_and_known_to_be_gone_after_a_restart_of_its_host() {
+    let own = Place {
+        host: "a".to_owned(),
+        boot: "1".to_owned(),
+        namespace: "pid:[1]".to_owned(),
+        user: 7,
+    };
+    assert_eq!(own.sees(&own.to_string()), Sees::All);
+    assert_eq!(own.sees("a 2 pid:[1] uid:7"), Sees::ThatItRestarted);
+    for elsewhere in [
+        "b 1 pid:[1] uid:7",
+        "a 1 pid:[2] uid:7",
+        "a 1 pid:[1] uid:8",
+        "",
+        "a",
+    ] {
+        assert_eq!(own.sees(elsewhere), Sees::Nothing, "{elsewhere:?}");
+    }
+}
+
+#[test]
+fn a_worker_of_another_kind_is_started_with_exactly_what_that_has() {
+    let configured = LoadOptions::default()
+        .with("taskmanager.memory.process.size", "1 gb")
+        .with("external-resources", "gpu:4:GPUS,disk:1");
+    let configured = Configuration::load(configured).expect("valid");
+    let host = (CpuCores::whole(64), 64 << 30);
+    let usual = configured.taskmanager().worker(host.0, host.1);
+    let usual = usual.expect("it adds up");
+    let options = LocalProcessOptions {
+        name: "tanist".to_owned(),
+        environment: configured.environment(),
+        memory: configured.taskmanager().memory.clone(),
+        external_resources: configured.taskmanager().external_resources.clone(),
+        log_dir: PathBuf::new(),
+        stop_timeout: Duration::ZERO,
+        groups: WorkerGroups::None,
+        usual: usual.clone(),
+    };
+    let total = Resources {
+        cpu: CpuCores::from_cores(1.5),
+        task_memory: 3 << 30,
+        network_memory: usual.total().network_memory,
+        ..Resources::ZERO
+    };
+    let kind = WorkerResourceSpec::new(total.with_extended("gpu", 2), 1);
+    // What the process finds: the environment without what contradicts, and the arguments over it.
+    let inherited = options.environment.iter();
+    let inherited = inherited.filter(|(name, _)| !NOT_OF_A_KIND.contains(&name.as_str()));
+    let mut load = LoadOptions {
+        environment: inherited.cloned().collect(),
+        ..LoadOptions::default()
+    };
+    for (key, value) in options.settings_of(&kind) {
+        load = load.with(key, &value);
+    }
+    let started = Configuration::load(load).expect("valid");
+    assert_eq!(started.taskmanager().external_resources.len(), 1);
+    assert_eq!(started.taskmanager().worker(host.0, host.1), Ok(kind));
+}
+
+#[tokio::test]
+async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_started() {
+    let configured = Configuration::defaults();
+    let usual = configured.taskmanager().worker(CpuCores::whole(1), 4 << 30);
+    let usual = usual.expect("it adds up");
+    let driver = LocalProcessDriver::new(LocalProcessOptions {
+        name: "tanist".to_owned(),
+        environment: Vec::new(),
+        memory: configured.taskmanager().memory.clone(),
+        external_resources: Vec::new(),
+        log_dir: PathBuf::new(),
+        stop_timeout: Duration::ZERO,
+        groups: WorkerGroups::Refused("process.control-groups: not here".to_owned()),
+        usual: usual.clone(),
+    });
+    let request = WorkerRequest {
+        worker: "worker-0-of-a-test".parse().expect("an id"),
+        spec: usual,
+        cluster: ClusterIncarnation::generate(),
+    };
+    let refused = driver.start_worker(&request).await.expect_err("refused");
+    assert!(refused.to_string().contains("not here"), "{refused}");
+}
+
+#[test]
+fn old_logs_go_and_the_last_line_of_one_is_told() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    for number in 0..KEPT_LOGS + 3 {
+        let path = directory.path().join(format!("worker-gone-{number}.log"));
+        fs::write(&path, "first\nlast words\n\n")?;
+    }
+    fs::write(directory.path().join("other"), "")?;
+    prune_logs(directory.path());
+    let left = fs::read_dir(directory.path())?.count();
+    assert_eq!(left, KEPT_LOGS + 1);
+    let any = directory
+        .path()
+        .join(format!("worker-gone-{}.log", KEPT_LOGS));
+    let kept = if any.exists() {
+        any
+    } else {
+        directory.path().join("worker-gone-0.log")
+    };
+    if kept.exists() {
+        assert_eq!(last_line(&kept).as_deref(), Some("last words"));
+    }
+    assert_eq!(last_line(&directory.path().join("none")), None);
+    Ok(())
+}

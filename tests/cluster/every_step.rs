@@ -1,0 +1,135 @@
+//! Jobs whose leader dies at one step after the other, from their submission to the end of the cleanup: as soon as the next one is at
+//! the step named next, it dies as well. They end as if nothing had happened.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tanist_chaos::{Cluster, StoreKind, wait_for};
+
+use crate::lives::{Kind, Life, addresses_of, client};
+use crate::support::{cluster_on, need_failpoints};
+
+/// How long a step may take to be reached, and the leader to be gone.
+const BOUND: Duration = Duration::from_secs(60);
+
+on_stores! {
+    usually on embedded(Embedded) {
+        a_job_finishes_whose_leaders_die_at_its_placement_and_at_the_commit_of_its_sinks,
+        a_job_in_stages_finishes_though_its_leaders_die_at_every_step,
+        a_job_in_stages_that_is_stopped_finishes_though_its_leaders_die_at_every_step,
+    }
+    usually on etcd(Etcd) { a_job_that_is_stopped_finishes_though_its_leaders_die_at_every_step }
+    usually on zookeeper(ZooKeeper) { a_job_that_is_canceled_ends_though_its_leaders_die_at_every_step }
+}
+
+async fn a_job_finishes_whose_leaders_die_at_its_placement_and_at_the_commit_of_its_sinks(
+    store: StoreKind,
+) -> anyhow::Result<()> {
+    let steps = ["job.generation-persisted", "job.sinks-committed"];
+    lives_on(store, Kind::Finishes, &steps).await
+}
+
+async fn a_job_in_stages_finishes_though_its_leaders_die_at_every_step(
+    store: StoreKind,
+) -> anyhow::Result<()> {
+    let steps = [
+        "submit.persisting",
+        "job.all-finished-persisted",
+        "job.result-written",
+    ];
+    lives_on(store, Kind::InStages, &steps).await
+}
+
+async fn a_job_that_is_stopped_finishes_though_its_leaders_die_at_every_step(
+    store: StoreKind,
+) -> anyhow::Result<()> {
+    let steps = [
+        "submit.persisted",
+        "job.stop-persisted",
+        "job.sinks-committed",
+        "job.cleaned-up",
+    ];
+    lives_on(store, Kind::Stopped, &steps).await
+}
+
+/// The second placement is that of the second stage, which begins when the job is being stopped.
+async fn a_job_in_stages_that_is_stopped_finishes_though_its_leaders_die_at_every_step(
+    store: StoreKind,
+) -> anyhow::Result<()> {
+    let steps = [
+        "job.stop-persisted",
+        "job.generation-persisted",
+        "job.all-finished-persisted",
+        "job.result-written",
+    ];
+    lives_on(store, Kind::StoppedInStages, &steps).await
+}
+
+async fn a_job_that_is_canceled_ends_though_its_leaders_die_at_every_step(
+    store: StoreKind,
+) -> anyhow::Result<()> {
+    let steps = [
+        "job.cancel-persisting",
+        "job.cancel-persisted",
+        "job.result-written",
+        "job.cleaned-up",
+    ];
+    lives_on(store, Kind::CanceledRunning, &steps).await
+}
+
+/// Two JobManagers lead by turns: each dies at the step after that of the other one, and is started again to die at the one after that.
+async fn lives_on(store: StoreKind, kind: Kind, steps: &[&str]) -> anyhow::Result<()> {
+    need_failpoints()?;
+    let kill = |step: &&str| format!("{step}=kill");
+    let mut builder = cluster_on(store).await?;
+    for (jobmanager, step) in steps.iter().take(2).enumerate() {
+        builder = builder.failpoints(jobmanager, &kill(step));
+    }
+    let mut cluster = builder.start().await?;
+    let first = cluster.leader().await?;
+    let life = Life::of(kind, &cluster.directory().join("job"))?;
+    let client = client(&cluster, &addresses_of(&cluster), 1).await?;
+    let deaths = async {
+        for (number, step) in steps.iter().enumerate() {
+            let jobmanager = cluster.jobmanager(number % 2);
+            jobmanager.ended(BOUND).await?;
+            jobmanager.reached(step, BOUND).await?;
+            until_its_turn(&mut cluster, (number + 1) % 2).await?;
+            let jobmanager = cluster.jobmanager(number % 2);
+            if let Some(next) = steps.get(number + 2) {
+                jobmanager.arm(kill(next));
+            }
+            jobmanager.start()?;
+        }
+        anyhow::Ok(())
+    };
+    let (status, ()) = tokio::try_join!(life.live(client.jobs()), deaths)?;
+    let last = cluster.leader().await?;
+    ensure!(
+        last.epoch >= first.epoch + steps.len() as u64,
+        "{first:?} led first and {last:?} in the end"
+    );
+    let output = life.directory.join("output");
+    cluster.check_nothing_left(&[output]).await?;
+    let dump = cluster.store_dump().await?;
+    let results: Vec<_> = dump.results.into_values().collect();
+    ensure!(
+        results.len() == 1 && results[0].status() == status,
+        "{status:?}, and in the store {results:?}"
+    );
+    Ok(())
+}
+
+/// This JobManager leads, or has died of that: one that starts again may otherwise be faster.
+async fn until_its_turn(cluster: &mut Cluster, jobmanager: usize) -> anyhow::Result<()> {
+    let address = cluster.rest_address(jobmanager).to_owned();
+    wait_for("the other JobManager to lead", BOUND, async || {
+        if cluster.jobmanager(jobmanager).runs() {
+            let own = cluster.rest().get(&address, "/v1/ha/self").await?;
+            let leads = own["role"] == "recovering" || own["role"] == "leading";
+            ensure!(leads, "{own}");
+        }
+        anyhow::Ok(())
+    })
+    .await
+}
