@@ -21,6 +21,7 @@ use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
 use super::isolation::is_stop_first;
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, millis};
+use crate::dataflow::Look;
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::refusals::{self, Question, Refusals};
@@ -136,9 +137,10 @@ impl Calls {
             Effect::Prepare {
                 region,
                 generation,
+                look,
                 operators,
             } => {
-                io.spawn(prepare(region, generation, operators));
+                io.spawn(prepare(region, generation, look, operators));
             }
             Effect::CommitSinks(committables) => {
                 io.spawn(commit(self.committer.clone(), committables));
@@ -478,9 +480,14 @@ async fn persist(
 }
 
 /// Beside the runtime's threads: it looks at files.
-async fn prepare(region: usize, generation: u64, operators: Arc<[Coordinated]>) -> Done {
+async fn prepare(
+    region: usize,
+    generation: u64,
+    look: Look,
+    operators: Arc<[Coordinated]>,
+) -> Done {
     let preparing =
-        tokio::task::spawn_blocking(move || coordinator::prepare(&operators, generation));
+        tokio::task::spawn_blocking(move || coordinator::prepare(&operators, generation, look));
     let outcome = preparing.await.unwrap_or_else(|error| {
         Err(Unprepared {
             cause: format!("what it reads could not be looked at: {error}"),

@@ -9,6 +9,7 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 
 use super::coordinator::{Coordinated, Unprepared};
+use crate::dataflow::Look;
 use crate::gateway::Unfulfillable;
 
 /// The number of a TaskManager's registration: grows with each, also across its restarts.
@@ -289,6 +290,8 @@ pub enum Effect {
         region: usize,
         /// For which generation.
         generation: u64,
+        /// Whether it is the first time.
+        look: Look,
         /// Which coordinators.
         operators: Arc<[Coordinated]>,
     },

@@ -45,6 +45,7 @@ impl JobMasterCore {
         self.effects.push(Effect::Prepare {
             region: at.regions[0],
             generation,
+            look: at.present_look(generation),
             operators: at.operators.clone(),
         });
         false

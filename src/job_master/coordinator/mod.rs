@@ -19,13 +19,12 @@ mod file_splits_tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tanist_proto::id::Generation;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
 
 use super::execution_graph::ExecutionGraph;
-use crate::dataflow::Look;
+use crate::dataflow;
 use crate::job::{OperatorSpec, coordinated_spec};
 
 pub use self::file_splits::MOST_PATH_BYTES;
@@ -57,7 +56,7 @@ pub enum Kind {
 
 impl Kind {
     /// Finds out what the coordinator has to know. Blocks.
-    fn prepare(&self, parallelism: u32, look: Look) -> Result<State, Unprepared> {
+    fn prepare(&self, parallelism: u32, look: dataflow::Look) -> Result<State, Unprepared> {
         match self {
             Kind::FileSplits {
                 paths,
@@ -108,8 +107,8 @@ fn answer(state: &State, subtask: u32, number: u64) -> Option<Answer> {
 pub(super) fn prepare(
     operators: &[Coordinated],
     generation: u64,
+    look: dataflow::Look,
 ) -> Result<Vec<pb::CoordinatorState>, Unprepared> {
-    let look = Look::at_start_of(Generation::new(generation));
     let prepared = operators.iter().map(|it| {
         let state = it.kind.prepare(it.parallelism, look);
         let state = state.map_err(|error| Unprepared {
@@ -189,6 +188,16 @@ struct Look {
     failed: BTreeSet<usize>,
     /// One has failed twice: what was found out may not be so any more.
     is_doubted: bool,
+}
+
+impl Look {
+    /// Whether the one of this generation is the first, in which none of the regions has run yet: each of them counts for one.
+    fn present_look(&self, generation: u64) -> dataflow::Look {
+        match usize::try_from(generation) {
+            Ok(generation) if generation <= self.regions.len() => dataflow::Look::First,
+            Ok(_) | Err(_) => dataflow::Look::Later,
+        }
+    }
 }
 
 /// All coordinators of a job.

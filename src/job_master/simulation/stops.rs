@@ -12,6 +12,7 @@ use super::task_manager::TaskKey;
 use super::world::World;
 use crate::job_master::event::{CancelAnswer, Event};
 use crate::job_master::execution_graph::ExecutionGraph;
+use crate::job_master::region_rule::rule_of;
 
 #[derive(Debug, Default)]
 pub(super) struct Stopping {
@@ -97,7 +98,7 @@ impl World {
         if !is_stopped || !after.fatal_cause.is_empty() {
             return;
         }
-        let built = ExecutionGraph::build(&self.graph).expect("valid");
+        let built = ExecutionGraph::build(&self.graph, rule_of(before)).expect("valid");
         for (number, (before, after)) in before.regions.iter().zip(&after.regions).enumerate() {
             if before.generation == after.generation {
                 continue;

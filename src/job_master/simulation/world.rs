@@ -311,6 +311,7 @@ impl World {
                 region,
                 generation,
                 operators,
+                ..
             } => self.look(region, generation, &operators),
             Effect::AnswerCoordinator { token, answer } => self.hear_answer(token, answer),
             Effect::Declare(needs) => {
