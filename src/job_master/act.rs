@@ -221,6 +221,7 @@ impl JobMasterCore {
             || self.is_stopping()
             || self.is_reconciling()
             || !self.is_durable
+            || self.collecting_until_ms().is_some()
         {
             self.pool.forget_idle();
             return;

@@ -9,13 +9,13 @@
 //! Whoever waits in vain has *turns*, every other one: in the others what those behind it lack is asked for, and what it could use is
 //! theirs. So neither those that fit nowhere starve those that do, nor small ones, one after the other, a large one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
 use super::execution_graph::{Region, RegionPhase};
-use super::slot_pool::SlotKey;
+use super::profiles::SlotKeys;
 
 /// A region may wait for slots so many turns.
 const TURNS: u64 = 20;
@@ -72,7 +72,7 @@ impl Turns {
 /// What regions that wait would find: how many slots of each profile that do not stay in use.
 struct Found<'a> {
     free: Vec<(&'a ResourceProfile, u32)>,
-    staying: BTreeSet<SlotKey>,
+    staying: SlotKeys<'a>,
 }
 
 impl Patience {
@@ -151,23 +151,28 @@ impl JobMasterCore {
 
     /// What tasks are in that end by themselves comes free.
     fn found(&self) -> Found<'_> {
-        let taken = self.taken_slots();
-        let mut staying: BTreeSet<SlotKey> = BTreeSet::new();
-        for region in &self.execution.regions {
+        let execution = &self.execution;
+        let (mut taken, mut staying) = (execution.no_keys(), execution.no_keys());
+        for task in self.in_slots() {
+            taken.insert(execution.slot_key(task));
+        }
+        let mut stay = vec![0; execution.profiles.len()];
+        for region in &execution.regions {
             let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
             if !is_placed || !self.will_end(region.is_bounded) {
-                let slots = region.slots.iter().filter(|key| taken.contains_key(key));
-                staying.extend(slots.copied());
+                for key in region.slots.iter().filter(|key| taken.contains(**key)) {
+                    stay[key.group] += u32::from(staying.insert(*key));
+                }
             }
         }
-        let profiles = &self.execution.profiles;
+        let profiles = &execution.profiles;
         let mut free: Vec<(&ResourceProfile, u32)> = Vec::new();
         for wanted in profiles {
             if !free.iter().any(|(it, _)| *it == wanted) {
                 let all = self.pool.count_for(wanted);
-                let stay = staying.iter();
-                let stay = stay.filter(|key| profiles[key.group].is_matching(wanted));
-                let stay = u32::try_from(stay.count()).unwrap_or(u32::MAX);
+                let stay = profiles.iter().zip(&stay);
+                let stay = stay.filter(|(profile, _)| profile.is_matching(wanted));
+                let stay = stay.map(|(_, number)| *number).sum();
                 free.push((wanted, all.saturating_sub(stay)));
             }
         }
@@ -178,7 +183,7 @@ impl JobMasterCore {
     fn open_slots(&self, region: usize, found: &Found<'_>) -> BTreeMap<&ResourceProfile, usize> {
         let mut open = BTreeMap::new();
         for key in &self.execution.regions[region].slots {
-            if !found.staying.contains(key) {
+            if !found.staying.contains(*key) {
                 let profile = &self.execution.profiles[key.group];
                 *open.entry(profile).or_default() += 1;
             }
@@ -188,12 +193,14 @@ impl JobMasterCore {
 
     /// Whether a region would not find its slots in those that the job has.
     fn lacks(&self, region: usize, found: &Found<'_>) -> bool {
-        let open = self.open_slots(region, found);
-        let lacks = |(profile, free): &(&ResourceProfile, u32)| {
-            let wanted = open.get(profile).copied().unwrap_or_default();
-            wanted > usize::try_from(*free).unwrap_or(usize::MAX)
-        };
-        found.free.iter().any(lacks)
+        let slots = &self.execution.regions[region].slots;
+        let profiles = &self.execution.profiles;
+        found.free.iter().any(|(profile, free)| {
+            let wanted = slots
+                .iter()
+                .filter(|key| profiles[key.group] == **profile && !found.staying.contains(**key));
+            wanted.count() > usize::try_from(*free).unwrap_or(usize::MAX)
+        })
     }
 
     fn turn_ms(&self) -> u64 {
