@@ -6,7 +6,7 @@
 //!
 //! Without checkpoints a source that starts anew would begin at the beginning, and end there at once, as the job is being stopped: what
 //! it had read would be missing from a job that has FINISHED. So a region whose sources have read is not restarted any more: the
-//! job fails with that cause. One whose sources have not begun is placed and deployed as always, and they end with nothing.
+//! job fails with that cause. One whose sources were not deployed is placed and deployed as always, and they end with nothing.
 
 use std::sync::Arc;
 
@@ -90,10 +90,12 @@ impl JobMasterCore {
                 .edges
                 .iter()
                 .any(|edge| edge.target == at.vertex);
-            let state = at.execution.state;
+            let execution = &at.execution;
+            // One of which nothing is known yet may have been started by a deployment whose answer is lost.
             let may_have = is_awaited
-                || at.execution.known_since.is_some()
-                || state == ExecutionState::Finished;
+                || execution.is_deployed()
+                || execution.known_since.is_some()
+                || execution.state == ExecutionState::Finished;
             is_source && may_have
         };
         self.execution.regions[region].tasks.iter().any(has_read)

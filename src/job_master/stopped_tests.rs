@@ -3,7 +3,7 @@
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
-use super::event::{CancelAnswer, Effect, Event};
+use super::event::{CancelAnswer, Effect, Event, SubmitOutcome};
 use super::recovered::{RECONCILE_MS, Recovered, both, end, one_region, placed, two_regions};
 use super::testing::submitted;
 
@@ -160,6 +160,35 @@ fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence(
         job.stored.fatal_cause
     );
     assert_eq!(job.ended_as(), Some(JobStatus::Failed));
+}
+
+#[test]
+fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_lost_in_silence() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    let deployed = both(0, 1, S::Running).into_iter();
+    let tasks = deployed.map(|report| pb::ExecutionId {
+        vertex_id: report.vertex_id,
+        subtask: report.subtask,
+        generation: report.generation,
+    });
+    job.hear(Event::StopRequested);
+    job.hear(Event::TasksSubmitted {
+        connection: job.connection("tm0"),
+        tasks: tasks.collect(),
+        outcome: SubmitOutcome::Unknown("the answer was lost".to_owned()),
+    });
+    // It may read since before the stop was wanted.
+    job.reports("tm0", both(0, 1, S::Running));
+    assert_eq!(job.generations(), [1]);
+    assert!(
+        job.stored.fatal_cause.contains("without a checkpoint"),
+        "{}",
+        job.stored.fatal_cause
+    );
 }
 
 #[test]
