@@ -99,7 +99,9 @@ impl World {
         }
         let built = ExecutionGraph::build(&self.graph).expect("valid");
         for (number, (before, after)) in before.regions.iter().zip(&after.regions).enumerate() {
-            if before.generation == after.generation {
+            // What this term placed may have been given up before it was known to have begun.
+            let is_of_this_term = before.epoch >= self.epoch;
+            if before.generation == after.generation || is_of_this_term {
                 continue;
             }
             for task in &built.regions[number].tasks {
