@@ -164,13 +164,12 @@ fn a_job_that_was_placed_gives_no_task_to_an_older_task_manager_and_takes_none_o
 
 /// What was last asked to be looked at: the region that it is named by, and the generation.
 fn asked(job: &Recovered) -> Option<(usize, u64)> {
-    let asked = job.effects.iter().rev().find_map(|effect| match effect {
+    job.effects.iter().rev().find_map(|effect| match effect {
         Effect::Prepare {
             region, generation, ..
         } => Some((*region, *generation)),
         _ => None,
-    });
-    asked
+    })
 }
 
 fn look(job: &mut Recovered, size: u64) {

@@ -3,8 +3,12 @@
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus, WantedStatus};
 
+use super::core::CoreOptions;
 use super::event::{CancelAnswer, Effect, Event, SubmitOutcome};
-use super::recovered::{RECONCILE_MS, Recovered, both, end, one_region, placed, two_regions};
+use super::recovered::{
+    RECONCILE_MS, Recovered, both, end, one_region, options, placed, two_regions,
+};
+use super::restart::RestartStrategy;
 use super::testing::submitted;
 
 /// A job that runs, of which nothing was sent yet.
@@ -165,7 +169,14 @@ fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence(
 #[test]
 fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_lost_in_silence() {
     let graph = one_region();
-    let mut job = Recovered::new(&graph, submitted(&graph));
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 3,
+            delay_ms: 0,
+        },
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, submitted(&graph), 1, options);
     for name in ["tm0", "tm1"] {
         job.register(name, "1", vec![]);
     }

@@ -17,7 +17,6 @@ use crate::gateway::{
 
 /// What a leader hears.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there are few of them")]
 pub enum Heard {
     AtResourceManager(pb::RegisterTaskExecutorRequest),
     AtJobMaster(pb::RegisterTaskManagerRequest),
