@@ -85,6 +85,21 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
+/// A job that would have more regions than these has sets of vertices for regions: whatever happens to one is looked at by all, and each
+/// placement is written with all others.
+const MOST_REGIONS: usize = 1000;
+
+/// The rule by which a new job's regions are made, and how many it has by that: sets of subtasks, where that makes a difference and not
+/// too many.
+pub fn chosen_rule(graph: &JobGraph) -> (RegionRule, usize) {
+    let (whole, parts) = (regions(graph).len(), count_regions(graph));
+    if parts > whole && parts <= MOST_REGIONS {
+        (RegionRule::Subtasks, parts)
+    } else {
+        (RegionRule::Vertices, whole)
+    }
+}
+
 /// How many regions there are by [`RegionRule::Subtasks`].
 pub fn count_regions(graph: &JobGraph) -> usize {
     let (region_of, index_of) = (region_of(graph), index_of(graph));
@@ -353,6 +368,19 @@ mod tests {
         let whole = subtask_regions(&graph, RegionRule::Vertices);
         assert_eq!(whole, [0; 6]);
         assert_eq!(count_regions(&graph), 3);
+    }
+
+    #[test]
+    fn a_job_that_would_have_too_many_regions_has_those_of_vertices() {
+        let of = |parallelism| {
+            chosen_rule(&forward(
+                &[parallelism, parallelism],
+                &[(0, 1, Exchange::Pipelined)],
+            ))
+        };
+        assert_eq!(of(1), (RegionRule::Vertices, 1));
+        assert_eq!(of(1000), (RegionRule::Subtasks, 1000));
+        assert_eq!(of(1001), (RegionRule::Vertices, 1));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::coordinator::Coordination;
 use super::core::{JobMasterCore, TaskManager};
 use super::execution_graph::{BuildError, ExecutionGraph, RegionPhase};
 use super::patience::Patience;
-use crate::job::{RegionRule, count_regions, regions};
+use crate::job::{RegionRule, chosen_rule};
 
 /// The rule of a record.
 pub(super) fn rule_of(state: &pb::JobState) -> RegionRule {
@@ -22,12 +22,12 @@ pub(super) fn rule_of(state: &pb::JobState) -> RegionRule {
     }
 }
 
-/// The graph as the record has it. One without regions gets them, by the rule of subtasks where that makes a difference.
+/// The graph as the record has it. One without regions gets them, by the rule of subtasks where that makes a difference, and not too many.
 pub(super) fn build(
     graph: &pb::JobGraph,
     state: &mut Arc<pb::JobState>,
 ) -> Result<ExecutionGraph, BuildError> {
-    if state.regions.is_empty() && count_regions(graph) != regions(graph).len() {
+    if state.regions.is_empty() && chosen_rule(graph).0 == RegionRule::Subtasks {
         Arc::make_mut(state).set_region_rule(pb::RegionRule::Subtasks);
     }
     let execution = ExecutionGraph::build(graph, rule_of(state))?;
