@@ -12,7 +12,7 @@ use crate::support::{WordsAndTicks, cluster_on, job_file, need_failpoints};
 /// How long a failpoint may take to be reached.
 const REACH_BOUND: Duration = Duration::from_secs(60);
 /// More than a transaction takes, also compressed: 62 different characters leave three quarters.
-const NOISE: usize = 3_000_000;
+pub const NOISE: usize = 3_000_000;
 
 on_stores! {
     etcd(Etcd) {
@@ -40,16 +40,20 @@ async fn cluster_with_local_blobs(
 /// The job of the other tests, with a filter that lets everything pass and compares with a very long text.
 fn prepare(cluster: &Cluster, seconds: u64) -> anyhow::Result<WordsAndTicks> {
     let mut workload = WordsAndTicks::prepare(cluster, seconds)?;
-    make_large(cluster, &mut workload)?;
+    make_large(cluster, &mut workload, NOISE)?;
     Ok(workload)
 }
 
-/// Gives a job such a filter.
-pub fn make_large(cluster: &Cluster, workload: &mut WordsAndTicks) -> anyhow::Result<()> {
+/// Gives a job such a filter, with a text of so many bytes.
+pub fn make_large(
+    cluster: &Cluster,
+    workload: &mut WordsAndTicks,
+    noise_bytes: usize,
+) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(job_file("words-and-ticks.yaml"))?;
     let filter = format!(
         "  - name: unlike\n    filter:\n      column: word\n      op: ne\n      value: {}\n\n",
-        noise()
+        noise(noise_bytes)
     );
     let (before, after) = text
         .split_once("  - name: by-word")
@@ -60,7 +64,7 @@ pub fn make_large(cluster: &Cluster, workload: &mut WordsAndTicks) -> anyhow::Re
     Ok(())
 }
 
-fn noise() -> String {
+fn noise(bytes: usize) -> String {
     const CHARACTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
     let character = |_| {
@@ -71,7 +75,7 @@ fn noise() -> String {
         let index = usize::try_from(state % CHARACTERS.len() as u64).unwrap_or(0);
         char::from(CHARACTERS[index])
     };
-    let text: String = (0..NOISE).map(character).collect();
+    let text: String = (0..bytes).map(character).collect();
     format!("x{text}")
 }
 

@@ -11,7 +11,7 @@ use tanist_chaos::wordcount::visible_files;
 use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission};
 use tanist_ha::keys::Kind;
 
-use crate::large_graphs::make_large;
+use crate::large_graphs::{NOISE, make_large};
 use crate::support::{WordsAndTicks, cluster_on, job_file};
 
 /// One TaskManager has to do for all jobs.
@@ -67,7 +67,7 @@ async fn check_survives(
     let mut cluster = builder.slots(SLOTS).on_disks_of_their_own().start().await?;
     let small = WordsAndTicks::prepare_in(&cluster, "small", 4)?;
     let mut large = WordsAndTicks::prepare_in(&cluster, "large", 4)?;
-    make_large(&cluster, &mut large)?;
+    make_large(&cluster, &mut large, NOISE)?;
     let readers = [
         Reader::prepare(&cluster, "reads-inline", INLINE)?,
         Reader::prepare(&cluster, "reads-large", size_of_large)?,
