@@ -99,6 +99,7 @@ async fn begin(
                 io: JoinSet::new(),
                 peers: BTreeMap::new(),
                 followed: 0,
+                silence_at: None,
                 cancels: Vec::new(),
                 stops: Vec::new(),
                 asks: BTreeMap::new(),
@@ -183,6 +184,8 @@ pub(super) struct JobMasterActor {
     pub(super) peers: BTreeMap<ResourceId, Box<Peer>>,
     /// As of which version of the core's registrations they are those.
     pub(super) followed: u64,
+    /// Nobody is silent for too long before this: whoever is heard of meanwhile is so later.
+    pub(super) silence_at: Option<Instant>,
     pub(super) cancels: Vec<Reply<()>>,
     pub(super) stops: Vec<Reply<()>>,
     /// Who has asked a coordinator and is not answered, by token.
@@ -381,18 +384,12 @@ impl JobMasterActor {
     }
 
     fn next_wakeup(&self) -> Instant {
-        let silence = self
-            .peers
-            .values()
-            .map(|peer| peer.last_heard + self.options.heartbeat_timeout);
         let core = self
             .core
             .next_deadline_ms()
             .map(|at_ms| self.clock.instant(at_ms));
-        silence
-            .chain(core)
-            .min()
-            .map_or(self.next_heartbeat, |at| at.min(self.next_heartbeat))
+        let due = [self.silence_at, core].into_iter().flatten();
+        due.fold(self.next_heartbeat, Instant::min)
     }
 
     fn tick(&mut self) {

@@ -96,6 +96,9 @@ impl JobMasterActor {
     pub(super) fn lose_silent(&mut self) {
         let now = Instant::now();
         let timeout = self.options.heartbeat_timeout;
+        if self.silence_at.is_none_or(|at| now < at) {
+            return;
+        }
         let silent = self
             .peers
             .iter()
@@ -120,6 +123,8 @@ impl JobMasterActor {
             }
             self.note(Event::TaskManagerLost { connection, cause });
         }
+        let heard = self.peers.values().map(|peer| peer.last_heard);
+        self.silence_at = heard.min().map(|at| at + timeout);
     }
 
     /// Watches over exactly the TaskManagers that the core knows.
@@ -142,6 +147,8 @@ impl JobMasterActor {
             };
             self.peers.entry(id.clone()).or_insert_with(new);
         }
+        let silence_at = Instant::now() + self.options.heartbeat_timeout;
+        self.silence_at.get_or_insert(silence_at);
     }
 
     /// Whoever stood still (a process that was stopped, a host that had no time for it) has heard nobody meanwhile: that is
