@@ -1,18 +1,17 @@
 //! The part of the core that acts: writes the record, and does what the durable record says. Decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::core::{Commit, JobMasterCore, Write};
+use super::core::{JobMasterCore, Write};
 use super::deployment::{execution_id, task_deployment};
 use super::event::{Connection, Effect, Milestone, Needs};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
-use super::settle::NEVER_SERVED_MS;
 
 impl JobMasterCore {
     pub(super) fn write(&mut self, now_ms: u64) {
@@ -33,18 +32,18 @@ impl JobMasterCore {
         if !self.record.fatal_cause.is_empty() && self.written.fatal_cause.is_empty() {
             milestones.push(Milestone::FailureDecided);
         }
-        let mut regions = self.record.regions.iter().zip(&self.written.regions);
-        if regions.any(|(region, before)| !region.placements.is_empty() && region != before) {
+        if std::mem::take(&mut self.has_placed) {
             milestones.push(Milestone::GenerationPlaced);
         }
         if self.take_decided() {
             milestones.push(Milestone::CoordinatorDecided);
         }
-        let has_finished = |task: &Task| {
-            task.execution.state == ExecutionState::Finished && task.execution.is_recorded
-        };
+        let tasks = self.execution.tasks.len();
+        let have_finished = self.execution.count(ExecutionState::Finished) == tasks;
+        let is_recorded = |task: &Task| task.execution.is_recorded;
         if !is_to_cancel
-            && self.execution.tasks.iter().all(has_finished)
+            && have_finished
+            && self.execution.tasks.iter().all(is_recorded)
             && !self.all_have_durably_finished()
         {
             milestones.push(Milestone::AllFinished);
@@ -64,21 +63,20 @@ impl JobMasterCore {
         });
     }
 
-    /// Deploys regions whose placement is durable and of this term.
+    /// Deploys regions whose placement is durable and of this term: to each TaskManager all at once.
     pub(super) fn deploy(&mut self) {
-        if !self.execution.is_any(RegionPhase::Placed) {
+        if !self.agenda.has_written {
             return;
         }
-        for region in 0..self.execution.regions.len() {
+        let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+        for region in self.execution.in_phase(RegionPhase::Placed).clone() {
             let durable = &self.written.regions[region];
-            if self.execution.regions[region].phase != RegionPhase::Placed
-                || *durable != self.record.regions[region]
+            if *durable != self.record.regions[region]
                 || durable.placements.is_empty()
                 || durable.epoch != self.epoch.get()
             {
                 continue;
             }
-            let mut by_task_manager: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
             // The time that the record has: whoever leads next shows the same.
             let placed_at_ms = durable.placed_at_ms;
             for task in self.execution.regions[region].tasks.clone() {
@@ -87,21 +85,19 @@ impl JobMasterCore {
                 let execution = &mut self.execution.tasks[task].execution;
                 execution.started_at_ms = placed_at_ms;
                 if let Some(place) = &execution.place {
-                    by_task_manager
-                        .entry(place.task_manager.clone())
-                        .or_default()
-                        .push(task);
+                    let tasks = by_task_manager.entry(place.task_manager.clone());
+                    tasks.or_default().push(task);
                 }
             }
             self.execution.set_phase(region, RegionPhase::Deployed);
-            for (task_manager, tasks) in by_task_manager {
-                let tasks = tasks
-                    .iter()
-                    .map(|task| task_deployment(&self.execution, *task));
-                let tasks = tasks.collect();
-                if let Some(connection) = self.connection(&task_manager) {
-                    self.effects.push(Effect::Deploy { connection, tasks });
-                }
+        }
+        for (task_manager, tasks) in by_task_manager {
+            let tasks = tasks
+                .iter()
+                .map(|task| task_deployment(&self.execution, *task));
+            let tasks = tasks.collect();
+            if let Some(connection) = self.connection(&task_manager) {
+                self.effects.push(Effect::Deploy { connection, tasks });
             }
         }
     }
@@ -114,23 +110,7 @@ impl JobMasterCore {
         let is_over = self.written.wanted() == pb::WantedStatus::Canceled
             || !self.written.fatal_cause.is_empty();
         let mut cancellations: BTreeMap<ResourceId, Vec<pb::TaskCancellation>> = BTreeMap::new();
-        // What is given up is to stop, whether it starts anew or not.
-        let is_any_unwanted = is_over || self.execution.is_any_stopping();
-        let regions = self.execution.regions.iter().zip(&self.written.regions);
-        let unwanted: Vec<usize> = regions
-            .filter(|_| is_any_unwanted)
-            .filter(|(region, durable)| {
-                // A region's executions have one generation.
-                let first = region
-                    .tasks
-                    .first()
-                    .map(|task| &self.execution.tasks[*task]);
-                let generation = first.map(|task| task.execution.generation.get());
-                is_over || generation.is_some_and(|generation| durable.generation > generation)
-            })
-            .flat_map(|(region, _)| region.tasks.iter().copied())
-            .collect();
-        for task in unwanted {
+        for task in self.unwanted(is_over) {
             let at = &self.execution.tasks[task];
             if !at.execution.is_deployed() {
                 continue;
@@ -154,26 +134,28 @@ impl JobMasterCore {
             }
             self.execution.tasks[task].execution.cancellation = Cancellation::Asked;
         }
-        for (task_manager, known) in &mut self.task_managers {
-            for ((task, generation), stray) in &mut known.strays {
-                let number = self.execution.tasks[*task].region;
-                let region = &self.written.regions[number];
-                let at = self.execution.regions[number].tasks.binary_search(task);
-                let id = execution_id(&self.execution, *task, *generation);
-                // A generation above the durable one is unheard of; nothing says that it is unwanted.
-                let is_unwanted = *generation < region.generation
-                    || *generation == region.generation
-                        && (is_over || !is_placed_on(region, at.ok(), &id, &known.location));
-                if stray.cancellation != Cancellation::NotAsked || !is_unwanted {
-                    continue;
-                }
-                cancellations
-                    .entry(task_manager.clone())
-                    .or_default()
-                    .push(cancellation(id));
-                stray.cancellation = Cancellation::Asked;
-                stray.canceling_since_ms = now_ms;
+        for (task_manager, (task, generation), stray) in self.strays.iter_mut() {
+            let known = self.task_managers.get(task_manager);
+            let Some(known) = known.filter(|_| stray.cancellation == Cancellation::NotAsked) else {
+                continue;
+            };
+            let number = self.execution.tasks[task].region;
+            let region = &self.written.regions[number];
+            let at = self.execution.regions[number].tasks.binary_search(&task);
+            let id = execution_id(&self.execution, task, generation);
+            // A generation above the durable one is unheard of; nothing says that it is unwanted.
+            let is_unwanted = generation < region.generation
+                || generation == region.generation
+                    && (is_over || !is_placed_on(region, at.ok(), &id, &known.location));
+            if !is_unwanted {
+                continue;
             }
+            cancellations
+                .entry(task_manager.clone())
+                .or_default()
+                .push(cancellation(id));
+            stray.cancellation = Cancellation::Asked;
+            stray.canceling_since_ms = now_ms;
         }
         for (task_manager, tasks) in cancellations {
             if let Some(connection) = self.connection(&task_manager) {
@@ -182,65 +164,98 @@ impl JobMasterCore {
         }
     }
 
+    /// The tasks of which the durable record does not want the present execution, and that were not looked at since it is durable.
+    fn unwanted(&self, is_over: bool) -> Vec<usize> {
+        // A region's executions have one generation.
+        let is_replaced = |region: usize| {
+            let first = self.execution.regions[region].tasks.first();
+            let generation = first.map(|task| self.execution.tasks[*task].execution.generation);
+            let durable = self.written.regions[region].generation;
+            generation.is_some_and(|generation| durable > generation.get())
+        };
+        let tasks_of = |region: usize| self.execution.regions[region].tasks.iter().copied();
+        if !self.agenda.has_written {
+            let open = self.agenda.to_cancel.iter().copied();
+            let region = |task: usize| self.execution.tasks[task].region;
+            return open
+                .filter(|task| is_over || is_replaced(region(*task)))
+                .collect();
+        }
+        if is_over {
+            return (0..self.execution.tasks.len()).collect();
+        }
+        // What is given up is to stop, whether it starts anew or not.
+        let mut replaced: Vec<usize> = self.execution.stopping().collect();
+        replaced.retain(|region| is_replaced(*region));
+        replaced.sort_unstable();
+        replaced.into_iter().flat_map(tasks_of).collect()
+    }
+
     /// Acknowledges ends that the durable record has, or whose generation it has replaced.
     pub(super) fn acknowledge(&mut self) {
         if !self.is_durable {
             return;
         }
-        let mut acknowledged = Vec::new();
-        for (task_manager, known) in &mut self.task_managers {
-            let mut executions = Vec::new();
-            known.unacknowledged.retain(|(task, generation)| {
-                let durable = self.written.regions[self.execution.tasks[*task].region].generation;
-                let is_recorded = durable == *generation && self.durable_ends.contains_key(task);
-                let is_replaced = durable > *generation;
-                if is_recorded || is_replaced {
-                    executions.push(execution_id(&self.execution, *task, *generation));
+        let reported = std::mem::take(&mut self.agenda.reported_ends);
+        let mut acknowledged: BTreeMap<ResourceId, Vec<pb::ExecutionId>> = BTreeMap::new();
+        let (execution, written, ends) = (&self.execution, &self.written, &self.durable_ends);
+        let mut is_known = |task_manager: &ResourceId, (task, generation): (usize, u64)| {
+            let durable = written.regions[execution.tasks[task].region].generation;
+            let is_recorded = durable == generation && ends.contains_key(&task);
+            let is_known = is_recorded || durable > generation;
+            if is_known {
+                let executions = acknowledged.entry(task_manager.clone()).or_default();
+                executions.push(execution_id(execution, task, generation));
+            }
+            is_known
+        };
+        if self.agenda.has_written {
+            for (task_manager, known) in &mut self.task_managers {
+                known
+                    .unacknowledged
+                    .retain(|end| !is_known(task_manager, *end));
+            }
+        } else {
+            for (task_manager, task, generation) in reported {
+                if let Some(known) = self.task_managers.get_mut(&task_manager)
+                    && known.unacknowledged.contains(&(task, generation))
+                    && is_known(&task_manager, (task, generation))
+                {
+                    known.unacknowledged.remove(&(task, generation));
                 }
-                !(is_recorded || is_replaced)
-            });
-            if !executions.is_empty() {
-                let task_manager = task_manager.clone();
-                let connection = Connection {
-                    task_manager,
-                    registration: known.registration,
-                };
-                acknowledged.push(Effect::Acknowledge {
+            }
+        }
+        for (task_manager, executions) in acknowledged {
+            if let Some(connection) = self.connection(&task_manager) {
+                self.effects.push(Effect::Acknowledge {
                     connection,
                     executions,
                 });
             }
         }
-        self.effects.append(&mut acknowledged);
     }
 
     /// Gives back what idles and is more than the job needs. What a slot's tasks ended with is durable by then.
     pub(super) fn free_idle_slots(&mut self, now_ms: u64) {
+        let timeout_ms = self.options.slot_idle_timeout_ms;
         let worth_keeping = self.worth_keeping();
-        if !self.pool.has_surplus(&worth_keeping)
-            || self.is_stopping()
-            || self.is_reconciling()
-            || !self.is_durable
-            || self.collecting_until_ms().is_some()
-        {
-            self.pool.forget_idle();
+        let may_idle = !self.is_stopping()
+            && !self.is_reconciling()
+            && self.is_durable
+            && self.collecting_until_ms().is_none()
+            && self.pool.has_surplus(&worth_keeping);
+        if !may_idle || self.has_more_slots() {
+            self.pool.note_idle(false, now_ms, timeout_ms);
+        }
+        if !may_idle {
             return;
         }
-        let mut used: BTreeSet<AllocationId> = self.taken_slots().into_values().collect();
-        used.append(&mut self.blocked_slots());
-        for (task, at) in self.execution.tasks.iter().enumerate() {
-            if let Some(place) = &at.execution.place
-                && !self.durable_ends.contains_key(&task)
-            {
-                used.insert(place.allocation);
-            }
+        let mut idle = self.pool.note_idle(true, now_ms, timeout_ms);
+        if idle.is_empty() {
+            return;
         }
-        if self.has_more_slots() {
-            self.pool.forget_idle();
-        }
-        let idle = self
-            .pool
-            .note_idle(&used, now_ms, self.options.slot_idle_timeout_ms);
+        let blocked = self.blocked_slots();
+        idle.retain(|slot| !blocked.contains(slot));
         let idle = self.pool.surplus(idle, &worth_keeping);
         let mut freed: BTreeMap<ResourceId, Vec<AllocationId>> = BTreeMap::new();
         for allocation in idle {
@@ -296,82 +311,6 @@ impl JobMasterCore {
             task_manager: task_manager.clone(),
             registration,
         })
-    }
-
-    /// When [`super::event::Event::TimePassed`] may have something to change, in milliseconds since 1970. What was due
-    /// at the last event and is still open waits for another event, not for time.
-    pub fn next_deadline_ms(&self) -> Option<u64> {
-        if self.result.is_some() {
-            return None;
-        }
-        let options = &self.options;
-        let is_reconciling = self.is_reconciling();
-        let mut deadlines = Vec::new();
-        let is_patient = self.is_patient();
-        let is_any_due = self.execution.is_any_waiting() || self.execution.is_any_stopping();
-        let regions = self.execution.regions.iter().enumerate();
-        for (number, region) in regions.filter(|_| is_any_due) {
-            match region.phase {
-                RegionPhase::Waiting { since_ms } if !is_reconciling => {
-                    if !is_patient {
-                        let since_ms = since_ms.max(self.patience.from_ms);
-                        deadlines.push(since_ms.saturating_add(options.slot_request_timeout_ms));
-                    }
-                    if self.unfulfillable.is_some() {
-                        deadlines.push(since_ms.saturating_add(NEVER_SERVED_MS));
-                    }
-                }
-                RegionPhase::Stopping { restart_at_ms } => {
-                    deadlines.extend(restart_at_ms);
-                    deadlines.extend(restart_at_ms.and_then(|_| self.held_until_ms(number)));
-                }
-                RegionPhase::AwaitingInput
-                | RegionPhase::Waiting { .. }
-                | RegionPhase::Reconciling
-                | RegionPhase::Placed
-                | RegionPhase::Deployed => {}
-            }
-        }
-        if !is_reconciling {
-            deadlines.extend(self.next_turn_ms());
-        }
-        let is_any_due = self.execution.count(ExecutionState::Canceling) > 0
-            || self.execution.count(ExecutionState::Reconciling) > 0;
-        for task in self.execution.tasks.iter().filter(|_| is_any_due) {
-            let execution = &task.execution;
-            if execution.state == ExecutionState::Canceling {
-                let since_ms = execution.canceling_since_ms;
-                deadlines.push(since_ms.saturating_add(options.task_cancellation_timeout_ms));
-            } else if execution.state == ExecutionState::Reconciling {
-                deadlines.extend(self.reconciliation_deadline_ms());
-            }
-        }
-        if self.awaits_outputs() {
-            deadlines.extend(self.reconciliation_deadline_ms());
-        }
-        for stray in self
-            .task_managers
-            .values()
-            .flat_map(|known| known.strays.values())
-        {
-            if stray.cancellation != Cancellation::NotAsked {
-                let since_ms = stray.canceling_since_ms;
-                deadlines.push(since_ms.saturating_add(options.task_cancellation_timeout_ms));
-            }
-        }
-        deadlines.extend(self.collecting_until_ms());
-        if let Commit::RetryAt { at_ms, .. } = self.commit {
-            deadlines.push(at_ms);
-        }
-        let has_surplus = || self.pool.has_surplus(&self.worth_keeping());
-        if !self.is_stopping() && !is_reconciling && has_surplus() {
-            let idle = self.pool.idle_since_ms();
-            deadlines.extend(idle.map(|since| since.saturating_add(options.slot_idle_timeout_ms)));
-        }
-        deadlines
-            .into_iter()
-            .filter(|at_ms| *at_ms > self.settled_at_ms)
-            .min()
     }
 }
 

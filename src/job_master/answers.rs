@@ -80,10 +80,8 @@ impl JobMasterCore {
                     is_unsure |= !execution.is_ended();
                 }
             }
-            let known = self.task_managers.get_mut(&connection.task_manager);
-            let strays = known.into_iter().flat_map(|known| &mut known.strays);
-            for ((stray, generation), at) in strays {
-                let is_meant = *stray == task && *generation <= cancelled.up_to_generation;
+            for ((stray, generation), at) in self.strays.of_mut(&connection.task_manager) {
+                let is_meant = stray == task && generation <= cancelled.up_to_generation;
                 if is_meant && at.cancellation == Cancellation::Asked {
                     at.cancellation = answer;
                 }

@@ -3,7 +3,7 @@
 //! A subtask reads one subtask over a forward edge and all over any other one, so two vertices of n regions each may have n times n
 //! pairs that read from each other. None of them is looked at by itself: what holds of all of a vertex is found out once.
 
-use super::execution_graph::{Edge, ExecutionGraph};
+use super::execution_graph::{Edge, ExecutionGraph, as_index};
 
 /// What was found out about whole vertices, by their indices. It holds for as long as nothing changes that it rests on.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl ExecutionGraph {
     /// The tasks of a vertex.
     pub(super) fn tasks_of(&self, vertex: usize) -> std::ops::Range<usize> {
         let at = &self.vertices[vertex];
-        at.first..at.first + super::execution_graph::as_index(at.parallelism)
+        at.first..at.first + as_index(at.parallelism)
     }
 
     /// The regions of a vertex' subtasks: each once if its subtasks are next to each other.
@@ -72,6 +72,38 @@ impl ExecutionGraph {
                 false => known.get(edge.source, || self.tasks_of(edge.source).all(&is_such)),
             })
         })
+    }
+
+    /// Whether all tasks whose output a region reads have finished.
+    pub(super) fn inputs_have_finished(&self, region: usize) -> bool {
+        if !self.has_blocking_edges() {
+            return true;
+        }
+        let all_of = |vertex: usize| {
+            let finished = self.overview.finished[vertex];
+            finished == as_index(self.vertices[vertex].parallelism)
+        };
+        let mut tasks = self.regions[region].tasks.iter();
+        tasks.all(|task| {
+            let mut edges = self.edges_into(self.tasks[*task].vertex);
+            edges.all(|edge| match edge.is_forward {
+                true => self.has_finished(self.opposite(*task, edge.source)),
+                false => all_of(edge.source),
+            })
+        })
+    }
+
+    /// The regions that read the output of a task alone; and, if `is_turn`, those that read it with all of its vertex.
+    pub(super) fn readers_of(&self, task: usize, is_turn: bool) -> Vec<usize> {
+        let mut readers = Vec::new();
+        for edge in self.edges_out_of(self.tasks[task].vertex) {
+            if edge.is_forward {
+                readers.push(self.tasks[self.opposite(task, edge.target)].region);
+            } else if is_turn {
+                readers.extend(self.regions_of(edge.target));
+            }
+        }
+        readers
     }
 
     /// Whether any region that reads the output of a task is such. `known` is of vertices that read.

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use tanist_proto::id::{Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 
-use super::execution::{Execution, STATES};
+use super::execution::Execution;
 use super::execution_graph::{
-    ById, Edge, ExecutionGraph, PHASES, Region, Task, Vertex, as_index, index_of,
+    ById, Edge, ExecutionGraph, Region, Task, Vertex, as_index, index_of,
 };
+use super::overview::{News, Overview};
 use super::profiles::profiles;
+use super::slot_uses::Kinds;
 use crate::job::{self, RegionRule, blocking_edges_within_regions, subtask_regions};
 
 /// Why a graph can't be executed.
@@ -101,7 +103,7 @@ impl ExecutionGraph {
                 });
             }
         }
-        let slot_offsets = slot_offsets(&vertices);
+        let kinds = Kinds::new(&profiles, slot_offsets(&vertices));
         let mut built = ExecutionGraph {
             vertices,
             edges,
@@ -109,13 +111,12 @@ impl ExecutionGraph {
             regions,
             profiles,
             by_id,
-            slot_offsets,
+            kinds,
             blocking_into,
             blocking_out_of,
-            counts: [0; STATES],
-            phases: [0; PHASES],
+            overview: Overview::default(),
+            news: News::default(),
         };
-        built.count_states();
         for region in 0..built.regions.len() {
             let tasks = &built.regions[region].tasks;
             let mut slots: Vec<_> = tasks.iter().map(|task| built.slot_key(*task)).collect();
@@ -126,6 +127,7 @@ impl ExecutionGraph {
             at.slots = slots;
             at.tasks.shrink_to_fit();
         }
+        built.recount();
         Ok(built)
     }
 }
@@ -138,6 +140,7 @@ fn has_unbounded_source(vertex: &pb::JobVertex) -> bool {
     })
 }
 
+/// By slot sharing group: how many slots those before it need at most. One more says how many all do.
 fn slot_offsets(vertices: &[Vertex]) -> Vec<usize> {
     let groups = vertices.iter().map(|vertex| vertex.group + 1).max();
     let mut offsets = vec![0; groups.unwrap_or_default() + 1];

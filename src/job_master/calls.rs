@@ -179,13 +179,7 @@ impl Calls {
             }
             Effect::AskReport(connection) => {
                 if let Some(location) = core.location(&connection.task_manager) {
-                    let held = core
-                        .connections()
-                        .into_iter()
-                        .find(|(it, ..)| *it == connection);
-                    let allocations = held
-                        .map(|(.., allocations)| allocations)
-                        .unwrap_or_default();
+                    let allocations = core.slots_of(&connection.task_manager);
                     let asked = (core.turn(), core.tells_to_stop());
                     self.heartbeat(io, connection, location, &allocations, asked);
                 }

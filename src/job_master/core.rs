@@ -17,6 +17,8 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::adopted_slots::AdoptedSlots;
+use super::agenda::{Agenda, LookedAt};
 use super::chronicle::Chronicle;
 use super::coordinator::Coordination;
 use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
@@ -28,6 +30,7 @@ use super::reconciling::Reconciliation;
 use super::region_rule;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
+use super::strays::Strays;
 use crate::gateway::Unfulfillable;
 
 /// Bounds of the core's patience, in milliseconds.
@@ -51,22 +54,11 @@ pub struct CoreOptions {
     pub seed: u64,
 }
 
-/// An execution that a TaskManager runs and that is no task's present one.
-#[derive(Debug, Clone)]
-pub(super) struct Stray {
-    pub(super) allocation: Option<AllocationId>,
-    pub(super) noted_in: u64,
-    pub(super) cancellation: Cancellation,
-    pub(super) canceling_since_ms: u64,
-}
-
 /// A registered TaskManager.
 #[derive(Debug, Clone)]
 pub(super) struct TaskManager {
     pub(super) registration: Registration,
     pub(super) location: pb::TaskManagerLocation,
-    // By index of the task and generation.
-    pub(super) strays: BTreeMap<(usize, u64), Stray>,
     // Ended executions that it reports until they are acknowledged: index of the task, generation.
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
     // Outputs that it keeps, and how far their release is.
@@ -136,6 +128,9 @@ pub struct JobMasterCore {
     // Boxed: a map has room for eleven, and most jobs have one.
     pub(super) task_managers: BTreeMap<ResourceId, Box<TaskManager>>,
     pub(super) seen: BTreeMap<ResourceId, Registration>,
+    pub(super) strays: Strays,
+    pub(super) agenda: Agenda,
+    pub(super) looked_at: LookedAt,
     // Shared with `written` and what is being written while nothing has changed since.
     pub(super) record: Arc<pb::JobState>,
     pub(super) revision: u64,
@@ -143,6 +138,8 @@ pub struct JobMasterCore {
     pub(super) written_revision: u64,
     // Index of the task -> its end in `written`, for the present generation there.
     pub(super) durable_ends: BTreeMap<usize, ExecutionState>,
+    // How many of these have finished.
+    pub(super) durably_finished: usize,
     pub(super) writing: Option<Write>,
     pub(super) last_write: u64,
     pub(super) is_durable: bool,
@@ -159,6 +156,11 @@ pub struct JobMasterCore {
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
     pub(super) registrations_version: u64,
     pub(super) patience: Patience,
+    // Until when regions that were given up are not placed again.
+    pub(super) held_until: BTreeSet<(u64, usize)>,
+    pub(super) adopted_slots: AdoptedSlots,
+    // Whether `record` has placements that no write has.
+    pub(super) has_placed: bool,
     // Since when slots are collected for a batch of regions.
     pub(super) collecting_since_ms: Option<u64>,
     // Whether `record` may have ends of generations that were given up.
@@ -194,14 +196,14 @@ impl JobMasterCore {
             );
             return Err(BuildError::OtherGraph(other));
         }
-        let execution = region_rule::build(&graph, &mut state)?;
+        let mut execution = region_rule::build(&graph, &mut state)?;
         let in_graph = graph
             .options
             .as_ref()
             .and_then(|options| options.restart_strategy.as_ref());
         let strategy = in_graph.and_then(RestartStrategy::from_proto);
         let strategy = strategy.unwrap_or_else(|| options.restart_strategy.clone());
-        let coordination = Coordination::of(&graph, &execution);
+        let coordination = Coordination::of(&graph, &mut execution);
         let chronicle = Chronicle::of(&state, is_recovered, epoch.get(), now_ms);
         let mut core = JobMasterCore {
             graph,
@@ -211,11 +213,15 @@ impl JobMasterCore {
             pool: SlotPool::default(),
             task_managers: BTreeMap::new(),
             seen: BTreeMap::new(),
+            strays: Strays::default(),
+            agenda: Agenda::default(),
+            looked_at: LookedAt::default(),
             record: state.clone(),
             revision: 0,
             written: state,
             written_revision: 0,
             durable_ends: BTreeMap::new(),
+            durably_finished: 0,
             writing: None,
             last_write: 0,
             is_durable: false,
@@ -230,6 +236,9 @@ impl JobMasterCore {
             profiles_needed: Vec::new(),
             registrations_version: 0,
             patience: Patience::default(),
+            held_until: BTreeSet::new(),
+            adopted_slots: AdoptedSlots::default(),
+            has_placed: false,
             collecting_since_ms: None,
             has_stale_ends: false,
             declared: None,
@@ -255,6 +264,7 @@ impl JobMasterCore {
         let answer = self.take(now_ms, event);
         if answer.is_ok() {
             self.settle(now_ms);
+            self.agenda = Agenda::default();
         }
         let effects = std::mem::take(&mut self.effects);
         answer.map(|()| effects)
@@ -360,6 +370,7 @@ impl JobMasterCore {
                     self.written = write.state;
                     self.written_revision = write.revision;
                     self.is_durable = true;
+                    self.agenda.has_written = true;
                     self.begin_reconciliation(now_ms);
                     self.note_durable_ends();
                 }
@@ -428,10 +439,8 @@ impl JobMasterCore {
         if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
             self.lose_task_manager(&task_manager, "it was started anew", now_ms);
         }
-        let before = self.task_managers.remove(&task_manager);
         let registered = Box::new(TaskManager {
             registration: offered,
-            strays: before.map(|before| before.strays).unwrap_or_default(),
             unacknowledged: BTreeSet::new(),
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
@@ -496,7 +505,7 @@ impl JobMasterCore {
                 OfferAnswer::Accepted => accepted.push(allocation),
                 OfferAnswer::AcceptedInsteadOf(before) => {
                     accepted.push(allocation);
-                    self.fail_slot(&before, "its slot was allocated anew", now_ms);
+                    self.fail_slot(task_manager, &before, "its slot was allocated anew", now_ms);
                 }
                 OfferAnswer::Rejected => rejected.push(allocation),
             }
@@ -520,7 +529,23 @@ impl JobMasterCore {
                 ends.insert(task, end.state());
             }
         }
-        self.durable_ends = ends;
+        // A slot is used until it is durable how what is in it has ended.
+        let before = std::mem::replace(&mut self.durable_ends, ends);
+        for task in before.keys().chain(self.durable_ends.keys()) {
+            let (had, has) = (
+                before.contains_key(task),
+                self.durable_ends.contains_key(task),
+            );
+            if let Some(place) = &self.execution.tasks[*task].execution.place {
+                match has {
+                    true if !had => self.pool.end_use(place.allocation),
+                    false => self.pool.begin_use(place.allocation),
+                    true => {}
+                }
+            }
+        }
+        let finished = |end: &&ExecutionState| **end == ExecutionState::Finished;
+        self.durably_finished = self.durable_ends.values().filter(finished).count();
     }
 
     /// The turn of the last event; goes with a heartbeat, so that its answer can be judged.
@@ -566,6 +591,11 @@ impl JobMasterCore {
     pub fn registrations(&self) -> impl Iterator<Item = (&ResourceId, Registration)> {
         let known = self.task_managers.iter();
         known.map(|(id, known)| (id, known.registration))
+    }
+
+    /// The slots that are held of a TaskManager.
+    pub fn slots_of(&self, task_manager: &ResourceId) -> Vec<AllocationId> {
+        self.pool.slots_of(task_manager)
     }
 
     /// Where a TaskManager is reached, if it is registered.

@@ -1,17 +1,20 @@
 //! The ExecutionGraph: the JobGraph with its parallel subtasks, each with its present execution, grouped into pipelined
-//! regions. Pure data; what is decided with it is the core's. It is made in `building.rs`; who reads what over blocking edges
-//! says `blocking.rs`.
+//! regions. Pure data; what is decided with it is the core's. It is made in `building.rs` and changed in `transitions.rs`; what is
+//! known of all tasks and regions together is in `overview.rs`; who reads what over blocking edges says `blocking.rs`.
 //!
 //! Invariant: a region's executions have one generation.
 
-use tanist_proto::id::{JobVertexId, ResourceId};
+use std::collections::BTreeSet;
+
+use tanist_proto::id::JobVertexId;
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1::ExecutionState;
 
 pub use super::building::BuildError;
-use super::execution::{Execution, STATES};
+use super::execution::Execution;
+use super::overview::{News, Overview};
 use super::slot_pool::SlotKey;
-use super::status::illegal;
+use super::slot_uses::Kinds;
 
 /// One vertex and where its subtasks stand in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
@@ -79,18 +82,36 @@ pub enum RegionPhase {
     },
 }
 
-/// The number of phases, whatever they hold.
-pub(super) const PHASES: usize = 6;
+/// The number of phases, whatever they hold; of those that stop, whether they restart counts.
+pub(super) const PHASES: usize = 7;
 
 impl RegionPhase {
-    fn number(self) -> usize {
+    /// One that is given up for good.
+    pub(super) const STOPPING: RegionPhase = RegionPhase::Stopping {
+        restart_at_ms: None,
+    };
+
+    /// One that waits for slots, to name the kind.
+    pub(super) const WAITING: RegionPhase = RegionPhase::Waiting { since_ms: 0 };
+
+    /// Whether its slots are chosen, and nothing of it is given up.
+    pub(super) fn is_placed(self) -> bool {
+        matches!(self, RegionPhase::Placed | RegionPhase::Deployed)
+    }
+
+    pub(super) fn number(self) -> usize {
         match self {
             RegionPhase::AwaitingInput => 0,
             RegionPhase::Waiting { .. } => 1,
             RegionPhase::Reconciling => 2,
             RegionPhase::Placed => 3,
             RegionPhase::Deployed => 4,
-            RegionPhase::Stopping { .. } => 5,
+            RegionPhase::Stopping {
+                restart_at_ms: Some(_),
+            } => 5,
+            RegionPhase::Stopping {
+                restart_at_ms: None,
+            } => 6,
         }
     }
 }
@@ -104,8 +125,10 @@ pub struct Region {
     pub slots: Vec<SlotKey>,
     /// Whether it ends by itself: all that it reads does.
     pub is_bounded: bool,
-    /// What it is at. Only [`ExecutionGraph::set_phase`] changes which.
+    /// What it is at. Only [`ExecutionGraph::set_phase`] changes it.
     pub phase: RegionPhase,
+    /// What its coordinators look at, by its number; `None`: it has none.
+    pub look: Option<usize>,
     /// Since when it is durable that its generation was given up.
     pub given_up_at_ms: Option<u64>,
     /// Whether something of it was taken for gone, and may still run.
@@ -120,6 +143,7 @@ impl Default for Region {
             slots: Vec::new(),
             is_bounded: true,
             phase: RegionPhase::Waiting { since_ms: 0 },
+            look: None,
             given_up_at_ms: None,
             is_end_unknown: false,
         }
@@ -136,22 +160,19 @@ pub struct ExecutionGraph {
     pub vertices: Vec<Vertex>,
     /// In the graph's order.
     pub edges: Vec<Edge>,
-    /// By vertex, then by subtask.
+    /// By vertex, then by subtask. Places, states and outputs of executions are changed by methods alone.
     pub tasks: Vec<Task>,
     /// Each after those that it reads over blocking edges.
     pub regions: Vec<Region>,
     /// What the slots of each slot sharing group have, by its index.
     pub profiles: Vec<ResourceProfile>,
     pub(super) by_id: ById,
-    /// By slot sharing group: how many slots those before it need at most. One more says how many all do.
-    pub(super) slot_offsets: Vec<usize>,
+    pub(super) kinds: Kinds,
     /// By vertex: the numbers of the blocking edges into it, and out of it. Empty if there is none at all.
     pub(super) blocking_into: Vec<Vec<usize>>,
     pub(super) blocking_out_of: Vec<Vec<usize>>,
-    /// How many executions are in each state, by its number: what there is none of need not be looked for.
-    pub(super) counts: [usize; STATES],
-    /// The same of regions in each phase.
-    pub(super) phases: [usize; PHASES],
+    pub(super) overview: Overview,
+    pub(super) news: News,
 }
 
 impl ExecutionGraph {
@@ -185,47 +206,36 @@ impl ExecutionGraph {
         }
     }
 
-    /// Indices of the tasks whose present execution is on a TaskManager and has not ended.
-    pub fn live_on(&self, task_manager: &ResourceId) -> Vec<usize> {
-        (0..self.tasks.len())
-            .filter(|task| {
-                let execution = &self.tasks[*task].execution;
-                !execution.is_ended() && execution.is_on(task_manager)
-            })
-            .collect()
-    }
-
     /// How many executions are in a state.
     pub fn count(&self, state: ExecutionState) -> usize {
-        self.counts[number_of(state)]
+        self.overview.states[number_of(state)]
     }
 
-    /// Whether a region is in the phase of this kind, whatever it holds.
-    pub fn is_any(&self, phase: RegionPhase) -> bool {
-        self.phases[phase.number()] > 0
+    /// The regions in the phase of this kind, whatever it holds but for whether it restarts.
+    pub fn in_phase(&self, phase: RegionPhase) -> &BTreeSet<usize> {
+        &self.overview.phases[phase.number()]
     }
 
-    /// Whether a region waits for slots.
-    pub fn is_any_waiting(&self) -> bool {
-        self.is_any(RegionPhase::Waiting { since_ms: 0 })
+    /// The regions that wait for slots.
+    pub fn waiting(&self) -> &BTreeSet<usize> {
+        self.in_phase(RegionPhase::WAITING)
     }
 
-    /// Whether a region's executions are to end.
-    pub fn is_any_stopping(&self) -> bool {
-        let restart_at_ms = None;
-        self.is_any(RegionPhase::Stopping { restart_at_ms })
+    /// The regions whose executions are to end and that start anew then.
+    pub fn restarting(&self) -> &BTreeSet<usize> {
+        let restart_at_ms = Some(0);
+        self.in_phase(RegionPhase::Stopping { restart_at_ms })
+    }
+
+    /// The regions whose executions are to end.
+    pub fn stopping(&self) -> impl Iterator<Item = usize> {
+        let for_good = self.in_phase(RegionPhase::STOPPING);
+        self.restarting().iter().chain(for_good).copied()
     }
 
     /// How many regions are placed.
     pub fn count_placed(&self) -> usize {
-        self.phases[RegionPhase::Placed.number()] + self.phases[RegionPhase::Deployed.number()]
-    }
-
-    /// Moves a region to a phase.
-    pub fn set_phase(&mut self, region: usize, phase: RegionPhase) {
-        let before = std::mem::replace(&mut self.regions[region].phase, phase);
-        self.phases[before.number()] -= 1;
-        self.phases[phase.number()] += 1;
+        self.in_phase(RegionPhase::Placed).len() + self.in_phase(RegionPhase::Deployed).len()
     }
 
     /// How many executions have ended.
@@ -235,56 +245,19 @@ impl ExecutionGraph {
         ends.into_iter().map(|state| self.count(state)).sum()
     }
 
-    /// Counts anew, after executions were changed otherwise than by [`ExecutionGraph::advance`] and
-    /// [`ExecutionGraph::replace`].
-    pub fn count_states(&mut self) {
-        self.counts = [0; STATES];
-        for task in &self.tasks {
-            self.counts[number_of(task.execution.state)] += 1;
-        }
-        self.phases = [0; PHASES];
-        for region in &self.regions {
-            self.phases[region.phase.number()] += 1;
-        }
-    }
-
-    /// Gives a task another execution.
-    pub fn replace(&mut self, task: usize, execution: Execution) {
-        self.counts[number_of(self.tasks[task].execution.state)] -= 1;
-        self.counts[number_of(execution.state)] += 1;
-        self.tasks[task].execution = execution;
-    }
-
-    /// Moves a task's execution to a state; false if there is no such edge: news that come late, or again.
-    pub fn advance(&mut self, task: usize, to: ExecutionState, now_ms: u64) -> bool {
-        let execution = &mut self.tasks[task].execution;
-        let from = execution.state;
-        if !execution.enter(to, now_ms) {
-            return false;
-        }
-        self.counts[number_of(from)] -= 1;
-        self.counts[number_of(to)] += 1;
-        true
-    }
-
-    /// Moves a task's execution to a state that was decided here: that there is no such edge would be a bug.
-    pub fn decide(&mut self, task: usize, to: ExecutionState, now_ms: u64) {
-        let from = self.tasks[task].execution.state;
-        if !self.advance(task, to, now_ms) {
-            illegal(&self.task_name(task), &from, &to);
-        }
+    /// Whether a task's present execution has finished.
+    pub fn has_finished(&self, task: usize) -> bool {
+        self.tasks[task].execution.state == ExecutionState::Finished
     }
 
     /// Whether all executions of a region have ended.
     pub fn region_is_ended(&self, region: usize) -> bool {
-        self.regions[region]
-            .tasks
-            .iter()
-            .all(|task| self.tasks[*task].execution.is_ended())
+        self.overview.regions[region].live == 0
     }
 }
 
-fn number_of(state: ExecutionState) -> usize {
+/// A state's number.
+pub(super) fn number_of(state: ExecutionState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or_default()
 }
 

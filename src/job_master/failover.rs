@@ -169,6 +169,10 @@ impl JobMasterCore {
         };
         self.has_stale_ends |= !record.terminal.is_empty();
         self.forget_coordinators(region);
+        for task in self.execution.regions[region].tasks.clone() {
+            self.doubt_asked(task);
+            self.doubt_adopted_slot(task);
+        }
         self.revision += 1;
     }
 
@@ -188,13 +192,21 @@ impl JobMasterCore {
         });
     }
 
-    /// New executions of the generation that the record has.
+    /// New executions of the generation that the record has. They are best where the former ones were.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
         for task in self.execution.regions[region].tasks.clone() {
             let mut execution = Execution::created(generation);
             execution.note_entered(ExecutionState::Created, self.settled_at_ms);
-            self.execution.replace(task, execution);
+            let former = self.execution.replace(task, execution);
+            if let Some(place) = former.place {
+                if !self.durable_ends.contains_key(&task) {
+                    self.pool.end_use(place.allocation);
+                }
+                let key = self.execution.slot_key(task);
+                self.pool
+                    .remember(key, place.task_manager, place.allocation);
+            }
         }
         self.forget_given_up(region);
     }

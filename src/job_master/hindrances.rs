@@ -8,7 +8,6 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, JobMasterCore};
-use super::execution_graph::RegionPhase;
 use crate::gateway::START_BY_HAND;
 
 /// So many subtasks or TaskManagers are named.
@@ -94,19 +93,10 @@ impl JobMasterCore {
     }
 
     fn restarting(&self) -> Option<pb::Hindrance> {
-        let regions = self.execution.regions.iter().enumerate();
+        let restarting = self.execution.overview.restarting_at.iter();
         let held = |region: usize| self.held_until_ms(region).unwrap_or_default();
-        let due: Vec<u64> = regions
-            .filter_map(|(number, region)| match region.phase {
-                RegionPhase::Stopping { restart_at_ms } => {
-                    restart_at_ms.map(|at_ms| at_ms.max(held(number)))
-                }
-                RegionPhase::AwaitingInput
-                | RegionPhase::Waiting { .. }
-                | RegionPhase::Reconciling
-                | RegionPhase::Placed
-                | RegionPhase::Deployed => None,
-            })
+        let due: Vec<u64> = restarting
+            .map(|(at_ms, region)| (*at_ms).max(held(*region)))
             .collect();
         let until_ms = *due.iter().max()?;
         let failure = self.record.failures.last();
@@ -165,18 +155,11 @@ impl JobMasterCore {
             return None;
         }
         let is_patient = self.is_patient();
-        let regions = self.execution.regions.iter();
-        let waiting: Vec<(u64, &[usize])> = regions
-            .filter_map(|region| match region.phase {
-                RegionPhase::Waiting { since_ms } => Some((since_ms, region.tasks.as_slice())),
-                RegionPhase::AwaitingInput
-                | RegionPhase::Reconciling
-                | RegionPhase::Placed
-                | RegionPhase::Deployed
-                | RegionPhase::Stopping { .. } => None,
-            })
+        let waiting = self.execution.waiting().iter();
+        let tasks: Vec<usize> = waiting
+            .flat_map(|region| self.execution.regions[*region].tasks.iter().copied())
             .collect();
-        let since_ms = waiting.iter().map(|(since_ms, _)| *since_ms).min()?;
+        let (since_ms, _) = *self.execution.overview.waiting_since.first()?;
         let needed = self.execution.slots_needed();
         let missing = self
             .missing_slots()
@@ -198,7 +181,7 @@ impl JobMasterCore {
         // Those that already have a slot are not the ones that miss one.
         let taken = self.taken_slots();
         let (mut keys, mut named) = (BTreeSet::new(), Vec::new());
-        for task in waiting.iter().flat_map(|(_, tasks)| *tasks) {
+        for task in &tasks {
             let key = self.execution.slot_key(*task);
             let is_named = named.len() == NAMED.min(missing) || taken.contains_key(&key);
             if !is_named && keys.insert(key) {

@@ -64,7 +64,11 @@ impl JobMasterCore {
                 "what may still run of a region is waited for"
             );
         }
-        now_ms < until_ms
+        let is_held = now_ms < until_ms;
+        if is_held {
+            self.held_until.insert((until_ms, region));
+        }
+        is_held
     }
 
     /// The region has executions of the next generation.

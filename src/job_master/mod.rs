@@ -31,8 +31,10 @@ mod actor;
 #[cfg(test)]
 mod actor_tests;
 mod admission;
+mod adopted_slots;
 #[cfg(test)]
 mod adoption_tests;
+mod agenda;
 mod answers;
 mod blocking;
 mod building;
@@ -40,8 +42,11 @@ mod calls;
 mod chronicle;
 #[cfg(test)]
 mod chronicle_tests;
+#[cfg(test)]
+mod consistency;
 mod coordinator;
 pub mod core;
+mod deadlines;
 mod deployment;
 mod details;
 pub mod event;
@@ -58,11 +63,15 @@ mod handle;
 mod hindrances;
 #[cfg(test)]
 mod hindrances_tests;
+mod idle_slots;
 mod isolation;
 #[cfg(test)]
 mod isolation_tests;
+#[cfg(test)]
+mod many_regions_tests;
 mod options;
 mod outputs;
+mod overview;
 mod patience;
 #[cfg(test)]
 mod patience_tests;
@@ -92,12 +101,16 @@ pub mod slot_pool;
 mod slot_pool_model_tests;
 #[cfg(test)]
 mod slot_pool_tests;
+mod slot_uses;
 mod status;
 mod stopped;
 #[cfg(test)]
 mod stopped_tests;
+mod strays;
 #[cfg(test)]
 mod testing;
+mod transitions;
+mod waiting_list;
 mod watch;
 
 pub use actor::JobMaster;

@@ -16,7 +16,7 @@ use super::core::{Failure, JobMasterCore};
 use super::deployment::execution_id;
 use super::event::{Connection, Effect};
 use super::execution::Cancellation;
-use super::execution_graph::{RegionPhase, Task};
+use super::execution_graph::RegionPhase;
 use super::failover::LOGGED;
 
 /// The output of a task.
@@ -46,14 +46,16 @@ impl JobMasterCore {
             return;
         }
         let since = self.turn;
-        let execution = &mut self.execution.tasks[task].execution;
-        execution.output = Output::Kept { since };
+        self.execution.set_output(task, Output::Kept { since });
+        let execution = &self.execution.tasks[task].execution;
         let generation = execution.generation.get();
         let place = execution.place.as_ref();
         let known = place.and_then(|place| self.task_managers.get_mut(&place.task_manager));
         if let Some(known) = known {
             let asked = Cancellation::NotAsked;
             known.outputs.insert((task, generation), asked);
+            let task_manager = place.map(|place| place.task_manager.clone());
+            self.agenda.outputs_of.extend(task_manager);
         }
     }
 
@@ -78,18 +80,17 @@ impl JobMasterCore {
             }
         }
         for (task, is_needed) in found {
-            self.execution.tasks[task].execution.output = match is_needed {
+            let output = match is_needed {
                 true => Output::Awaited,
                 false => Output::Gone("it was released".to_owned()),
             };
+            self.execution.set_output(task, output);
         }
     }
 
     /// Whether outputs are awaited.
     pub(super) fn awaits_outputs(&self) -> bool {
-        let is_awaited = |task: &Task| task.execution.output == Output::Awaited;
-        let has_any = !self.has_reconciled() && self.execution.has_blocking_edges();
-        has_any && self.execution.tasks.iter().any(is_awaited)
+        !self.has_reconciled() && self.execution.overview.outputs_awaited > 0
     }
 
     /// A full report of the outputs that a TaskManager holds, of a registration or of a heartbeat that was sent in turn
@@ -115,46 +116,47 @@ impl JobMasterCore {
             Some(_) | None => Cancellation::NotAsked,
         };
         known.outputs = reported.iter().map(|key| (*key, asked(key))).collect();
+        if !reported.is_empty() {
+            self.agenda.outputs_of.insert(task_manager.clone());
+        }
         let incarnation = known.location.incarnation.clone();
-        for (task, at) in self.execution.tasks.iter_mut().enumerate() {
-            let execution = &mut at.execution;
+        for task in self.execution.tasks_on(task_manager) {
+            let execution = &self.execution.tasks[task].execution;
             let Some(place) = &execution.place else {
                 continue;
             };
-            if place.task_manager != *task_manager {
-                continue;
-            }
             let is_older = match execution.output {
                 Output::Gone(_) => continue,
                 Output::Awaited => true,
                 Output::Kept { since } => asked_in.is_none_or(|asked_in| since <= asked_in),
             };
             let is_there = reported.contains(&(task, execution.generation.get()));
-            if place.location.incarnation != incarnation {
-                execution.output = Output::Gone("its TaskManager was started anew".to_owned());
+            let output = if place.location.incarnation != incarnation {
+                Output::Gone("its TaskManager was started anew".to_owned())
             } else if is_there && execution.output == Output::Awaited {
-                execution.output = Output::Kept { since: turn };
+                Output::Kept { since: turn }
             } else if !is_there && is_older {
-                execution.output = Output::Gone("its TaskManager doesn't have it".to_owned());
-            }
+                Output::Gone("its TaskManager doesn't have it".to_owned())
+            } else {
+                continue;
+            };
+            self.execution.set_output(task, output);
         }
     }
 
-    /// Outputs that were on a TaskManager, or awaited there, are lost.
+    /// Outputs that were on a TaskManager, or awaited there, are lost: those of these tasks that are such.
     pub(super) fn lose_outputs(
         &mut self,
-        is_meant: impl Fn(&ResourceId, &pb::TaskManagerLocation, &Output) -> bool,
+        tasks: Vec<usize>,
+        is_meant: impl Fn(&Output) -> bool,
         cause: &str,
     ) {
-        for task in &mut self.execution.tasks {
-            let execution = &mut task.execution;
-            let place = execution.place.as_ref();
-            let is_known = !matches!(execution.output, Output::Gone(_));
-            let is_meant = |place: &super::execution::Place| {
-                is_meant(&place.task_manager, &place.location, &execution.output)
-            };
-            if is_known && place.is_some_and(is_meant) {
-                execution.output = Output::Gone(cause.to_owned());
+        for task in tasks {
+            let output = &self.execution.tasks[task].execution.output;
+            let is_known = !matches!(output, Output::Gone(_));
+            if is_known && is_meant(output) {
+                self.execution
+                    .set_output(task, Output::Gone(cause.to_owned()));
             }
         }
     }
@@ -165,15 +167,18 @@ impl JobMasterCore {
             return;
         };
         let is_kept = self.execution.vertex_of(task).is_kept;
-        let execution = &mut self.execution.tasks[task].execution;
+        let execution = &self.execution.tasks[task].execution;
         if is_kept && execution.generation.get() == id.generation {
-            execution.output = Output::Gone(cause.to_owned());
+            self.execution
+                .set_output(task, Output::Gone(cause.to_owned()));
         }
     }
 
     /// Regions whose output is lost are run again if another one waits to read it.
     pub(super) fn restart_lost(&mut self, now_ms: u64) {
-        if !self.execution.has_blocking_edges() {
+        let reads = self.execution.news.reads;
+        let has_changed = std::mem::replace(&mut self.looked_at.outputs, reads) != reads;
+        if !self.execution.has_blocking_edges() || !has_changed {
             return;
         }
         // What runs again may need what was lost of others. A job that was being stopped may fail for it instead, which ends this.
@@ -221,11 +226,8 @@ impl JobMasterCore {
         };
         let mut known = OfVertices::default();
         let mut lost = Vec::new();
-        for region in &self.execution.regions {
-            if region.phase != RegionPhase::Deployed {
-                continue;
-            }
-            for task in &region.tasks {
+        for region in self.execution.in_phase(RegionPhase::Deployed) {
+            for task in &self.execution.regions[*region].tasks {
                 let execution = &self.execution.tasks[*task].execution;
                 let Output::Gone(cause) = &execution.output else {
                     continue;
@@ -271,7 +273,10 @@ impl JobMasterCore {
         }
         let mut released: BTreeMap<ResourceId, Vec<(usize, u64)>> = BTreeMap::new();
         let mut known_needs = OfVertices::default();
-        for (task_manager, known) in &self.task_managers {
+        let of_all = self.agenda.has_written;
+        let changed = &self.agenda.outputs_of;
+        let looked_at = self.task_managers.iter();
+        for (task_manager, known) in looked_at.filter(|(id, _)| of_all || changed.contains(*id)) {
             for ((task, generation), asked) in &known.outputs {
                 if *asked == Cancellation::NotAsked
                     && !self.is_needed(*task, *generation, &mut known_needs)
@@ -296,9 +301,9 @@ impl JobMasterCore {
                     .insert((task, generation), Cancellation::Asked);
                 let id = execution_id(&self.execution, task, generation);
                 tasks.push(super::act::cancellation(id));
-                let execution = &mut self.execution.tasks[task].execution;
-                if execution.generation.get() == generation {
-                    execution.output = Output::Gone("it was released".to_owned());
+                if self.execution.tasks[task].execution.generation.get() == generation {
+                    let released = Output::Gone("it was released".to_owned());
+                    self.execution.set_output(task, released);
                 }
             }
             self.effects.push(Effect::Cancel { connection, tasks });

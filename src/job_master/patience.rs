@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
-use super::execution_graph::{Region, RegionPhase};
-use super::profiles::SlotKeys;
+use super::execution_graph::RegionPhase;
+use super::waiting_list::Need;
 
 /// A region may wait for slots so many turns.
 const TURNS: u64 = 20;
@@ -69,12 +69,6 @@ impl Turns {
     }
 }
 
-/// What regions that wait would find: how many slots of each profile that do not stay in use.
-struct Found<'a> {
-    free: Vec<(&'a ResourceProfile, u32)>,
-    staying: SlotKeys<'a>,
-}
-
 impl Patience {
     /// This process stood still for so long.
     pub(super) fn put_off(&mut self, by_ms: u64) {
@@ -98,20 +92,14 @@ impl JobMasterCore {
         matches!(phase, RegionPhase::Waiting { .. })
     }
 
-    /// Whether a region runs that ends by itself, and leaves its slots to others, or room for theirs.
+    /// Whether a region runs that ends by itself, and leaves its slots to others, or room for theirs. Sources end once they were told to.
     pub(super) fn is_patient(&self) -> bool {
-        let regions = &self.execution.regions;
-        let is_live = |task: &usize| !self.execution.tasks[*task].execution.is_ended();
-        let ends = |region: &Region| {
-            let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
-            is_placed && self.will_end(region.is_bounded) && region.tasks.iter().any(is_live)
+        let overview = &self.execution.overview;
+        let will_end = match self.tells_to_stop() {
+            true => overview.running,
+            false => overview.running_bounded,
         };
-        regions.len() > 1 && regions.iter().any(ends)
-    }
-
-    /// Sources end once they were told to.
-    fn will_end(&self, is_bounded: bool) -> bool {
-        is_bounded || self.tells_to_stop()
+        self.execution.regions.len() > 1 && will_end > 0
     }
 
     /// How many slots of each profile the job has to have before it can begin anything more.
@@ -119,88 +107,19 @@ impl JobMasterCore {
         if self.execution.regions.len() == 1 {
             return self.profiles_needed.clone();
         }
-        let next = self.next_served();
-        let of_next = next.iter().flat_map(|region| {
-            let tasks = &self.execution.regions[*region].tasks;
-            tasks.iter().copied()
-        });
-        let tasks = self.in_slots().chain(of_next);
-        let counted = self.execution.count_slots(tasks);
-        self.execution.by_profile(counted)
-    }
-
-    /// The tasks that are in a slot, or will be.
-    fn in_slots(&self) -> impl Iterator<Item = usize> {
-        let tasks = self.execution.tasks.iter().enumerate();
-        let placed = tasks.filter(|(_, task)| {
-            let execution = &task.execution;
-            execution.place.is_some() && !execution.is_ended()
-        });
-        placed.map(|(task, _)| task)
-    }
-
-    /// Whether a region waits for slots, or will when its backoff is over.
-    fn waits_or_will(&self, region: usize) -> bool {
-        match self.execution.regions[region].phase {
-            RegionPhase::AwaitingInput => self.execution.could_run(region),
-            RegionPhase::Waiting { .. } => true,
-            RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
-            RegionPhase::Reconciling | RegionPhase::Placed | RegionPhase::Deployed => false,
+        match self.next_served() {
+            Some(next) => self.execution.profiles_taken_with(next),
+            None => self.execution.profiles_taken(),
         }
     }
 
-    /// What tasks are in that end by themselves comes free.
-    fn found(&self) -> Found<'_> {
-        let execution = &self.execution;
-        let (mut taken, mut staying) = (execution.no_keys(), execution.no_keys());
-        for task in self.in_slots() {
-            taken.insert(execution.slot_key(task));
-        }
-        let mut stay = vec![0; execution.profiles.len()];
-        for region in &execution.regions {
-            let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
-            if !is_placed || !self.will_end(region.is_bounded) {
-                for key in region.slots.iter().filter(|key| taken.contains(**key)) {
-                    stay[key.group] += u32::from(staying.insert(*key));
-                }
-            }
-        }
-        let profiles = &execution.profiles;
-        let mut free: Vec<(&ResourceProfile, u32)> = Vec::new();
-        for wanted in profiles {
-            if !free.iter().any(|(it, _)| *it == wanted) {
-                let all = self.pool.count_for(wanted);
-                let stay = profiles.iter().zip(&stay);
-                let stay = stay.filter(|(profile, _)| profile.is_matching(wanted));
-                let stay = stay.map(|(_, number)| *number).sum();
-                free.push((wanted, all.saturating_sub(stay)));
-            }
-        }
-        Found { free, staying }
-    }
-
-    /// The slots of a region that it is not in, by profile.
-    fn open_slots(&self, region: usize, found: &Found<'_>) -> BTreeMap<&ResourceProfile, usize> {
-        let mut open = BTreeMap::new();
-        for key in &self.execution.regions[region].slots {
-            if !found.staying.contains(*key) {
-                let profile = &self.execution.profiles[key.group];
-                *open.entry(profile).or_default() += 1;
-            }
-        }
-        open
-    }
-
-    /// Whether a region would not find its slots in those that the job has.
-    fn lacks(&self, region: usize, found: &Found<'_>) -> bool {
-        let slots = &self.execution.regions[region].slots;
-        let profiles = &self.execution.profiles;
-        found.free.iter().any(|(profile, free)| {
-            let wanted = slots
-                .iter()
-                .filter(|key| profiles[key.group] == **profile && !found.staying.contains(**key));
-            wanted.count() > usize::try_from(*free).unwrap_or(usize::MAX)
-        })
+    /// How many slots of each kind regions that wait would find: those that do not stay in use. What tasks are in that end by themselves
+    /// comes free.
+    fn found(&self) -> Vec<u32> {
+        let (slots, is_told) = (&self.execution.overview.slots, self.tells_to_stop());
+        let there = |profile: &ResourceProfile| self.pool.count_for(profile);
+        let staying = |kind| slots.staying(kind, is_told);
+        self.execution.kinds.left(there, staying)
     }
 
     fn turn_ms(&self) -> u64 {
@@ -209,22 +128,15 @@ impl JobMasterCore {
 
     /// Notes who is the first that waits in vain. To be called when all that can be placed has been.
     pub(super) fn note_turns(&mut self, now_ms: u64) {
-        let regions = self.execution.regions.len();
-        // Asked after each event, and mostly nothing waits.
-        let first = (0..regions).find(|region| regions > 1 && self.waits_or_will(*region));
         let (mut lacking, mut waiting) = (None, None);
-        if let Some(first) = first {
+        if self.execution.regions.len() > 1 {
             let found = self.found();
-            for region in (first..regions).filter(|region| self.waits_or_will(*region)) {
-                if self.lacks(region, &found) {
-                    lacking.get_or_insert(region);
-                } else if self.waits(region) && !self.is_preparing(region) {
-                    waiting.get_or_insert(region);
-                }
-                if lacking.is_some() && waiting.is_some() {
-                    break;
-                }
-            }
+            let overview = &self.execution.overview;
+            let lack = |need: &Need| need.lacks(&found);
+            let both = [&overview.waiting, &overview.to_wait].map(|list| list.first(lack));
+            lacking = both.into_iter().flatten().min();
+            let finds = |need: &Need| !lack(need) && !self.is_looking(need.look);
+            waiting = overview.waiting.first(finds);
         }
         self.patience.lacking.note(lacking, now_ms);
         self.patience.waiting.note(waiting, now_ms);
@@ -239,23 +151,23 @@ impl JobMasterCore {
             return Some(first);
         }
         let found = self.found();
-        let others = first + 1..self.execution.regions.len();
-        let others = others.filter(|region| self.waits(*region) && self.lacks(*region, &found));
-        let mut needs: BTreeMap<(usize, BTreeMap<&ResourceProfile, usize>), usize> =
-            BTreeMap::new();
-        for region in others {
-            let open = self.open_slots(region, &found);
-            let size = open.values().sum();
-            needs.entry((size, open)).or_insert(region);
+        let mut others: BTreeMap<(usize, &[u32]), usize> = BTreeMap::new();
+        for (need, regions) in self.execution.overview.waiting.iter() {
+            let behind = regions.range(first + 1..).next();
+            if let Some(region) = behind.filter(|_| need.lacks(&found)) {
+                let of_need = others.entry((need.slots, &need.of_kinds));
+                let earliest = of_need.or_insert(*region);
+                *earliest = (*earliest).min(*region);
+            }
         }
-        let in_order: Vec<usize> = needs.into_values().collect();
+        let in_order: Vec<usize> = others.into_values().collect();
         let which = usize::try_from(over / 2).unwrap_or_default();
         let which = which.checked_rem(in_order.len());
         Some(which.map_or(first, |which| in_order[which]))
     }
 
     /// The region for which those behind it leave what comes free, now.
-    fn served_first(&self, now_ms: u64) -> Option<usize> {
+    pub(super) fn served_first(&self, now_ms: u64) -> Option<usize> {
         let (first, over) = self.patience.waiting.at(now_ms, self.turn_ms())?;
         // The first turn is nobody's: mostly there is enough for all soon.
         (!over.is_multiple_of(2) && self.waits(first)).then_some(first)
@@ -276,9 +188,9 @@ impl JobMasterCore {
 
     /// When somebody else's turn begins, where more than one region waits.
     pub(super) fn next_turn_ms(&self) -> Option<u64> {
-        let regions = 0..self.execution.regions.len();
-        let mut waiting = regions.filter(|region| self.waits(*region));
-        waiting.nth(1)?;
+        if self.execution.waiting().len() < 2 {
+            return None;
+        }
         let (now_ms, length_ms) = (self.settled_at_ms, self.turn_ms());
         let Patience {
             lacking, waiting, ..
@@ -295,14 +207,13 @@ impl JobMasterCore {
     /// The slots that are not given back: all that could be used, or only those that tasks are in, where all others together are too
     /// few for any region that waits, and no more come. Whoever has but one region keeps them: it waits for what it has lost.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
-        let regions = self.execution.regions.len();
         // What could be placed has been, unless something has to be looked at first.
-        let lacks = |region: usize| self.waits(region) && !self.is_preparing(region);
+        let mut waiting = self.execution.overview.waiting.iter();
+        let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
         let is_kept_for_one = self.served_first(self.settled_at_ms).is_some();
-        if regions == 1 || is_kept_for_one || !(0..regions).any(lacks) {
+        if self.execution.regions.len() == 1 || is_kept_for_one || !lacks {
             return self.profiles_needed.clone();
         }
-        let counted = self.execution.count_slots(self.in_slots());
-        self.execution.by_profile(counted)
+        self.execution.profiles_taken()
     }
 }

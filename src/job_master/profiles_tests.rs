@@ -162,8 +162,8 @@ fn adopted_slots_are_stated_by_their_profiles() {
     // Both vertices share slots: a slot has what both need.
     let both = ResourceProfile::from(cores(2));
     let held = [
-        (id("tm0"), vec![both.clone()]),
-        (id("tm1"), vec![both.clone()]),
+        (id("tm0"), [both.clone()].into()),
+        (id("tm1"), [both.clone()].into()),
     ]
     .into();
     let slots = vec![(both, 2)];

@@ -10,10 +10,9 @@
 //! Invariants: no generation that a former term wrote is ever deployed; as long as anything is awaited, no requirements
 //! are declared, no slot is given back, and no region fails for want of slots.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use tanist_proto::id::{AllocationId, ResourceId};
-use tanist_proto::resources::ResourceProfile;
+use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -40,10 +39,14 @@ pub(super) struct Reconciliation {
 impl JobMasterCore {
     /// Whether something that the record places is still awaited. A job that is to end awaits it only to stop it.
     pub(super) fn is_reconciling(&self) -> bool {
-        let is_any_awaited = self.execution.count(ExecutionState::Reconciling) > 0;
         !self.reconciliation.is_over
             && !self.is_stopping()
-            && (is_any_awaited || self.awaits_outputs())
+            && (self.is_any_awaited() || self.awaits_outputs())
+    }
+
+    /// Whether an execution is awaited, if only to be stopped.
+    pub(super) fn is_any_awaited(&self) -> bool {
+        self.execution.count(ExecutionState::Reconciling) > 0
     }
 
     /// Whether nothing is awaited any more, nor will be.
@@ -96,33 +99,25 @@ impl JobMasterCore {
     pub fn put_off_deadlines(&mut self, by_ms: u64) {
         let later = |since_ms: &mut u64| *since_ms = since_ms.saturating_add(by_ms);
         self.reconciliation.since_ms.iter_mut().for_each(later);
-        for region in &mut self.execution.regions {
-            if let RegionPhase::Waiting { since_ms } = &mut region.phase {
-                later(since_ms);
-            }
-        }
+        self.execution.put_off(by_ms);
         self.patience.put_off(by_ms);
-        for task in &mut self.execution.tasks {
-            later(&mut task.execution.canceling_since_ms);
-        }
-        let known = self.task_managers.values_mut();
-        for stray in known.flat_map(|known| known.strays.values_mut()) {
+        for (.., stray) in self.strays.iter_mut() {
             later(&mut stray.canceling_since_ms);
         }
     }
 
     /// Gives up what is awaited for too long.
     pub(super) fn miss_overdue(&mut self, now_ms: u64) {
-        if self
-            .reconciliation_deadline_ms()
-            .is_none_or(|at_ms| now_ms < at_ms)
-        {
+        let is_any = self.is_any_awaited() || self.execution.overview.outputs_awaited > 0;
+        let deadline_ms = self.reconciliation_deadline_ms().filter(|_| is_any);
+        if deadline_ms.is_none_or(|at_ms| now_ms < at_ms) {
             return;
         }
         let timeout_ms = self.options.reconcile_timeout_ms;
         let cause = format!("its TaskManager did not come back within {timeout_ms} ms");
-        self.miss_awaited(|_, _| true, &cause, now_ms);
-        self.lose_outputs(|_, _, output| *output == Output::Awaited, &cause);
+        let all = (0..self.execution.tasks.len()).collect::<Vec<_>>();
+        self.miss_awaited(&all, &cause, now_ms);
+        self.lose_outputs(all, |output| *output == Output::Awaited, &cause);
     }
 
     /// This incarnation of a TaskManager is gone for certain. If it has registered, its heartbeats say more.
@@ -130,25 +125,22 @@ impl JobMasterCore {
         if self.task_managers.contains_key(gone) {
             return;
         }
-        let is_there = |task_manager: &ResourceId, location: &pb::TaskManagerLocation| {
-            task_manager == gone && location.incarnation == incarnation
+        let is_there = |task: &usize| {
+            let place = self.execution.tasks[*task].execution.place.as_ref();
+            place.is_some_and(|place| place.location.incarnation == incarnation)
         };
+        let mut there = self.execution.tasks_on(gone);
+        there.retain(is_there);
         let cause = "its TaskManager is gone";
-        self.miss_awaited(is_there, cause, now_ms);
-        self.lose_outputs(|id, location, _| is_there(id, location), cause);
+        self.miss_awaited(&there, cause, now_ms);
+        self.lose_outputs(there, |_| true, cause);
     }
 
-    fn miss_awaited(
-        &mut self,
-        is_meant: impl Fn(&ResourceId, &pb::TaskManagerLocation) -> bool,
-        cause: &str,
-        now_ms: u64,
-    ) {
-        for task in 0..self.execution.tasks.len() {
+    /// Those of these tasks that are awaited are not there.
+    fn miss_awaited(&mut self, tasks: &[usize], cause: &str, now_ms: u64) {
+        for task in tasks.iter().copied() {
             let execution = &self.execution.tasks[task].execution;
-            let place = execution.place.as_ref();
-            let is_awaited = execution.state == ExecutionState::Reconciling;
-            if is_awaited && place.is_some_and(|at| is_meant(&at.task_manager, &at.location)) {
+            if execution.state == ExecutionState::Reconciling && execution.place.is_some() {
                 self.doubt_end(task);
                 self.note_gone(task, cause, now_ms);
             }
@@ -188,26 +180,18 @@ impl JobMasterCore {
 
     /// Regions of which nothing is awaited any more are adopted. With the last one, patience with slots begins.
     pub(super) fn adopt_regions(&mut self, now_ms: u64) {
-        let is_any = self.execution.is_any(RegionPhase::Reconciling) && !self.is_stopping();
-        let regions = if is_any {
-            self.execution.regions.len()
-        } else {
-            0
-        };
-        for region in 0..regions {
-            if self.execution.regions[region].phase != RegionPhase::Reconciling {
+        if self.is_stopping() {
+            return self.note_under_way(now_ms);
+        }
+        for region in std::mem::take(&mut self.execution.news.reconciled) {
+            let is_awaited = self.execution.overview.regions[region].awaited > 0;
+            if is_awaited || self.execution.regions[region].phase != RegionPhase::Reconciling {
                 continue;
             }
             let executions = self.execution.regions[region]
                 .tasks
                 .iter()
                 .map(|task| &self.execution.tasks[*task].execution);
-            if executions
-                .clone()
-                .any(|execution| execution.state == ExecutionState::Reconciling)
-            {
-                continue;
-            }
             // Those whose end the record had were not heard of.
             let adopted = executions.filter(|execution| execution.known_since.is_some());
             let adopted = u32::try_from(adopted.count()).unwrap_or(u32::MAX);
@@ -219,6 +203,11 @@ impl JobMasterCore {
             adoption.first_adopted_at_ms.get_or_insert(now_ms);
             adoption.last_adopted_at_ms = Some(now_ms);
         }
+        self.note_under_way(now_ms);
+    }
+
+    /// Notes whether anything is awaited still.
+    fn note_under_way(&mut self, now_ms: u64) {
         let is_under_way = self.is_reconciling();
         // Only a recovery has something awaited.
         self.reconciliation.is_over |= !is_under_way && !self.is_stopping();
@@ -238,33 +227,10 @@ impl JobMasterCore {
             let text = format!("{tasks_adopted} tasks go on, {tasks_restarted} start anew");
             let kind = pb::JobEventKind::Adoption;
             self.chronicle.tell(kind, text, now_ms);
-            for region in &mut self.execution.regions {
-                if let RegionPhase::Waiting { since_ms } = &mut region.phase {
-                    *since_ms = now_ms;
-                }
+            for region in self.execution.waiting().clone() {
+                let phase = RegionPhase::Waiting { since_ms: now_ms };
+                self.execution.set_phase(region, phase);
             }
         }
-    }
-
-    /// The slots in which adopted executions are, by TaskManager: what the ResourceManager may not have heard of yet.
-    pub(super) fn adopted_slots(&self) -> BTreeMap<ResourceId, Vec<ResourceProfile>> {
-        let mut slots: BTreeMap<(&ResourceId, AllocationId), &ResourceProfile> = BTreeMap::new();
-        let regions = self.execution.regions.iter().zip(&self.record.regions);
-        let of_former_terms = regions.filter(|(_, state)| state.epoch < self.epoch.get());
-        for &index in of_former_terms.flat_map(|(region, _)| &region.tasks) {
-            let task = &self.execution.tasks[index];
-            if let Some(place) = &task.execution.place
-                && !task.execution.is_ended()
-            {
-                let profile = self.execution.profile_of(self.execution.slot_key(index));
-                slots.insert((&place.task_manager, place.allocation), profile);
-            }
-        }
-        let mut held: BTreeMap<ResourceId, Vec<ResourceProfile>> = BTreeMap::new();
-        for ((task_manager, _), profile) in slots {
-            let there = held.entry(task_manager.clone()).or_default();
-            there.push(profile.clone());
-        }
-        held
     }
 }

@@ -188,7 +188,9 @@ impl Recovered {
             self.writes += 1;
             let follows = self.core.handle(self.now_ms, Event::Persisted(number));
             effects.extend(follows.expect("an answer of the store is heard"));
+            self.core.assert_consistent();
         }
+        self.core.assert_consistent();
         self.effects.extend(effects);
         Ok(())
     }

@@ -57,9 +57,9 @@ impl JobMasterCore {
             };
             self.execution.regions[region].phase = phase;
         }
-        // Counts the phases, too.
-        self.execution.count_states();
+        self.execution.recount();
         self.await_outputs();
+        self.note_adopted_slots();
         self.promise_to_wait();
         let record = Arc::make_mut(&mut self.record);
         record.job_incarnation = record.job_incarnation.saturating_add(1);
@@ -89,6 +89,9 @@ impl JobMasterCore {
             let key = self.execution.slot_key(task);
             self.pool
                 .remember(key, place.task_manager.clone(), place.allocation);
+            if !self.durable_ends.contains_key(&task) {
+                self.pool.begin_use(place.allocation);
+            }
             let execution = &mut self.execution.tasks[task].execution;
             execution.started_at_ms = state.placed_at_ms;
             execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);

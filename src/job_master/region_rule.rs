@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tanist_proto::v1 as pb;
 
+use super::agenda::LookedAt;
 use super::coordinator::Coordination;
 use super::core::{JobMasterCore, TaskManager};
 use super::execution_graph::{BuildError, ExecutionGraph, RegionPhase};
@@ -75,7 +76,7 @@ impl JobMasterCore {
             );
             return;
         }
-        let Ok(execution) = ExecutionGraph::build(&self.graph, RegionRule::Vertices) else {
+        let Ok(mut execution) = ExecutionGraph::build(&self.graph, RegionRule::Vertices) else {
             return;
         };
         tracing::info!(
@@ -83,6 +84,7 @@ impl JobMasterCore {
             task_manager,
             "it is of an older version: the job's regions are sets of vertices"
         );
+        self.coordination = Coordination::of(&self.graph, &mut execution);
         self.execution = execution;
         let phase = RegionPhase::Waiting { since_ms: now_ms };
         for region in 0..self.execution.regions.len() {
@@ -106,6 +108,6 @@ impl JobMasterCore {
         self.failures.clear();
         // Its turns are regions'.
         self.patience = Patience::default();
-        self.coordination = Coordination::of(&self.graph, &self.execution);
+        self.looked_at = LookedAt::default();
     }
 }

@@ -11,9 +11,10 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
-use super::core::{Failure, JobMasterCore, Stray, parse};
+use super::core::{Failure, JobMasterCore, parse};
 use super::execution::{Cancellation, is_terminal};
 use super::execution_graph::RegionPhase;
+use super::strays::Stray;
 
 impl JobMasterCore {
     /// Some executions changed.
@@ -38,6 +39,8 @@ impl JobMasterCore {
                 && let Some(known) = self.task_managers.get_mut(task_manager)
             {
                 known.unacknowledged.insert((task, report.generation));
+                let end = (task_manager.clone(), task, report.generation);
+                self.agenda.reported_ends.insert(end);
             }
             if is_present {
                 self.hear_of_present(task, report, now_ms);
@@ -60,6 +63,7 @@ impl JobMasterCore {
         }
         if execution.cancellation == Cancellation::Failed {
             execution.cancellation = Cancellation::NotAsked;
+            self.agenda.to_cancel.insert(task);
         }
         match report.state() {
             ExecutionState::Finished => {
@@ -122,15 +126,15 @@ impl JobMasterCore {
         now_ms: u64,
     ) {
         let turn = self.turn;
-        let Some(known) = self.task_managers.get_mut(task_manager) else {
-            return;
-        };
-        let key = (task, report.generation);
-        if is_terminal(report.state()) {
-            known.strays.remove(&key);
+        if !self.task_managers.contains_key(task_manager) {
             return;
         }
-        let stray = known.strays.entry(key).or_insert_with(|| Stray {
+        let key = (task, report.generation);
+        if is_terminal(report.state()) {
+            self.strays.remove(task_manager, key);
+            return;
+        }
+        let stray = self.strays.note(task_manager, key, || Stray {
             allocation: parse(&report.allocation_id),
             noted_in: turn,
             cancellation: Cancellation::NotAsked,
@@ -156,6 +160,7 @@ impl JobMasterCore {
             let execution = &mut self.execution.tasks[task].execution;
             if execution.cancellation == Cancellation::Failed {
                 execution.cancellation = Cancellation::NotAsked;
+                self.agenda.to_cancel.insert(task);
             }
             let generation = execution.generation.get();
             let is_missing = execution.is_deployed() && !reported.contains(&(task, generation));
@@ -163,11 +168,9 @@ impl JobMasterCore {
                 self.note_gone(task, "its TaskManager doesn't have it any more", now_ms);
             }
         }
-        if let Some(known) = self.task_managers.get_mut(task_manager) {
-            known
-                .strays
-                .retain(|key, stray| stray.noted_in > asked_in || reported.contains(key));
-        }
+        self.strays.retain(task_manager, |key, stray| {
+            stray.noted_in > asked_in || reported.contains(key)
+        });
     }
 
     /// The full report of a registration. What is not in it is gone: the TaskManager refuses what was sent before.
@@ -197,6 +200,7 @@ impl JobMasterCore {
             // A cancellation that went with the former registration may have been refused.
             if execution.cancellation != Cancellation::Confirmed {
                 execution.cancellation = Cancellation::NotAsked;
+                self.agenda.to_cancel.insert(task);
             }
             if reported.contains(&(task, execution.generation.get())) {
                 continue;
@@ -207,12 +211,11 @@ impl JobMasterCore {
                 _ => self.note_gone(task, cause, now_ms),
             }
         }
-        if let Some(known) = self.task_managers.get_mut(task_manager) {
-            known.strays.retain(|key, _| reported.contains(key));
-            for stray in known.strays.values_mut() {
-                if stray.cancellation != Cancellation::Confirmed {
-                    stray.cancellation = Cancellation::NotAsked;
-                }
+        self.strays
+            .retain(task_manager, |key, _| reported.contains(key));
+        for (_, stray) in self.strays.of_mut(task_manager) {
+            if stray.cancellation != Cancellation::Confirmed {
+                stray.cancellation = Cancellation::NotAsked;
             }
         }
     }
@@ -243,20 +246,26 @@ impl JobMasterCore {
     }
 
     pub(super) fn lose_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
-        if self.pool.remove(allocation).is_some() {
-            self.fail_slot(allocation, cause, now_ms);
+        if let Some(slot) = self.pool.remove(allocation) {
+            self.fail_slot(&slot.task_manager, allocation, cause, now_ms);
         }
     }
 
     /// Fails what is in a slot that is not there any more.
-    pub(super) fn fail_slot(&mut self, allocation: &AllocationId, cause: &str, now_ms: u64) {
-        for task in 0..self.execution.tasks.len() {
+    pub(super) fn fail_slot(
+        &mut self,
+        task_manager: &ResourceId,
+        allocation: &AllocationId,
+        cause: &str,
+        now_ms: u64,
+    ) {
+        for task in self.execution.live_on(task_manager) {
             let execution = &self.execution.tasks[task].execution;
             let is_in_it = execution
                 .place
                 .as_ref()
                 .is_some_and(|place| place.allocation == *allocation);
-            if !is_in_it || execution.is_ended() {
+            if !is_in_it {
                 continue;
             }
             let cause = format!("slot {allocation} was lost: {cause}");
@@ -296,6 +305,7 @@ impl JobMasterCore {
             return;
         };
         self.registrations_version += 1;
+        self.strays.remove_all_of(task_manager);
         tracing::warn!(job = self.record.job_id, %task_manager, cause, "TaskManager lost");
         self.pool.remove_all_of(task_manager);
         let address = &known.location.rpc_address;
@@ -303,7 +313,8 @@ impl JobMasterCore {
         for task in self.execution.live_on(task_manager) {
             self.note_gone(task, &cause, now_ms);
         }
-        self.lose_outputs(|id, _, _| id == task_manager, &cause);
+        let there = self.execution.tasks_on(task_manager);
+        self.lose_outputs(there, |_| true, &cause);
     }
 
     /// Whether an execution ends because that is wanted.

@@ -66,12 +66,14 @@ impl Calls {
             minimum: at_once(profile).min(*number),
             maximum: *number,
         });
+        let held = wanted.held.iter();
+        let held = held.map(|(task_manager, slots)| (task_manager.clone(), slots.to_vec()));
         ResourceRequirements {
             job: job_id(&self.graph),
             job_master: self.id,
             job_master_address: self.rpc_address.clone(),
             resources: resources.collect(),
-            held: wanted.held.clone(),
+            held: held.collect(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, Generation};
+use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
@@ -14,8 +15,8 @@ use super::blocking::OfVertices;
 use super::core::JobMasterCore;
 use super::execution::Place;
 use super::execution_graph::RegionPhase;
-use super::slot_assignment::Assigned;
-use super::slot_pool::SlotKey;
+use super::slot_assignment::{Assigned, SlotAssignment};
+use super::waiting_list::Need;
 
 /// As long as not more regions than these are placed, each is when it can be.
 const FEW: usize = 64;
@@ -25,93 +26,108 @@ const SHARE: usize = 4;
 const COLLECT_MS: u64 = 20;
 
 impl JobMasterCore {
-    /// Chooses slots for regions that wait and whose inputs are complete, in topological order.
+    /// Chooses slots for regions that wait and whose inputs are complete, in topological order. They are looked at one by one only where
+    /// some of them are placed.
     pub(super) fn schedule(&mut self, now_ms: u64) {
-        let is_any_waiting =
-            self.execution.is_any_waiting() || self.execution.is_any(RegionPhase::AwaitingInput);
+        let awaits_input = self.execution.in_phase(RegionPhase::AwaitingInput);
+        let is_any_waiting = !self.execution.waiting().is_empty() || !awaits_input.is_empty();
         if !is_any_waiting || !self.is_durable || self.is_stopping() || self.refusal.is_some() {
             self.collecting_since_ms = None;
             return;
         }
-        let ready = self.ready(now_ms);
-        if !self.is_batch(&ready, now_ms) {
+        self.look_at_inputs(now_ms);
+        self.schedule_executions(now_ms);
+        if !self.is_batch(now_ms) {
             return;
         }
+        let ready = self.ready(now_ms);
         let mut assignment = self.slot_assignment();
         for region in ready {
             let wanted = &self.execution.regions[region].slots;
             if let Some(assigned) = assignment.assign(&self.pool, wanted) {
-                self.place(region, &assigned, now_ms);
+                self.place_region(region, &assigned, now_ms);
             }
         }
     }
 
-    /// The regions that wait for nothing but slots.
-    fn ready(&mut self, now_ms: u64) -> Vec<usize> {
-        let mut ready = Vec::new();
-        let (mut known, mut looks) = (OfVertices::default(), OfVertices::default());
-        for region in 0..self.execution.regions.len() {
-            let is_waiting = match self.execution.regions[region].phase {
-                RegionPhase::AwaitingInput => false,
-                RegionPhase::Waiting { .. } => true,
-                RegionPhase::Reconciling
-                | RegionPhase::Placed
-                | RegionPhase::Deployed
-                | RegionPhase::Stopping { .. } => continue,
-            };
-            if !self.is_consumable(region, &mut known) {
-                self.execution.set_phase(region, RegionPhase::AwaitingInput);
-                continue;
-            }
-            if !is_waiting {
+    /// Whoever reads what is complete when it starts waits for slots from when all of that is there, and as long as it is.
+    fn look_at_inputs(&mut self, now_ms: u64) {
+        let reads = self.execution.news.reads;
+        let has_changed = std::mem::replace(&mut self.looked_at.inputs, reads) != reads;
+        if !self.execution.has_blocking_edges() || !(has_changed || self.agenda.has_written) {
+            return;
+        }
+        let mut known = OfVertices::default();
+        let open = [RegionPhase::AwaitingInput, RegionPhase::WAITING];
+        let open = open.map(|phase| self.execution.in_phase(phase).clone());
+        let [awaiting, waiting] = &open;
+        for region in awaiting.union(waiting).copied() {
+            let is_consumable = self.is_consumable(region, &mut known);
+            if is_consumable && awaiting.contains(&region) {
                 self.prefer_inputs(region);
                 let phase = RegionPhase::Waiting { since_ms: now_ms };
                 self.execution.set_phase(region, phase);
-            }
-            if self.execution.count(ExecutionState::Created) > 0 {
-                for task in self.execution.regions[region].tasks.clone() {
-                    if self.execution.tasks[task].execution.state == ExecutionState::Created {
-                        self.execution
-                            .decide(task, ExecutionState::Scheduled, now_ms);
-                    }
-                }
-            }
-            if self.is_prepared(region, &mut looks) && !self.stands_back(region, now_ms) {
-                ready.push(region);
+            } else if !is_consumable {
+                self.execution.set_phase(region, RegionPhase::AwaitingInput);
             }
         }
-        ready
+    }
+
+    /// The executions of regions that wait for slots are SCHEDULED.
+    fn schedule_executions(&mut self, now_ms: u64) {
+        for region in std::mem::take(&mut self.execution.news.waiting) {
+            if !self.execution.waiting().contains(&region) {
+                continue;
+            }
+            for task in self.execution.regions[region].tasks.clone() {
+                if self.execution.tasks[task].execution.state == ExecutionState::Created {
+                    self.execution
+                        .decide(task, ExecutionState::Scheduled, now_ms);
+                }
+            }
+        }
+    }
+
+    /// The regions that wait for nothing but slots, in topological order.
+    fn ready(&mut self, now_ms: u64) -> Vec<usize> {
+        let waiting: Vec<usize> = self.execution.waiting().iter().copied().collect();
+        let mut looks = OfVertices::default();
+        let is_ready = |region: &usize| {
+            let look = self.execution.regions[*region].look;
+            self.is_prepared(look, &mut looks) && !self.stands_back(*region, now_ms)
+        };
+        waiting.into_iter().filter(is_ready).collect()
     }
 
     /// Whether enough of what is ready finds slots. Slots come one by one, and each is an event: nothing is looked for that can't be
     /// there.
-    fn is_batch(&mut self, ready: &[usize], now_ms: u64) -> bool {
-        let mut taken = self.execution.no_keys();
-        let mut free = self.pool.len();
-        for at in &self.execution.tasks {
-            if at.execution.place.is_some() && !at.execution.is_ended() {
-                let group = self.execution.vertices[at.vertex].group;
-                let key = SlotKey {
-                    group,
-                    index: at.subtask,
-                };
-                free = free.saturating_sub(usize::from(taken.insert(key)));
+    fn is_batch(&mut self, now_ms: u64) -> bool {
+        let waiting = self.execution.overview.waiting.iter();
+        let looks: BTreeSet<Option<usize>> = waiting.map(|(need, _)| need.look).collect();
+        let (mut looks, mut known) = (Vec::from_iter(looks), OfVertices::default());
+        looks.retain(|look| self.is_prepared(*look, &mut known));
+        let (mut number, mut all) = (0, 0);
+        let mut free = self.free_slots();
+        for (need, regions) in self.execution.overview.waiting.iter() {
+            if looks.contains(&need.look) {
+                all += regions.len();
+                number += free.take(need, regions.len());
             }
         }
-        let mut number = 0;
-        for region in ready {
-            let slots = self.execution.regions[*region].slots.iter();
-            let open = slots.filter(|key| !taken.contains(**key)).count();
-            if open <= free {
-                number += 1;
-                free -= open;
+        if number > 0 && self.served_first(now_ms).is_some() {
+            // Not all of them may take what is free.
+            (number, all) = (0, 0);
+            free = self.free_slots();
+            for region in self.ready(now_ms) {
+                all += 1;
+                number += free.take(&self.execution.overview.regions[region].need, 1);
             }
         }
         if number == 0 {
             return false;
         }
         let placed = self.execution.count_placed();
-        let is_small = placed > FEW && number < ready.len() && number < placed / SHARE;
+        let is_small = placed > FEW && number < all && number < placed / SHARE;
         if is_small {
             let since_ms = *self.collecting_since_ms.get_or_insert(now_ms);
             if now_ms < since_ms.saturating_add(COLLECT_MS) {
@@ -122,15 +138,24 @@ impl JobMasterCore {
         true
     }
 
+    /// How many slots of each kind nothing is in.
+    fn free_slots(&self) -> Free {
+        let there = |profile: &ResourceProfile| self.pool.count_for(profile);
+        let taken = |kind| self.execution.overview.slots.taken(kind);
+        Free {
+            of_kinds: self.execution.kinds.left(there, taken),
+        }
+    }
+
     /// Until when slots are collected for a batch of regions.
     pub(super) fn collecting_until_ms(&self) -> Option<u64> {
         let since_ms = self.collecting_since_ms?;
         Some(since_ms.saturating_add(COLLECT_MS))
     }
 
-    fn place(&mut self, region: usize, assigned: &Assigned, now_ms: u64) {
+    fn place_region(&mut self, region: usize, assigned: &Assigned, now_ms: u64) {
         let generation = self.record.regions[region].generation.max(1);
-        let mut placements = Vec::new();
+        let (mut placements, mut places) = (Vec::new(), Vec::new());
         let tasks = self.execution.regions[region].tasks.clone();
         for task in tasks {
             let allocation = assigned[&self.execution.slot_key(task)];
@@ -154,9 +179,14 @@ impl JobMasterCore {
                 allocation,
                 location: known.location.clone(),
             };
-            let execution = &mut self.execution.tasks[task].execution;
-            execution.generation = Generation::new(generation);
-            execution.place = Some(place);
+            places.push((task, place));
+        }
+        // Once it waits no more, what it needs is nobody's concern.
+        self.execution.set_phase(region, RegionPhase::Placed);
+        for (task, place) in places {
+            self.pool.begin_use(place.allocation);
+            let generation = Generation::new(generation);
+            self.execution.place(task, generation, place);
         }
         let epoch = self.epoch.get();
         Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
@@ -165,10 +195,10 @@ impl JobMasterCore {
             placements,
             placed_at_ms: now_ms,
         };
+        self.has_placed = true;
         self.fix_rule();
         self.record_prepared(region);
         self.revision += 1;
-        self.execution.set_phase(region, RegionPhase::Placed);
     }
 
     /// The slots in which something of the job is, or will be.
@@ -189,10 +219,32 @@ impl JobMasterCore {
 
     /// The slots in which a stray is.
     pub(super) fn blocked_slots(&self) -> BTreeSet<AllocationId> {
-        let strays = self
-            .task_managers
-            .values()
-            .flat_map(|known| known.strays.values());
-        strays.filter_map(|stray| stray.allocation).collect()
+        let strays = self.strays.iter();
+        strays.filter_map(|(.., stray)| stray.allocation).collect()
+    }
+
+    /// From which regions get slots, as the pool and what runs are at present.
+    pub(super) fn slot_assignment(&self) -> SlotAssignment {
+        let (taken, blocked) = (self.taken_slots(), self.blocked_slots());
+        SlotAssignment::new(&self.pool, &self.execution.profiles, taken, blocked)
+    }
+}
+
+/// How many slots of each kind are left.
+struct Free {
+    of_kinds: Vec<u32>,
+}
+
+impl Free {
+    /// Gives slots to as many of so many regions with the same need as there are slots for; gives how many these are.
+    fn take(&mut self, need: &Need, regions: usize) -> usize {
+        let number = need
+            .fits(&self.of_kinds)
+            .map_or(regions, |fit| fit.min(regions));
+        for (left, wanted) in self.of_kinds.iter_mut().zip(&need.of_kinds) {
+            let taken = wanted.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
+            *left = left.saturating_sub(taken);
+        }
+        number
     }
 }

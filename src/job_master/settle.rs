@@ -68,23 +68,16 @@ impl JobMasterCore {
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.task_cancellation_timeout_ms;
         let mut stuck: BTreeMap<ResourceId, String> = BTreeMap::new();
-        let is_any_canceling = self.execution.count(ExecutionState::Canceling) > 0;
-        let tasks = self.execution.tasks.iter().enumerate();
-        for (task, at) in tasks.filter(|_| is_any_canceling) {
-            let execution = &at.execution;
-            if execution.state == ExecutionState::Canceling
-                && overdue(execution.canceling_since_ms, timeout_ms)
-                && let Some(place) = &execution.place
-            {
-                stuck.insert(place.task_manager.clone(), self.execution.task_name(task));
+        let canceling = self.execution.overview.canceling_since.iter();
+        for (_, task) in canceling.take_while(|(since_ms, _)| overdue(*since_ms, timeout_ms)) {
+            if let Some(place) = &self.execution.tasks[*task].execution.place {
+                stuck.insert(place.task_manager.clone(), self.execution.task_name(*task));
             }
         }
-        for (id, known) in &self.task_managers {
-            for ((task, _), stray) in &known.strays {
-                let is_asked = stray.cancellation != Cancellation::NotAsked;
-                if is_asked && overdue(stray.canceling_since_ms, timeout_ms) {
-                    stuck.insert(id.clone(), self.execution.task_name(*task));
-                }
+        for (id, (task, _), stray) in self.strays.iter() {
+            let is_asked = stray.cancellation != Cancellation::NotAsked;
+            if is_asked && overdue(stray.canceling_since_ms, timeout_ms) {
+                stuck.insert(id.clone(), self.execution.task_name(task));
             }
         }
         for (task_manager, task) in stuck {
@@ -109,28 +102,33 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return;
         }
-        if self.execution.is_any_waiting() {
-            self.give_up_waiting(now_ms);
-        }
+        self.give_up_waiting(now_ms);
     }
 
-    /// Gives up regions that have waited for too long.
+    /// Gives up regions that have waited for too long. Those that wait longest come first, and whoever comes after one that has not
+    /// waited for long enough has not either.
     fn give_up_waiting(&mut self, now_ms: u64) {
         let overdue =
             |since_ms: u64, timeout_ms: u64| now_ms >= since_ms.saturating_add(timeout_ms);
         let timeout_ms = self.options.slot_request_timeout_ms;
+        let is_over = !self.is_patient() && overdue(self.patience.from_ms, timeout_ms);
+        let is_any_looking = self.is_any_looking();
+        if !is_over && !is_any_looking && self.unfulfillable.is_none() {
+            return;
+        }
         let (mut without_slots, mut maybe_never) = (Vec::new(), Vec::new());
-        let is_patient = self.is_patient();
         let mut lacking = None;
-        for (region, at) in self.execution.regions.iter().enumerate() {
-            let RegionPhase::Waiting { since_ms } = at.phase else {
-                continue;
-            };
-            let from_ms = since_ms.max(self.patience.from_ms);
+        let waiting = self.execution.overview.waiting_since.iter();
+        let bound_ms = match self.unfulfillable {
+            Some(_) => timeout_ms.min(NEVER_SERVED_MS),
+            None => timeout_ms,
+        };
+        let waiting = waiting.take_while(|(since_ms, _)| overdue(*since_ms, bound_ms));
+        for (since_ms, region) in waiting.copied() {
             if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
                 let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
                 without_slots.push((region, cause));
-            } else if overdue(from_ms, timeout_ms) && !is_patient {
+            } else if overdue(since_ms, timeout_ms) && is_over {
                 let lacking = lacking.get_or_insert_with(|| self.lacking());
                 let cause = format!(
                     "not enough slots within {timeout_ms} ms: {lacking}; start TaskManagers or lower the parallelism"
@@ -140,6 +138,9 @@ impl JobMasterCore {
                 maybe_never.push(region);
             }
         }
+        // Failures are told in the order of regions.
+        without_slots.sort_unstable_by_key(|(region, _)| *region);
+        maybe_never.sort_unstable();
         for (region, verdict) in self.never_served(&maybe_never) {
             let cause = format!("{verdict}; start a larger one or ask for less");
             without_slots.push((region, cause));
@@ -182,17 +183,14 @@ impl JobMasterCore {
 
     /// Where executions are to end, those that no TaskManager has heard of have ended.
     fn stop_regions(&mut self, now_ms: u64) {
-        let is_stopping = self.is_stopping();
-        if !is_stopping && !self.execution.is_any_stopping() {
-            return;
-        }
-        for region in 0..self.execution.regions.len() {
-            if is_stopping {
-                let phase = RegionPhase::Stopping {
-                    restart_at_ms: None,
-                };
-                self.execution.set_phase(region, phase);
+        if self.is_stopping()
+            && self.execution.in_phase(RegionPhase::STOPPING).len() < self.execution.regions.len()
+        {
+            for region in 0..self.execution.regions.len() {
+                self.execution.set_phase(region, RegionPhase::STOPPING);
             }
+        }
+        for region in std::mem::take(&mut self.execution.news.stopping) {
             if !matches!(
                 self.execution.regions[region].phase,
                 RegionPhase::Stopping { .. }
@@ -209,11 +207,16 @@ impl JobMasterCore {
         }
     }
 
+    /// Regions that were given up start anew when that is durable, all of them has ended and their backoff is over: whichever comes last
+    /// has them looked at.
     fn restart_regions(&mut self, now_ms: u64) {
-        if !self.execution.is_any_stopping() {
-            return;
+        let mut may_restart = std::mem::take(&mut self.execution.news.stopped);
+        if self.agenda.has_written {
+            may_restart.extend(self.execution.restarting());
         }
-        for region in 0..self.execution.regions.len() {
+        let due = self.restarts_due_by(now_ms);
+        may_restart.extend(due);
+        for region in may_restart {
             let RegionPhase::Stopping {
                 restart_at_ms: Some(at_ms),
             } = self.execution.regions[region].phase
@@ -228,23 +231,29 @@ impl JobMasterCore {
             if now_ms < at_ms || !self.execution.region_is_ended(region) {
                 continue;
             }
-            for task in self.execution.regions[region].tasks.clone() {
-                let key = self.execution.slot_key(task);
-                if let Some(place) = self.execution.tasks[task].execution.place.take() {
-                    self.pool
-                        .remember(key, place.task_manager, place.allocation);
-                }
-            }
             self.renew_executions(region);
             let phase = RegionPhase::Waiting { since_ms: now_ms };
             self.execution.set_phase(region, phase);
         }
     }
 
+    /// The regions whose backoff is over since this was asked last, or that are not held any more.
+    fn restarts_due_by(&mut self, now_ms: u64) -> Vec<usize> {
+        let before_ms = std::mem::replace(&mut self.looked_at.restarts_ms, now_ms);
+        let (after, until) = ((before_ms, usize::MAX), (now_ms, usize::MAX));
+        let mut due = Vec::new();
+        if before_ms < now_ms {
+            let over = self.execution.overview.restarting_at.range(after..=until);
+            due.extend(over.map(|(_, region)| *region));
+        }
+        let held = self.held_until.split_off(&(now_ms.saturating_add(1), 0));
+        let released = std::mem::replace(&mut self.held_until, held);
+        due.extend(released.into_iter().map(|(_, region)| region));
+        due
+    }
+
     pub(super) fn all_have_durably_finished(&self) -> bool {
-        let finished =
-            |task| self.durable_ends.get(&task).copied() == Some(ExecutionState::Finished);
-        (0..self.execution.tasks.len()).all(finished)
+        self.durably_finished == self.execution.tasks.len()
     }
 
     /// Ends the job, or makes visible what it wrote, where the durable record says so.
@@ -308,11 +317,19 @@ impl JobMasterCore {
 
     /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
     fn record_ends(&mut self) {
-        if self.execution.count_ended() == 0 {
-            return;
+        let mut ended = std::mem::take(&mut self.execution.news.ended);
+        for task in &ended {
+            self.doubt_asked(*task);
+            self.doubt_adopted_slot(*task);
         }
         let is_stopping = self.is_stopping();
-        for task in 0..self.execution.tasks.len() {
+        // Once the job is to end, what had ended before counts, too.
+        if is_stopping && !std::mem::replace(&mut self.looked_at.all_ends, true) {
+            ended = (0..self.execution.tasks.len()).collect();
+        }
+        ended.sort_unstable();
+        let mut is_any_recorded = false;
+        for task in ended {
             let at = &self.execution.tasks[task];
             let execution = &at.execution;
             let is_of_record =
@@ -336,8 +353,11 @@ impl JobMasterCore {
             Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
+            is_any_recorded = true;
         }
-        self.forget_finished_coordinators();
+        if is_any_recorded {
+            self.forget_finished_coordinators();
+        }
     }
 }
 

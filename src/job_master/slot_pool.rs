@@ -8,12 +8,14 @@
 //! registration of its TaskManager. Else a late request to free it would end what was deployed into it since, or a late offer
 //! would bring back what its TaskManager has freed. Which region gets which slot is chosen in `slot_assignment.rs`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
+
+use super::idle_slots::IdleSlots;
 
 /// What one slot is needed for: subtask `index` of each vertex in slot sharing group `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,8 +37,6 @@ pub struct PoolSlot {
     pub profile: Arc<ResourceProfile>,
     /// The turn in which it was accepted.
     pub accepted_in: u64,
-    /// Since when nothing needs it; `None`: something does, or that was not looked at yet.
-    pub idle_since_ms: Option<u64>,
 }
 
 /// What became of an offered slot.
@@ -62,8 +62,7 @@ pub struct SlotPool {
     // How many there are of each profile; none is zero. Shared with the slots.
     by_profile: Vec<(Arc<ResourceProfile>, u32)>,
     former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
-    // Whether any is noted to idle.
-    is_any_idle: bool,
+    idle: IdleSlots,
     // In the order in which they were let go.
     let_go: VecDeque<(ResourceId, AllocationId)>,
 }
@@ -106,15 +105,16 @@ impl SlotPool {
             index,
             profile: self.count(profile),
             accepted_in: turn,
-            idle_since_ms: None,
         };
         self.slots.insert(allocation, slot);
+        self.idle.add(allocation);
         before.map_or(OfferAnswer::Accepted, OfferAnswer::AcceptedInsteadOf)
     }
 
     /// Lets a slot go: it is not taken again, until its TaskManager registers anew.
     pub fn remove(&mut self, allocation: &AllocationId) -> Option<PoolSlot> {
         let slot = self.slots.remove(allocation)?;
+        self.idle.remove(allocation);
         self.count_no_more(&slot.profile);
         if let Ok(at) = self.place_of(&slot.task_manager, slot.index) {
             self.by_place.remove(at);
@@ -139,6 +139,7 @@ impl SlotPool {
         let gone: Vec<_> = self.by_place.drain(there).collect();
         for (_, _, allocation) in gone {
             if let Some(slot) = self.slots.remove(&allocation) {
+                self.idle.remove(&allocation);
                 self.count_no_more(&slot.profile);
             }
         }
@@ -202,8 +203,9 @@ impl SlotPool {
 
     /// Forgets where these keys were: what is placed now is remembered when it is to be placed again.
     pub fn forget_former(&mut self, keys: &[SlotKey]) {
-        self.former
-            .retain(|key, _| keys.binary_search(key).is_err());
+        for key in keys {
+            self.former.remove(key);
+        }
         if self.former.is_empty() {
             // An emptied map keeps its memory.
             self.former = BTreeMap::new();
@@ -233,7 +235,7 @@ impl SlotPool {
         wanted: &[SlotKey],
         profiles: &[ResourceProfile],
         taken: &BTreeMap<SlotKey, AllocationId>,
-        blocked: &BTreeSet<AllocationId>,
+        blocked: &std::collections::BTreeSet<AllocationId>,
     ) -> Option<BTreeMap<SlotKey, AllocationId>> {
         let (taken, blocked) = (taken.clone(), blocked.clone());
         let mut assignment =
@@ -286,43 +288,37 @@ impl SlotPool {
         more
     }
 
-    /// Notes which slots nothing needs; gives those that have idled for `timeout_ms`.
+    /// An execution has a slot, or will: it does not idle.
+    pub fn begin_use(&mut self, allocation: AllocationId) {
+        self.idle.begin_use(allocation);
+    }
+
+    /// An execution does not have a slot any more.
+    pub fn end_use(&mut self, allocation: AllocationId) {
+        let is_held = self.slots.contains_key(&allocation);
+        self.idle.end_use(allocation, is_held);
+    }
+
+    /// Notes the time; slots that nothing uses idle if there are more than what is needed. Gives those that have idled for `timeout_ms`.
     pub fn note_idle(
         &mut self,
-        needed: &BTreeSet<AllocationId>,
+        is_surplus: bool,
         now_ms: u64,
         timeout_ms: u64,
     ) -> Vec<AllocationId> {
-        let mut overdue = Vec::new();
-        self.is_any_idle = true;
-        for (allocation, slot) in &mut self.slots {
-            if needed.contains(allocation) {
-                slot.idle_since_ms = None;
-                continue;
-            }
-            let since_ms = *slot.idle_since_ms.get_or_insert(now_ms);
-            if now_ms.saturating_sub(since_ms) >= timeout_ms {
-                overdue.push(*allocation);
-            }
-        }
-        overdue
-    }
-
-    /// No slot is more than what is needed.
-    pub fn forget_idle(&mut self) {
-        if std::mem::take(&mut self.is_any_idle) {
-            for slot in self.slots.values_mut() {
-                slot.idle_since_ms = None;
-            }
-        }
+        self.idle.note_time(now_ms, is_surplus);
+        self.idle.overdue(now_ms, timeout_ms)
     }
 
     /// Since when the slot that idles longest does.
     pub fn idle_since_ms(&self) -> Option<u64> {
-        self.slots
-            .values()
-            .filter_map(|slot| slot.idle_since_ms)
-            .min()
+        self.idle.idle_since_ms()
+    }
+
+    /// Which slots executions have, and which nothing uses.
+    #[cfg(test)]
+    pub(super) fn idle_slots(&self) -> &IdleSlots {
+        &self.idle
     }
 }
 

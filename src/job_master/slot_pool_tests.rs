@@ -74,16 +74,29 @@ fn a_slot_with_a_new_allocation_has_lost_the_old_one() {
 #[test]
 fn a_slot_that_nobody_asked_for_is_kept_and_given_back_when_it_idles_too_long() {
     let mut pool = pool(&[("a", 1, 0), ("a", 2, 1)]);
-    let needed = BTreeSet::from([slot(1)]);
-    assert!(pool.note_idle(&needed, 1_000, 500).is_empty());
-    assert!(pool.note_idle(&needed, 1_499, 500).is_empty());
-    assert_eq!(pool.note_idle(&needed, 1_500, 500), [slot(2)]);
+    pool.begin_use(slot(1));
+    assert!(pool.note_idle(true, 1_000, 500).is_empty());
+    assert!(pool.note_idle(true, 1_499, 500).is_empty());
+    assert_eq!(pool.note_idle(true, 1_500, 500), [slot(2)]);
+}
+
+#[test]
+fn slots_idle_from_when_there_are_more_than_what_is_needed() {
+    let mut pool = pool(&[("a", 1, 0), ("a", 2, 1)]);
+    pool.begin_use(slot(1));
+    assert!(pool.note_idle(false, 1_000, 500).is_empty());
+    assert!(pool.note_idle(true, 1_600, 500).is_empty());
+    pool.end_use(slot(1));
+    assert_eq!(pool.note_idle(true, 2_100, 500), [slot(2)]);
+    assert_eq!(pool.note_idle(true, 2_600, 500), [slot(1), slot(2)]);
+    assert!(pool.note_idle(false, 2_700, 500).is_empty());
+    assert_eq!(pool.idle_since_ms(), None);
 }
 
 #[test]
 fn an_idle_slot_serves_a_need_that_comes_later() {
     let mut pool = pool(&[("a", 1, 0)]);
-    pool.note_idle(&BTreeSet::new(), 0, 500);
+    pool.note_idle(true, 0, 500);
     let assigned = pool.assign(&keys(1), &[ANY, ANY], &BTreeMap::new(), &BTreeSet::new());
     assert_eq!(assigned.expect("enough").len(), 1);
 }

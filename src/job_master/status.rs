@@ -8,7 +8,6 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::JobStatus;
 
 use super::core::JobMasterCore;
-use super::execution_graph::RegionPhase;
 
 /// Whether a job may go from one status to the other: Apache Flink's edges, and those of a job whose leader has changed, which is
 /// RECONCILING until it is known what its tasks do.
@@ -77,19 +76,9 @@ impl JobMasterCore {
         if self.is_reconciling() {
             return JobStatus::Reconciling;
         }
-        let is_restarting = |phase: &RegionPhase| match phase {
-            RegionPhase::Stopping { restart_at_ms } => restart_at_ms.is_some(),
-            RegionPhase::AwaitingInput
-            | RegionPhase::Waiting { .. }
-            | RegionPhase::Reconciling
-            | RegionPhase::Placed
-            | RegionPhase::Deployed => false,
-        };
-        let mut regions = self.execution.regions.iter();
-        let is_any = self.execution.is_any_stopping();
-        match is_any && regions.any(|region| is_restarting(&region.phase)) {
-            true => JobStatus::Restarting,
-            false => JobStatus::Running,
+        match self.execution.restarting().is_empty() {
+            true => JobStatus::Running,
+            false => JobStatus::Restarting,
         }
     }
 

@@ -62,9 +62,14 @@ impl JobMasterCore {
 
     /// Has those TaskManagers hear at once that sources are to end which have not heard it in their present registration.
     pub(super) fn tell_stop(&mut self) {
-        if !self.tells_to_stop() || self.is_stopping() {
+        let registrations = Some(self.registrations_version);
+        if !self.tells_to_stop()
+            || self.is_stopping()
+            || self.looked_at.told_to_stop == registrations
+        {
             return;
         }
+        self.looked_at.told_to_stop = registrations;
         for (task_manager, known) in &mut self.task_managers {
             if !known.is_told_to_stop {
                 known.is_told_to_stop = true;

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::coordinator_state::State;
 
-use super::{Asked, Preparation, Taken, Unprepared, answer, take};
+use super::{Asked, Coordination, Preparation, Question, Taken, Unprepared, answer, take};
 use crate::job_master::blocking::OfVertices;
 use crate::job_master::core::{Failure, JobMasterCore};
 use crate::job_master::event::{
     Connection, CoordinatorAnswer, CoordinatorRequest, Effect, Refusal,
 };
-use crate::job_master::execution_graph::RegionPhase;
+use crate::job_master::execution_graph::{RegionPhase, as_index};
 
 impl JobMasterCore {
-    /// Whether all is known that has to be recorded when the region is placed. If it is not, that is found out. `known` is of looks.
+    /// Whether all is known that has to be recorded when a region with this look is placed. If it is not, that is found out. `known` is
+    /// of looks.
     pub(in crate::job_master) fn is_prepared(
         &mut self,
-        region: usize,
+        look: Option<usize>,
         known: &mut OfVertices,
     ) -> bool {
-        let look = self.look_of(region);
         look.is_none_or(|look| known.get(look, || self.is_looked_at(look)))
     }
 
@@ -52,14 +52,25 @@ impl JobMasterCore {
     }
 
     fn look_of(&self, region: usize) -> Option<usize> {
-        self.coordination.as_ref()?.look_of.get(&region).copied()
+        self.execution.regions[region].look
+    }
+
+    /// Whether what coordinators have to know is being found out.
+    pub(in crate::job_master) fn is_looking(&self, look: Option<usize>) -> bool {
+        let found = look.and_then(|look| self.coordination.as_ref()?.preparations.get(&look));
+        matches!(found, Some(Preparation::Asked { .. }))
+    }
+
+    /// Whether anything is being found out.
+    pub(in crate::job_master) fn is_any_looking(&self) -> bool {
+        let coordination = self.coordination.as_ref();
+        let mut preparations = coordination.iter().flat_map(|it| it.preparations.values());
+        preparations.any(|it| matches!(it, Preparation::Asked { .. }))
     }
 
     /// Whether a region waits for what has to be found out.
     pub(in crate::job_master) fn is_preparing(&self, region: usize) -> bool {
-        let look = self.look_of(region);
-        let found = look.and_then(|look| self.coordination.as_ref()?.preparations.get(&look));
-        matches!(found, Some(Preparation::Asked { .. }))
+        self.is_looking(self.look_of(region))
     }
 
     /// What was found out, or why it was not.
@@ -141,7 +152,7 @@ impl JobMasterCore {
             let execution = &self.execution;
             Arc::make_mut(&mut self.record)
                 .coordinators
-                .retain(|it| coordination.look_of_state(execution, it) != Some(look));
+                .retain(|it| Coordination::look_of_state(execution, it) != Some(look));
         }
     }
 
@@ -171,15 +182,21 @@ impl JobMasterCore {
             return;
         };
         let execution = &self.execution;
+        let all_finished = |vertex: &usize| {
+            let parallelism = execution.vertices[*vertex].parallelism;
+            execution.overview.finished[*vertex] == as_index(parallelism)
+        };
         let has_finished = |region: &usize| {
             let mut tasks = execution.regions[*region].tasks.iter();
             tasks.all(|task| execution.tasks[*task].execution.is_recorded_as_finished())
         };
         let is_over = |it: &pb::CoordinatorState| {
-            let look = coordination.look_of_state(execution, it);
+            let look = Coordination::look_of_state(execution, it);
             look.is_some_and(|look| {
                 let look = &coordination.looks[look];
-                (look.regions.len() == 1 || !look.is_kept) && look.regions.iter().all(has_finished)
+                (look.regions.len() == 1 || !look.is_kept)
+                    && look.vertices.iter().all(all_finished)
+                    && look.regions.iter().all(has_finished)
             })
         };
         if self.record.coordinators.iter().any(is_over) {
@@ -215,11 +232,23 @@ impl JobMasterCore {
             generation: id.generation,
         };
         // Whoever asks again does not wait for the first answer.
-        if let Some(before) = coordination.asked.insert((task, operator, number), asked) {
+        let question = (task, operator, number);
+        coordination.open.insert(question.clone());
+        if let Some(before) = coordination.asked.insert(question, asked) {
             let answer = CoordinatorAnswer::NotServed("it was asked again".to_owned());
             self.answer_ask(before.token, answer);
         }
         Ok(())
+    }
+
+    /// The execution of a task is not one any more that is answered, or may not be.
+    pub(in crate::job_master) fn doubt_asked(&mut self, task: usize) {
+        if let Some(coordination) = &mut self.coordination {
+            let all = coordination.asked.range((task, String::new(), 0)..);
+            let own = all.take_while(|((of, ..), _)| *of == task);
+            let own = own.map(|(question, _)| question.clone());
+            coordination.open.extend(own);
+        }
     }
 
     /// Whether an execution is one that may ask: of the generation that the record has, there, and not to end.
@@ -237,50 +266,66 @@ impl JobMasterCore {
             .push(Effect::AnswerCoordinator { token, answer });
     }
 
-    /// Decides on what was asked, in the record.
+    /// Decides on what was asked, in the record. What was decided stays so as long as whoever asked is served.
     pub(in crate::job_master) fn decide_asked(&mut self) {
         let Some(mut coordination) = self.coordination.take() else {
             return;
         };
         let mut has_decided = false;
-        let mut all = std::mem::take(&mut coordination.asked);
-        let looks = &coordination;
-        all.retain(|(task, operator, number), asked| {
-            if !self.serves(*task, asked.generation) {
-                let gone = "this execution is not served any more".to_owned();
-                self.answer_ask(asked.token, CoordinatorAnswer::NotServed(gone));
-                return false;
-            }
-            let of = (*task, asked.generation);
-            let found = looks.find(&self.record, &self.execution, of, operator);
-            let Some(index) = found else {
-                let none = format!("{operator:?} has no coordinator");
-                self.answer_ask(asked.token, CoordinatorAnswer::Invalid(none));
-                return false;
+        let open = match self.is_stopping() {
+            true => coordination.asked.keys().cloned().collect(),
+            false => coordination.open.clone(),
+        };
+        for question in open {
+            let Some(asked) = coordination.asked.get(&question).cloned() else {
+                continue;
             };
-            let subtask = self.execution.tasks[*task].subtask;
-            // Asked again: the record is not touched, which may be shared.
-            let before = self.record.coordinators[index].state.as_ref();
-            if before.is_some_and(|state| answer(state, subtask, *number).is_some()) {
-                return true;
-            }
-            let record = Arc::make_mut(&mut self.record);
-            let state: Option<&mut State> = record.coordinators[index].state.as_mut();
-            match state.map(|state| take(state, subtask, *number)) {
-                Some(Taken::Decided) => has_decided = true,
-                Some(Taken::AsBefore) => {}
-                Some(Taken::OutOfTurn) | None => {
-                    let invalid = format!("request {number} of {operator:?} is out of turn");
-                    self.answer_ask(asked.token, CoordinatorAnswer::Invalid(invalid));
-                    return false;
+            match self.decide(&coordination, &question, &asked) {
+                Ok(is_new) => has_decided |= is_new,
+                Err(answer) => {
+                    coordination.asked.remove(&question);
+                    self.answer_ask(asked.token, answer);
                 }
             }
-            true
-        });
-        coordination.asked = all;
+        }
         coordination.has_decided |= has_decided;
         self.revision += u64::from(has_decided);
         self.coordination = Some(coordination);
+    }
+
+    /// Decides on one request: whether there is anything in the record since that was not; or why there will be no decision.
+    fn decide(
+        &mut self,
+        looks: &Coordination,
+        (task, operator, number): &Question,
+        asked: &Asked,
+    ) -> Result<bool, CoordinatorAnswer> {
+        if !self.serves(*task, asked.generation) {
+            let gone = "this execution is not served any more".to_owned();
+            return Err(CoordinatorAnswer::NotServed(gone));
+        }
+        let of = (*task, asked.generation);
+        let found = looks.find(&self.record, &self.execution, of, operator);
+        let index = found.ok_or_else(|| {
+            let none = format!("{operator:?} has no coordinator");
+            CoordinatorAnswer::Invalid(none)
+        })?;
+        let subtask = self.execution.tasks[*task].subtask;
+        // Asked again: the record is not touched, which may be shared.
+        let before = self.record.coordinators[index].state.as_ref();
+        if before.is_some_and(|state| answer(state, subtask, *number).is_some()) {
+            return Ok(false);
+        }
+        let record = Arc::make_mut(&mut self.record);
+        let state: Option<&mut State> = record.coordinators[index].state.as_mut();
+        match state.map(|state| take(state, subtask, *number)) {
+            Some(Taken::Decided) => Ok(true),
+            Some(Taken::AsBefore) => Ok(false),
+            Some(Taken::OutOfTurn) | None => {
+                let invalid = format!("request {number} of {operator:?} is out of turn");
+                Err(CoordinatorAnswer::Invalid(invalid))
+            }
+        }
     }
 
     /// Answers what the durable record has an answer to.
@@ -288,22 +333,25 @@ impl JobMasterCore {
         let Some(mut coordination) = self.coordination.take() else {
             return;
         };
-        let mut all = std::mem::take(&mut coordination.asked);
-        let looks = &coordination;
-        all.retain(|(task, operator, number), asked| {
+        let open = std::mem::take(&mut coordination.open);
+        let open = match self.agenda.has_written {
+            true => coordination.asked.keys().cloned().collect(),
+            false => open,
+        };
+        for question in open {
+            let Some(asked) = coordination.asked.get(&question) else {
+                continue;
+            };
+            let (task, operator, number) = &question;
             let of = (*task, asked.generation);
-            let found = looks.find(&self.written, &self.execution, of, operator);
+            let found = coordination.find(&self.written, &self.execution, of, operator);
             let state = found.and_then(|index| self.written.coordinators[index].state.as_ref());
             let subtask = self.execution.tasks[*task].subtask;
-            match state.and_then(|state| answer(state, subtask, *number)) {
-                Some(answer) => {
-                    self.answer_ask(asked.token, CoordinatorAnswer::Decided(answer));
-                    false
-                }
-                None => true,
+            if let Some(answer) = state.and_then(|state| answer(state, subtask, *number)) {
+                self.answer_ask(asked.token, CoordinatorAnswer::Decided(answer));
+                coordination.asked.remove(&question);
             }
-        });
-        coordination.asked = all;
+        }
         self.coordination = Some(coordination);
     }
 
@@ -312,6 +360,7 @@ impl JobMasterCore {
         let Some(coordination) = &mut self.coordination else {
             return;
         };
+        coordination.open.clear();
         for (_, asked) in std::mem::take(&mut coordination.asked) {
             let ended = "the job has ended".to_owned();
             self.answer_ask(asked.token, CoordinatorAnswer::NotServed(ended));

@@ -169,6 +169,9 @@ enum Preparation {
     },
 }
 
+/// A task, an operator of it, and the number of its request.
+type Question = (usize, String, u64);
+
 /// A request that is not answered.
 #[derive(Debug, Clone)]
 struct Asked {
@@ -180,6 +183,8 @@ struct Asked {
 #[derive(Debug)]
 struct Look {
     operators: Arc<[Coordinated]>,
+    /// Of all that is in the regions.
+    vertices: BTreeSet<usize>,
     /// In order.
     regions: Vec<usize>,
     /// Whether outputs are kept of any of the regions: one that has finished may run again.
@@ -204,48 +209,56 @@ impl Look {
 #[derive(Debug)]
 pub(super) struct Coordination {
     looks: Vec<Look>,
-    /// By region: the number of its look.
-    look_of: BTreeMap<usize, usize>,
     /// By look.
     preparations: BTreeMap<usize, Preparation>,
     /// By task, operator and number. A copy that comes late does not take the place of the next one.
-    asked: BTreeMap<(usize, String, u64), Asked>,
+    asked: BTreeMap<Question, Asked>,
+    /// Those of them that are to be looked at though nothing was written: they are new, or whoever asked may be gone.
+    open: BTreeSet<Question>,
     /// Whether the record has decisions that the write under way, or the last one, has not.
     has_decided: bool,
 }
 
 impl Coordination {
-    /// Those of a graph; none if it has none.
+    /// Those of a graph; none if it has none. The regions learn which look is theirs.
     pub(super) fn of(
         graph: &pb::JobGraph,
-        execution: &ExecutionGraph,
+        execution: &mut ExecutionGraph,
     ) -> Option<Box<Coordination>> {
         let mut found: Vec<(Vec<Coordinated>, BTreeSet<usize>)> = Vec::new();
-        let mut look_of: BTreeMap<usize, usize> = BTreeMap::new();
         for it in coordinated(graph) {
             let Some(task) = execution.find(&it.vertex_id, 0) else {
                 continue;
             };
             let regions: Vec<usize> = execution.regions_of(execution.tasks[task].vertex).collect();
             // Vertices that have one region in common have all, by whatever rule.
-            let known = regions.iter().find_map(|region| look_of.get(region));
-            let number = known.copied().unwrap_or_else(|| {
+            let mut known = regions.iter();
+            let known = known.find_map(|region| execution.regions[*region].look);
+            let number = known.unwrap_or_else(|| {
                 found.push(Default::default());
                 found.len() - 1
             });
-            look_of.extend(regions.iter().map(|region| (*region, number)));
+            for region in &regions {
+                execution.regions[*region].look = Some(number);
+            }
             found[number].0.push(it);
             found[number].1.extend(regions);
         }
         if found.is_empty() {
             return None;
         }
+        execution.recount();
         let is_kept = |region: &usize| {
             let mut tasks = execution.regions[*region].tasks.iter();
             tasks.any(|task| execution.vertex_of(*task).is_kept)
         };
+        let vertices_of = |region: &usize| {
+            let tasks = execution.regions[*region].tasks.iter();
+            tasks.map(|task| execution.tasks[*task].vertex)
+        };
         let looks = found.into_iter().map(|(operators, regions)| Look {
             operators: operators.into(),
+            vertices: regions.iter().flat_map(vertices_of).collect(),
             is_kept: regions.iter().any(is_kept),
             regions: regions.into_iter().collect(),
             failed: BTreeSet::new(),
@@ -253,27 +266,23 @@ impl Coordination {
         });
         Some(Box::new(Coordination {
             looks: looks.collect(),
-            look_of,
             preparations: BTreeMap::new(),
             asked: BTreeMap::new(),
+            open: BTreeSet::new(),
             has_decided: false,
         }))
     }
 
     /// The number of the look that a coordinator's state is of.
-    fn look_of_state(
-        &self,
-        execution: &ExecutionGraph,
-        state: &pb::CoordinatorState,
-    ) -> Option<usize> {
+    fn look_of_state(execution: &ExecutionGraph, state: &pb::CoordinatorState) -> Option<usize> {
         let task = execution.find(&state.vertex_id, 0)?;
-        self.look_of.get(&execution.tasks[task].region).copied()
+        execution.regions[execution.tasks[task].region].look
     }
 
     /// Whether a record has what a look found out.
     fn is_in(&self, record: &pb::JobState, execution: &ExecutionGraph, look: usize) -> bool {
         let mut states = record.coordinators.iter();
-        states.any(|state| self.look_of_state(execution, state) == Some(look))
+        states.any(|state| Coordination::look_of_state(execution, state) == Some(look))
     }
 
     /// The generation of a look, which grows with any of its regions'.
@@ -292,9 +301,9 @@ impl Coordination {
         operator: &str,
     ) -> Option<usize> {
         let at = &execution.tasks[task];
-        let look = self.look_of.get(&at.region)?;
+        let look = execution.regions[at.region].look?;
         // One of several regions may have been placed later than the first one that was placed with it.
-        let is_apart = self.looks[*look].regions.len() == 1;
+        let is_apart = self.looks[look].regions.len() == 1;
         record.coordinators.iter().position(|it| {
             (!is_apart || it.generation == generation)
                 && it.operator == operator

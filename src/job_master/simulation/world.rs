@@ -258,6 +258,7 @@ impl World {
         let before = states_of(core);
         let dooms = dooms(&event, &before);
         if let Ok(effects) = core.handle(self.now_ms, event) {
+            core.assert_consistent();
             let has_adopted = core.adoption().is_some();
             assert!(
                 has_adopted || self.declared.is_empty(),

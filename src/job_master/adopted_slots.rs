@@ -1,0 +1,66 @@
+//! The part of the core that tells the ResourceManager which slots adopted executions are in: what it may not have heard of yet.
+//!
+//! Kept by TaskManager, and looked at again only where an execution has ended or was given up since. Invariant: of whom nothing is to
+//! be looked at again, it is as it is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+
+use super::core::JobMasterCore;
+
+/// The profiles of the slots in which adopted executions are, by TaskManager.
+pub type Held = BTreeMap<ResourceId, Arc<[ResourceProfile]>>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct AdoptedSlots {
+    held: Held,
+    /// Whose are to be looked at again.
+    stale: BTreeSet<ResourceId>,
+}
+
+impl JobMasterCore {
+    /// All that the record places on TaskManagers is of former terms.
+    pub(super) fn note_adopted_slots(&mut self) {
+        let places = self.execution.overview.places.iter();
+        self.adopted_slots.stale = places.map(|(id, _)| id.clone()).collect();
+    }
+
+    /// An execution has ended, or was given up: it may have been an adopted one.
+    pub(super) fn doubt_adopted_slot(&mut self, task: usize) {
+        if let Some(place) = &self.execution.tasks[task].execution.place
+            && self.adopted_slots.held.contains_key(&place.task_manager)
+        {
+            let task_manager = place.task_manager.clone();
+            self.adopted_slots.stale.insert(task_manager);
+        }
+    }
+
+    /// The slots in which adopted executions are.
+    pub(super) fn adopted_slots(&mut self) -> Held {
+        for task_manager in std::mem::take(&mut self.adopted_slots.stale) {
+            let slots = self.adopted_slots_on(&task_manager);
+            match slots.is_empty() {
+                true => self.adopted_slots.held.remove(&task_manager),
+                false => self.adopted_slots.held.insert(task_manager, slots),
+            };
+        }
+        self.adopted_slots.held.clone()
+    }
+
+    fn adopted_slots_on(&self, task_manager: &ResourceId) -> Arc<[ResourceProfile]> {
+        let mut slots: BTreeMap<AllocationId, &ResourceProfile> = BTreeMap::new();
+        for index in self.execution.live_on(task_manager) {
+            let task = &self.execution.tasks[index];
+            let is_adopted = self.record.regions[task.region].epoch < self.epoch.get();
+            if let Some(place) = task.execution.place.as_ref().filter(|_| is_adopted) {
+                let profile = self.execution.profile_of(self.execution.slot_key(index));
+                slots.insert(place.allocation, profile);
+            }
+        }
+        slots.into_values().cloned().collect()
+    }
+}

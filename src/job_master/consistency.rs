@@ -1,0 +1,168 @@
+//! What the core keeps up to date with each change, compared with what it finds out by looking at everything: for tests, after each
+//! event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1::ExecutionState as S;
+
+use super::adopted_slots::Held;
+use super::core::JobMasterCore;
+use super::execution::Execution;
+use super::execution_graph::{Region, RegionPhase};
+use super::overview::Overview;
+
+impl JobMasterCore {
+    /// Everything that is kept is what a plain look at all tasks and regions finds.
+    pub(super) fn assert_consistent(&mut self) {
+        assert_eq!(
+            self.execution.overview,
+            Overview::of(&self.execution),
+            "what is known of all is not so"
+        );
+        self.assert_slots_in_use();
+        self.assert_patience();
+        let finished = self
+            .durable_ends
+            .values()
+            .filter(|end| **end == S::Finished);
+        assert_eq!(self.durably_finished, finished.count());
+        if self.result.is_none() {
+            self.assert_nothing_forgotten();
+            let held = self.adopted_slots_plainly();
+            assert_eq!(self.adopted_slots(), held, "adopted slots are not those");
+        }
+    }
+
+    fn executions(&self) -> impl Iterator<Item = (usize, &Execution)> {
+        let tasks = self.execution.tasks.iter().enumerate();
+        tasks.map(|(task, at)| (task, &at.execution))
+    }
+
+    fn assert_slots_in_use(&self) {
+        let mut uses: BTreeMap<AllocationId, u32> = BTreeMap::new();
+        for (task, execution) in self.executions() {
+            if let Some(place) = &execution.place
+                && !self.durable_ends.contains_key(&task)
+            {
+                *uses.entry(place.allocation).or_default() += 1;
+            }
+        }
+        assert_eq!(*self.pool.idle_slots().uses(), uses, "other slots are used");
+        let held = self.pool.places().map(|(.., allocation)| allocation);
+        let unused: BTreeSet<AllocationId> = held.filter(|it| !uses.contains_key(it)).collect();
+        assert_eq!(self.pool.idle_slots().unused(), unused);
+    }
+
+    /// Regions run that end by themselves, or none does.
+    fn assert_patience(&self) {
+        let is_live = |task: &usize| !self.execution.tasks[*task].execution.is_ended();
+        let ends = |region: &Region| {
+            let is_placed = matches!(region.phase, RegionPhase::Placed | RegionPhase::Deployed);
+            let will_end = region.is_bounded || self.tells_to_stop();
+            is_placed && will_end && region.tasks.iter().any(is_live)
+        };
+        let regions = &self.execution.regions;
+        let is_patient = regions.len() > 1 && regions.iter().any(ends);
+        assert_eq!(self.is_patient(), is_patient);
+    }
+
+    /// What a look at every region would decide or do was decided and done with the events that led to it.
+    fn assert_nothing_forgotten(&self) {
+        for (region, at) in self.execution.regions.iter().enumerate() {
+            let executions = at
+                .tasks
+                .iter()
+                .map(|task| &self.execution.tasks[*task].execution);
+            let is_any = |state: S| executions.clone().any(|execution| execution.state == state);
+            let (written, record) = (&self.written.regions, &self.record.regions);
+            match at.phase {
+                RegionPhase::Reconciling => {
+                    let is_left = self.is_stopping() || is_any(S::Reconciling);
+                    assert!(is_left, "region {region} could have been adopted");
+                }
+                RegionPhase::Stopping { restart_at_ms } => {
+                    let is_unsent = is_any(S::Created) || is_any(S::Scheduled);
+                    assert!(!is_unsent, "region {region} was not stopped");
+                    let is_held = self.held_until_ms(region);
+                    let is_held = is_held.is_some_and(|until_ms| self.settled_at_ms < until_ms);
+                    let is_due = restart_at_ms.is_some_and(|at_ms| at_ms <= self.settled_at_ms);
+                    let is_over = executions.clone().all(Execution::is_ended);
+                    let is_durable = written[region].generation == record[region].generation;
+                    let may_restart = is_due && is_over && is_durable && !is_held;
+                    assert!(!may_restart, "region {region} could start anew");
+                }
+                RegionPhase::Placed => {
+                    let is_durable = self.is_durable && written[region] == record[region];
+                    let is_own = record[region].epoch == self.epoch.get();
+                    assert!(!(is_durable && is_own), "region {region} was not deployed");
+                }
+                RegionPhase::AwaitingInput
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::Deployed => {}
+            }
+        }
+        self.assert_ends_recorded();
+        self.assert_ends_acknowledged();
+        self.assert_cancelled();
+    }
+
+    fn assert_ends_recorded(&self) {
+        for (task, execution) in self.executions() {
+            let region = &self.record.regions[self.execution.tasks[task].region];
+            let is_of_record = region.generation == execution.generation.get();
+            let counts = self.is_stopping() || execution.state == S::Finished;
+            let is_open = execution.is_ended() && !execution.is_recorded;
+            assert!(!(is_open && is_of_record && counts), "an end is missing");
+        }
+    }
+
+    fn assert_ends_acknowledged(&self) {
+        for known in self.task_managers.values().filter(|_| self.is_durable) {
+            for (task, generation) in &known.unacknowledged {
+                let durable = self.written.regions[self.execution.tasks[*task].region].generation;
+                let is_recorded = durable == *generation && self.durable_ends.contains_key(task);
+                assert!(!is_recorded && durable <= *generation, "it waits in vain");
+            }
+        }
+    }
+
+    fn assert_cancelled(&self) {
+        use super::execution::Cancellation;
+        let is_over = self.written.wanted() == tanist_proto::v1::WantedStatus::Canceled
+            || !self.written.fatal_cause.is_empty();
+        for (task, execution) in self.executions().filter(|_| self.is_durable) {
+            let region = self.execution.tasks[task].region;
+            let durable = self.written.regions[region].generation;
+            let is_unwanted = is_over || durable > execution.generation.get();
+            let place = execution.place.as_ref();
+            let can_be_told =
+                place.is_some_and(|it| self.task_managers.contains_key(&it.task_manager));
+            let is_open = execution.cancellation == Cancellation::NotAsked;
+            assert!(
+                !(is_unwanted && can_be_told && is_open && execution.is_deployed()),
+                "it was not cancelled"
+            );
+        }
+    }
+
+    fn adopted_slots_plainly(&self) -> Held {
+        let mut slots: BTreeMap<&ResourceId, BTreeMap<AllocationId, ResourceProfile>> =
+            BTreeMap::new();
+        for (task, execution) in self.executions().filter(|(_, it)| !it.is_ended()) {
+            let region = self.execution.tasks[task].region;
+            let is_adopted = self.record.regions[region].epoch < self.epoch.get();
+            if let Some(place) = execution.place.as_ref().filter(|_| is_adopted) {
+                let profile = self.execution.profile_of(self.execution.slot_key(task));
+                let there = slots.entry(&place.task_manager).or_default();
+                there.insert(place.allocation, profile.clone());
+            }
+        }
+        let profiles = |it: BTreeMap<AllocationId, ResourceProfile>| it.into_values().collect();
+        let held = slots.into_iter();
+        held.map(|(id, it)| (id.clone(), profiles(it)))
+            .collect::<BTreeMap<ResourceId, Arc<[ResourceProfile]>>>()
+    }
+}

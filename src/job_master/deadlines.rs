@@ -1,0 +1,74 @@
+//! The part of the core that knows when something is due: the actor sleeps until then. Decides nothing.
+//!
+//! What was due at the last event and is still open waits for another event, not for time.
+
+use std::collections::BTreeSet;
+
+use super::core::{Commit, JobMasterCore};
+use super::execution::Cancellation;
+use super::settle::NEVER_SERVED_MS;
+
+impl JobMasterCore {
+    /// When [`super::event::Event::TimePassed`] may have something to change, in milliseconds since 1970.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        if self.result.is_some() {
+            return None;
+        }
+        let overview = &self.execution.overview;
+        let options = &self.options;
+        let is_reconciling = self.is_reconciling();
+        let mut deadlines: Vec<Option<u64>> = Vec::new();
+        if !is_reconciling {
+            let timeout_ms = options.slot_request_timeout_ms;
+            if !self.is_patient() {
+                let from_ms = self.patience.from_ms;
+                deadlines.push(self.next_since(&overview.waiting_since, from_ms, timeout_ms));
+            }
+            if self.unfulfillable.is_some() {
+                deadlines.push(self.next_since(&overview.waiting_since, 0, NEVER_SERVED_MS));
+            }
+            deadlines.push(self.next_turn_ms());
+        }
+        deadlines.push(self.next_since(&overview.restarting_at, 0, 0));
+        deadlines.push(self.held_until.first().map(|(until_ms, _)| *until_ms));
+        let timeout_ms = options.task_cancellation_timeout_ms;
+        deadlines.push(self.next_since(&overview.canceling_since, 0, timeout_ms));
+        if self.is_any_awaited() || self.awaits_outputs() {
+            deadlines.push(self.reconciliation_deadline_ms());
+        }
+        let strays = self.strays.iter();
+        let asked = strays.filter(|(.., stray)| stray.cancellation != Cancellation::NotAsked);
+        deadlines.extend(
+            asked.map(|(.., stray)| Some(stray.canceling_since_ms.saturating_add(timeout_ms))),
+        );
+        deadlines.push(self.collecting_until_ms());
+        if let Commit::RetryAt { at_ms, .. } = self.commit {
+            deadlines.push(Some(at_ms));
+        }
+        if !self.is_stopping() && !is_reconciling {
+            let idle_ms = self.pool.idle_since_ms();
+            let timeout_ms = options.slot_idle_timeout_ms;
+            deadlines.push(idle_ms.map(|since_ms| since_ms.saturating_add(timeout_ms)));
+        }
+        let open = deadlines.into_iter().flatten();
+        open.filter(|at_ms| *at_ms > self.settled_at_ms).min()
+    }
+
+    /// When the next of these have waited for so long, from `from_ms` on at the earliest. Those that have already do not count.
+    fn next_since(
+        &self,
+        since: &BTreeSet<(u64, usize)>,
+        from_ms: u64,
+        timeout_ms: u64,
+    ) -> Option<u64> {
+        let is_open = from_ms.saturating_add(timeout_ms) > self.settled_at_ms;
+        let first = match is_open {
+            true => since.first(),
+            false => {
+                let over_ms = self.settled_at_ms.saturating_sub(timeout_ms);
+                since.range((over_ms.saturating_add(1), 0)..).next()
+            }
+        };
+        first.map(|(since_ms, _)| (*since_ms).max(from_ms).saturating_add(timeout_ms))
+    }
+}

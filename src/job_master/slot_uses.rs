@@ -1,0 +1,186 @@
+//! How many slots of each kind a job uses and needs, kept up to date with each change. Pure.
+//!
+//! A slot is known by its [`SlotKey`], whichever allocation fills it. Invariant: what is said of a kind is the number of its keys of
+//! which that holds.
+
+use tanist_proto::resources::ResourceProfile;
+
+use super::execution_graph::as_index;
+use super::slot_pool::SlotKey;
+
+/// What there is of one key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct KeyUse {
+    /// Tasks that are in its slot, or will be.
+    pub(super) live: u32,
+    /// Tasks that have not finished, of regions that run or could.
+    pub(super) unfinished: u32,
+    /// Regions that have the key and are not placed.
+    pub(super) unplaced: u32,
+    /// Regions that have the key, are placed and do not end by themselves.
+    pub(super) endless: u32,
+}
+
+impl KeyUse {
+    fn is_taken(self) -> bool {
+        self.live > 0
+    }
+
+    fn stays(self, is_told_to_stop: bool) -> bool {
+        let is_kept = self.unplaced > 0 || self.endless > 0 && !is_told_to_stop;
+        self.is_taken() && is_kept
+    }
+}
+
+/// How many slots of one kind there are of which something holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct KindUse {
+    taken: u32,
+    needed: u32,
+    stay: u32,
+    stay_when_stopping: u32,
+}
+
+impl KindUse {
+    fn count(&mut self, key: KeyUse) {
+        self.taken += u32::from(key.is_taken());
+        self.needed += u32::from(key.unfinished > 0);
+        self.stay += u32::from(key.stays(false));
+        self.stay_when_stopping += u32::from(key.stays(true));
+    }
+
+    fn count_no_more(&mut self, key: KeyUse) {
+        self.taken -= u32::from(key.is_taken());
+        self.needed -= u32::from(key.unfinished > 0);
+        self.stay -= u32::from(key.stays(false));
+        self.stay_when_stopping -= u32::from(key.stays(true));
+    }
+}
+
+/// The different profiles of a job's slots: a *kind* is the number of one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Kinds {
+    profiles: Vec<ResourceProfile>,
+    /// By slot sharing group.
+    of_group: Vec<usize>,
+    /// By group: how many keys those before it have. One more says how many all have.
+    offsets: Vec<usize>,
+}
+
+impl Kinds {
+    /// Of groups with these profiles; `offsets` say which numbers their keys have.
+    pub(super) fn new(groups: &[ResourceProfile], offsets: Vec<usize>) -> Kinds {
+        let mut profiles: Vec<ResourceProfile> = Vec::new();
+        let mut number = |profile: &ResourceProfile| {
+            let known = profiles.iter().position(|it| it == profile);
+            known.unwrap_or_else(|| {
+                profiles.push(profile.clone());
+                profiles.len() - 1
+            })
+        };
+        let of_group = groups.iter().map(&mut number).collect();
+        Kinds {
+            profiles,
+            of_group,
+            offsets,
+        }
+    }
+
+    /// The profile of each kind.
+    pub(super) fn profiles(&self) -> &[ResourceProfile] {
+        &self.profiles
+    }
+
+    pub(super) fn of(&self, key: SlotKey) -> usize {
+        self.of_group[key.group]
+    }
+
+    /// A key's number among all.
+    fn number(&self, key: SlotKey) -> usize {
+        self.offsets[key.group] + as_index(key.index)
+    }
+
+    /// Such numbers by profile, without those that are 0.
+    pub(super) fn by_profile(
+        &self,
+        numbers: impl IntoIterator<Item = u32>,
+    ) -> Vec<(ResourceProfile, u32)> {
+        let numbered = self.profiles.iter().zip(numbers);
+        let some = numbered.filter(|(_, number)| *number > 0);
+        some.map(|(profile, number)| (profile.clone(), number))
+            .collect()
+    }
+
+    /// How many of each kind's slots there are: `there` says how many slots serve a profile, and `used` of those of each kind are not
+    /// counted.
+    pub(super) fn left(
+        &self,
+        there: impl Fn(&ResourceProfile) -> u32,
+        used: impl Fn(usize) -> u32,
+    ) -> Vec<u32> {
+        let left = |wanted: &ResourceProfile| {
+            let used_for_it = self.profiles.iter().enumerate();
+            let used_for_it = used_for_it.filter(|(_, profile)| profile.is_matching(wanted));
+            let used_for_it: u32 = used_for_it.map(|(kind, _)| used(kind)).sum();
+            there(wanted).saturating_sub(used_for_it)
+        };
+        self.profiles.iter().map(left).collect()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SlotUses {
+    keys: Vec<KeyUse>,
+    kinds: Vec<KindUse>,
+}
+
+impl SlotUses {
+    /// Nothing is used.
+    pub(super) fn none(kinds: &Kinds) -> SlotUses {
+        SlotUses {
+            keys: vec![KeyUse::default(); kinds.offsets.last().copied().unwrap_or_default()],
+            kinds: vec![KindUse::default(); kinds.profiles.len()],
+        }
+    }
+
+    /// Changes what there is of a key. Whether it is taken since, or is not any more.
+    pub(super) fn change(
+        &mut self,
+        kinds: &Kinds,
+        key: SlotKey,
+        change: impl FnOnce(&mut KeyUse),
+    ) -> bool {
+        let at = &mut self.keys[kinds.number(key)];
+        let of_kind = &mut self.kinds[kinds.of(key)];
+        let before = *at;
+        change(at);
+        of_kind.count_no_more(before);
+        of_kind.count(*at);
+        before.is_taken() != at.is_taken()
+    }
+
+    /// Whether something is in the slot of a key, or will be.
+    pub(super) fn is_taken(&self, kinds: &Kinds, key: SlotKey) -> bool {
+        self.keys[kinds.number(key)].is_taken()
+    }
+
+    /// How many slots of a kind are taken.
+    pub(super) fn taken(&self, kind: usize) -> u32 {
+        self.kinds[kind].taken
+    }
+
+    /// By kind: how many slots are needed for what runs or could, and has not finished.
+    pub(super) fn needed(&self) -> impl Iterator<Item = u32> {
+        self.kinds.iter().map(|of_kind| of_kind.needed)
+    }
+
+    /// How many slots of a kind are taken, and do not come free by themselves for those that wait.
+    pub(super) fn staying(&self, kind: usize, is_told_to_stop: bool) -> u32 {
+        let of_kind = self.kinds[kind];
+        match is_told_to_stop {
+            true => of_kind.stay_when_stopping,
+            false => of_kind.stay,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The regions that wait for slots, by what each of them still needs. Pure.
+//!
+//! Very many regions need the same: what is found out about one of them holds for all. Invariant: no list is empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a region still needs. The smallest comes first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Need {
+    /// The number of slots that nothing of the job is in.
+    pub(super) slots: usize,
+    /// The same by kind.
+    pub(super) of_kinds: Vec<u32>,
+    /// What has to be found out before it is placed, by its number among what coordinators look at.
+    pub(super) look: Option<usize>,
+}
+
+impl Need {
+    /// One slot more, or less.
+    pub(super) fn change(&mut self, kind: usize, is_more: bool) {
+        let of_kind = &mut self.of_kinds[kind];
+        if is_more {
+            *of_kind += 1;
+            self.slots += 1;
+        } else {
+            *of_kind -= 1;
+            self.slots -= 1;
+        }
+    }
+
+    /// How many regions with this need find their slots in so many of each kind. None, if it needs none.
+    pub(super) fn fits(&self, there: &[u32]) -> Option<usize> {
+        let wanted = self.of_kinds.iter().zip(there);
+        let wanted = wanted.filter(|(wanted, _)| **wanted > 0);
+        let times = wanted.map(|(wanted, there)| there / wanted).min()?;
+        Some(usize::try_from(times).unwrap_or(usize::MAX))
+    }
+
+    /// Whether there are fewer slots of some kind than it needs.
+    pub(super) fn lacks(&self, there: &[u32]) -> bool {
+        self.fits(there) == Some(0)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct WaitingList {
+    by_need: BTreeMap<Need, BTreeSet<usize>>,
+}
+
+impl WaitingList {
+    pub(super) fn add(&mut self, region: usize, need: &Need) {
+        match self.by_need.get_mut(need) {
+            Some(regions) => {
+                regions.insert(region);
+            }
+            None => {
+                self.by_need.insert(need.clone(), BTreeSet::from([region]));
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, region: usize, need: &Need) {
+        if let Some(regions) = self.by_need.get_mut(need) {
+            regions.remove(&region);
+            if regions.is_empty() {
+                self.by_need.remove(need);
+            }
+        }
+    }
+
+    /// All needs and who has them, the smallest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Need, &BTreeSet<usize>)> {
+        self.by_need.iter()
+    }
+
+    /// The first region whose need is such.
+    pub(super) fn first(&self, is_such: impl Fn(&Need) -> bool) -> Option<usize> {
+        let such = self.by_need.iter().filter(|(need, _)| is_such(need));
+        such.filter_map(|(_, regions)| regions.first().copied())
+            .min()
+    }
+}
