@@ -49,6 +49,7 @@ pub mod core;
 mod deadlines;
 mod deployment;
 mod details;
+mod ends;
 pub mod event;
 mod exceptions;
 #[cfg(test)]
@@ -85,6 +86,7 @@ mod recovery;
 mod region_rule;
 #[cfg(test)]
 mod region_rule_tests;
+mod registering;
 mod reports;
 mod requests;
 mod requirements;

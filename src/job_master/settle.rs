@@ -252,10 +252,6 @@ impl JobMasterCore {
         due
     }
 
-    pub(super) fn all_have_durably_finished(&self) -> bool {
-        self.durably_finished == self.execution.tasks.len()
-    }
-
     /// Ends the job, or makes visible what it wrote, where the durable record says so.
     fn finish(&mut self, now_ms: u64) {
         if self.writing.is_some() {
@@ -313,51 +309,6 @@ impl JobMasterCore {
         self.refuse_asked();
         self.decide_cancel();
         self.decide_stop();
-    }
-
-    /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
-    fn record_ends(&mut self) {
-        let mut ended = std::mem::take(&mut self.execution.news.ended);
-        for task in &ended {
-            self.doubt_asked(*task);
-            self.doubt_adopted_slot(*task);
-        }
-        let is_stopping = self.is_stopping();
-        // Once the job is to end, what had ended before counts, too.
-        if is_stopping && !std::mem::replace(&mut self.looked_at.all_ends, true) {
-            ended = (0..self.execution.tasks.len()).collect();
-        }
-        ended.sort_unstable();
-        let mut is_any_recorded = false;
-        for task in ended {
-            let at = &self.execution.tasks[task];
-            let execution = &at.execution;
-            let is_of_record =
-                self.record.regions[at.region].generation == execution.generation.get();
-            let counts = is_stopping || execution.state == ExecutionState::Finished;
-            if !execution.is_ended() || execution.is_recorded || !is_of_record || !counts {
-                continue;
-            }
-            let end = pb::TerminalExecution {
-                vertex_id: self.execution.vertex_of(task).id.to_string(),
-                subtask: at.subtask,
-                generation: execution.generation.get(),
-                state: execution.state.into(),
-                cause: execution.cause.clone(),
-                committables: execution.committables.clone(),
-                ended_at_ms: execution.ended_at_ms,
-                initializing_at_ms: execution.entered_at_ms(ExecutionState::Initializing),
-                running_at_ms: execution.entered_at_ms(ExecutionState::Running),
-                canceling_at_ms: execution.entered_at_ms(ExecutionState::Canceling),
-            };
-            Arc::make_mut(&mut self.record).terminal.push(end);
-            self.execution.tasks[task].execution.is_recorded = true;
-            self.revision += 1;
-            is_any_recorded = true;
-        }
-        if is_any_recorded {
-            self.forget_finished_coordinators();
-        }
     }
 }
 

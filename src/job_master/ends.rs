@@ -1,0 +1,94 @@
+//! The part of the core that knows how executions have ended: what goes into the record, and what of that is durable.
+//!
+//! Invariant: a slot is used until it is durable how what is in it has ended, or it is given up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState;
+
+use super::core::JobMasterCore;
+
+impl JobMasterCore {
+    /// Ends of executions that the record does not have. Where only a restart follows, it never gets them.
+    pub(super) fn record_ends(&mut self) {
+        let mut ended = std::mem::take(&mut self.execution.news.ended);
+        for task in &ended {
+            self.doubt_asked(*task);
+            self.doubt_adopted_slot(*task);
+        }
+        let is_stopping = self.is_stopping();
+        // Once the job is to end, what had ended before counts, too.
+        if is_stopping && !std::mem::replace(&mut self.looked_at.all_ends, true) {
+            ended = (0..self.execution.tasks.len()).collect();
+        }
+        ended.sort_unstable();
+        let mut is_any_recorded = false;
+        for task in ended {
+            let at = &self.execution.tasks[task];
+            let execution = &at.execution;
+            let is_of_record =
+                self.record.regions[at.region].generation == execution.generation.get();
+            let counts = is_stopping || execution.state == ExecutionState::Finished;
+            if !execution.is_ended() || execution.is_recorded || !is_of_record || !counts {
+                continue;
+            }
+            let end = pb::TerminalExecution {
+                vertex_id: self.execution.vertex_of(task).id.to_string(),
+                subtask: at.subtask,
+                generation: execution.generation.get(),
+                state: execution.state.into(),
+                cause: execution.cause.clone(),
+                committables: execution.committables.clone(),
+                ended_at_ms: execution.ended_at_ms,
+                initializing_at_ms: execution.entered_at_ms(ExecutionState::Initializing),
+                running_at_ms: execution.entered_at_ms(ExecutionState::Running),
+                canceling_at_ms: execution.entered_at_ms(ExecutionState::Canceling),
+            };
+            Arc::make_mut(&mut self.record).terminal.push(end);
+            self.execution.tasks[task].execution.is_recorded = true;
+            self.revision += 1;
+            is_any_recorded = true;
+        }
+        if is_any_recorded {
+            self.forget_finished_coordinators();
+        }
+    }
+
+    /// Takes over from `written` what of the present generations has ended.
+    pub(super) fn note_durable_ends(&mut self) {
+        let mut ends = BTreeMap::new();
+        for end in &self.written.terminal {
+            let Some(task) = self.execution.find(&end.vertex_id, end.subtask) else {
+                continue;
+            };
+            let region = self.execution.tasks[task].region;
+            if self.written.regions[region].generation == end.generation {
+                ends.insert(task, end.state());
+            }
+        }
+        // A slot is used until it is durable how what is in it has ended.
+        let before = std::mem::replace(&mut self.durable_ends, ends);
+        for task in before.keys().chain(self.durable_ends.keys()) {
+            let (had, has) = (
+                before.contains_key(task),
+                self.durable_ends.contains_key(task),
+            );
+            if let Some(place) = &self.execution.tasks[*task].execution.place {
+                match has {
+                    true if !had => self.pool.end_use(place.allocation),
+                    false => self.pool.begin_use(place.allocation),
+                    true => {}
+                }
+            }
+        }
+        let finished = |end: &&ExecutionState| **end == ExecutionState::Finished;
+        self.durably_finished = self.durable_ends.values().filter(finished).count();
+    }
+
+    /// Whether it is durable that the job has nothing more to run.
+    pub(super) fn all_have_durably_finished(&self) -> bool {
+        self.durably_finished == self.execution.tasks.len()
+    }
+}

@@ -1,0 +1,140 @@
+//! The part of the core that takes registrations of TaskManagers, and the slots that they offer.
+//!
+//! Invariants: of a TaskManager the youngest registration counts, and nothing is heard of it under another one; what it held and
+//! does not offer when it registers is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tanist_proto::id::{AllocationId, ResourceId};
+use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1 as pb;
+
+use super::core::{JobMasterCore, TaskManager, parse};
+use super::event::{Connection, Effect, Refusal};
+use super::slot_pool::OfferAnswer;
+
+impl JobMasterCore {
+    /// Refuses a message of another registration than the present one.
+    pub(super) fn check(&self, connection: &Connection) -> Result<(), Refusal> {
+        let task_manager = connection.task_manager.clone();
+        let Some(known) = self.task_managers.get(&task_manager) else {
+            return Err(Refusal::NotRegistered(task_manager));
+        };
+        if known.registration != connection.registration {
+            let (offered, seen) = (connection.registration, known.registration);
+            return Err(Refusal::Outdated {
+                task_manager,
+                offered,
+                seen,
+            });
+        }
+        Ok(())
+    }
+
+    /// A TaskManager registers, with all that it runs and offers.
+    pub(super) fn register(
+        &mut self,
+        connection: &Connection,
+        location: pb::TaskManagerLocation,
+        takes_regions: bool,
+        (executions, slots): (&[pb::ExecutionReport], &[pb::SlotOffer]),
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
+        if self.result.is_some() {
+            return Err(Refusal::Ended);
+        }
+        let task_manager = connection.task_manager.clone();
+        let offered = connection.registration;
+        if let Some(seen) = self
+            .seen
+            .get(&task_manager)
+            .copied()
+            .filter(|seen| offered <= *seen)
+        {
+            return Err(Refusal::Outdated {
+                task_manager,
+                offered,
+                seen,
+            });
+        }
+        self.seen.insert(task_manager.clone(), offered);
+        self.registrations_version += 1;
+        let known = self.task_managers.get(&task_manager);
+        if known.is_some_and(|known| known.location.incarnation != location.incarnation) {
+            self.lose_task_manager(&task_manager, "it was started anew", now_ms);
+        }
+        let registered = Box::new(TaskManager {
+            registration: offered,
+            unacknowledged: BTreeSet::new(),
+            outputs: BTreeMap::new(),
+            is_told_to_stop: false,
+            takes_regions,
+            location,
+        });
+        self.suit_older(&registered, now_ms);
+        self.task_managers.insert(task_manager.clone(), registered);
+        self.reconcile_all(&task_manager, executions, now_ms);
+        // Late offers of the former registration are refused, so that what was given back under it may be taken again.
+        self.pool.forgive(&task_manager);
+        let offered: BTreeSet<&str> = slots
+            .iter()
+            .map(|slot| slot.allocation_id.as_str())
+            .collect();
+        for allocation in self.pool.slots_of(&task_manager) {
+            if !offered.contains(allocation.to_string().as_str()) {
+                self.lose_slot(
+                    &allocation,
+                    "its TaskManager connected again without it",
+                    now_ms,
+                );
+            }
+        }
+        let (_, rejected) = self.offer(&task_manager, slots, now_ms);
+        if !rejected.is_empty() {
+            let (connection, cause) = (connection.clone(), "the offer was rejected".to_owned());
+            self.effects.push(Effect::FreeSlots {
+                connection,
+                allocations: rejected,
+                cause,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes the slots that are offered, or rejects them.
+    pub(super) fn offer(
+        &mut self,
+        task_manager: &ResourceId,
+        offers: &[pb::SlotOffer],
+        now_ms: u64,
+    ) -> (Vec<AllocationId>, Vec<AllocationId>) {
+        let (mut accepted, mut rejected) = (Vec::new(), Vec::new());
+        let known = self.task_managers.get(task_manager);
+        if known.is_some_and(|known| !self.may_have_tasks(known)) {
+            // It offers them again until its patience is over. Rejected, they would be back at once.
+            return (accepted, rejected);
+        }
+        for offer in offers {
+            let Some(allocation) = parse::<AllocationId>(&offer.allocation_id) else {
+                continue;
+            };
+            if self.result.is_some() {
+                rejected.push(allocation);
+                continue;
+            }
+            let profile = ResourceProfile::from_message(offer.profile.as_ref());
+            match self
+                .pool
+                .offer(task_manager, allocation, offer.slot, profile, self.turn)
+            {
+                OfferAnswer::Accepted => accepted.push(allocation),
+                OfferAnswer::AcceptedInsteadOf(before) => {
+                    accepted.push(allocation);
+                    self.fail_slot(task_manager, &before, "its slot was allocated anew", now_ms);
+                }
+                OfferAnswer::Rejected => rejected.push(allocation),
+            }
+        }
+        (accepted, rejected)
+    }
+}
