@@ -2,21 +2,16 @@
 //! The simulation has the orders of events that are not here.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
-use super::JobMasterOptions;
 use super::event::{Connection, Effect, Event, Refusal, Registration, SubmitOutcome};
 use super::recovered::{
     RECONCILE_MS, Recovered, both, end, id, location, one_region, placed, report, slot, two_regions,
 };
-use super::restart::RestartStrategy;
-use super::scripted::{Fixture, Mood, lock, options, wait_until};
 use super::testing::submitted;
-use crate::gateway::persistence::MemoryJobStateStore;
 
 #[test]
 fn a_region_that_runs_whole_goes_on_and_nothing_is_sent_to_it() {
@@ -444,170 +439,4 @@ fn while_it_reconciles_no_timer_of_slots_runs_and_afterwards_all_is_declared() {
         2,
         "what was never deployed has its slots by then"
     );
-}
-
-/// A job of three tasks on `tm1`, as another term has left it: they run.
-async fn left_running(options: JobMasterOptions) -> Fixture {
-    let former = Fixture::start(options.clone());
-    former.register("tm1", 1).await.expect("admitted");
-    let task_executor = former.task_executor("tm1");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    former.job_master.stop().await;
-    let mut state = former.stored();
-    state.regions[0].epoch = 2;
-    let store = MemoryJobStateStore::default();
-    let fixture = Fixture::start_with(options, former.graph.clone(), state, store);
-    *lock(&fixture.task_executor("tm1").running) = lock(&task_executor.running).clone();
-    fixture
-}
-
-#[tokio::test(start_paused = true)]
-async fn running_tasks_are_adopted_and_hear_nothing_of_it() {
-    let fixture = left_running(options(RestartStrategy::None)).await;
-    let task_executor = fixture.task_executor("tm1");
-    let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(details.status(), JobStatus::Reconciling);
-    let subtask = &details.vertices[0].subtasks[0];
-    assert_eq!(
-        (subtask.state(), subtask.resource_id.as_str()),
-        (S::Reconciling, "tm1"),
-        "it is told who is awaited"
-    );
-    fixture.register("tm1", 1).await.expect("admitted");
-    let adoption = fixture.job_master.reconciled().await.expect("alive");
-    assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (3, 0));
-    let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(details.status(), JobStatus::Running);
-    assert_eq!(details.vertices[1].subtasks[1].attempt, 1);
-    wait_until("heartbeats go on", || task_executor.was_called("heartbeat")).await;
-    let heard = lock(&task_executor.calls).clone();
-    assert!(heard.iter().all(|call| call == "heartbeat"), "{heard:?}");
-
-    let finished = task_executor.all_become(S::Finished);
-    fixture.report("tm1", 1, finished).await;
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert_eq!(result.status(), JobStatus::Finished, "{}", result.cause);
-    assert_eq!(lock(&fixture.surroundings.committed).len(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn proof_that_a_task_manager_is_gone_restarts_its_region_elsewhere_at_once() {
-    let fixture = left_running(options(RestartStrategy::None)).await;
-    let before = tokio::time::Instant::now();
-    fixture.register("tm2", 5).await.expect("admitted");
-    let gone = "tm1".parse().expect("a resource id");
-    fixture.job_master.task_manager_gone(gone, "1".to_owned());
-    let adoption = fixture.job_master.reconciled().await.expect("alive");
-    assert_eq!((adoption.tasks_adopted, adoption.tasks_restarted), (0, 3));
-    let task_executor = fixture.task_executor("tm2");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    assert!(before.elapsed() < Duration::from_secs(1));
-    let second = |report: &pb::ExecutionReport| report.generation == 2;
-    assert!(task_executor.reports().iter().all(second));
-}
-
-#[test]
-fn a_slow_registration_whose_deployment_came_to_nothing_counts_as_no_failure() {
-    let graph = one_region();
-    let ids = |subtask| {
-        let vertices = graph.vertices.iter();
-        let id = vertices.map(|vertex| pb::ExecutionId {
-            vertex_id: vertex.id.clone(),
-            subtask,
-            generation: 1,
-        });
-        id.collect::<Vec<_>>()
-    };
-    let refused_after = |is_answered_first: bool| {
-        let mut job = Recovered::new(&graph, submitted(&graph));
-        job.register("tm0", "1", vec![]);
-        job.register("tm1", "1", vec![]);
-        assert_eq!(job.deployed().len(), 4);
-        let answer = Event::TasksSubmitted {
-            connection: job.connection("tm0"),
-            tasks: ids(0),
-            outcome: SubmitOutcome::Outdated,
-        };
-        // It did not hear the answer to its registration, has sent another one, and refuses what rests on the first.
-        if is_answered_first {
-            job.hear(answer.clone());
-            assert_eq!(job.generations(), [1], "that is open");
-            job.register("tm0", "1", vec![]);
-        } else {
-            job.register("tm0", "1", vec![]);
-            assert!(job.try_hear(answer).is_err(), "of the former registration");
-        }
-        job
-    };
-    for is_answered_first in [true, false] {
-        let mut job = refused_after(is_answered_first);
-        assert_eq!(job.generations(), [2]);
-        job.reports("tm1", both(1, 1, S::Canceled));
-        assert_eq!(job.deployed().len(), 8, "all of it, anew");
-        let details = job.core.details();
-        assert_eq!(
-            (details.restarts, details.status()),
-            (0, JobStatus::Running)
-        );
-        let cause = &details.failures.last().expect("it is told").cause;
-        assert!(cause.contains("never started"), "{cause}");
-    }
-}
-
-#[test]
-fn a_deployment_that_was_refused_as_outdated_and_is_there_all_the_same_runs_on() {
-    let graph = one_region();
-    let mut job = Recovered::new(&graph, submitted(&graph));
-    job.register("tm0", "1", vec![]);
-    job.register("tm1", "1", vec![]);
-    job.register("tm0", "1", both(0, 1, S::Running));
-    assert_eq!((job.generations(), job.deployed().len()), (vec![1], 4));
-    // Whoever lost what it was known to run has failed it.
-    job.register("tm0", "1", vec![]);
-    assert_eq!(job.core.status(), JobStatus::Failing);
-}
-
-#[test]
-fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure() {
-    let graph = one_region();
-    let mut job = Recovered::new(&graph, submitted(&graph));
-    job.register("tm0", "1", vec![]);
-    let registration = Registration::new(job.registrations + 1);
-    job.registrations += 1;
-    job.hear(Event::Registered {
-        connection: Connection {
-            task_manager: id("tm0"),
-            registration,
-        },
-        location: location("tm0", "1"),
-        executions: vec![],
-        slots: vec![],
-        outputs: vec![],
-        takes_regions: true,
-    });
-    job.register("tm1", "1", vec![]);
-    assert_eq!(job.deployed().len(), 0, "one slot is gone");
-    job.register("tm0", "1", vec![]);
-    assert_eq!(job.deployed().len(), 4);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answers_meanwhile() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    *lock(&task_executor.mood) = Mood::RegistersAnew;
-    tokio::time::sleep(Duration::from_secs(35)).await;
-    *lock(&task_executor.mood) = Mood::Well;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(
-        (details.status(), details.restarts),
-        (JobStatus::Running, 0)
-    );
-    // One that never does is lost by its silence: it can't say how its tasks end.
-    *lock(&task_executor.mood) = Mood::RegistersAnew;
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
 }

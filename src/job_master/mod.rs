@@ -33,6 +33,8 @@ mod actor_tests;
 mod admission;
 mod adopted_slots;
 #[cfg(test)]
+mod adoption_actor_tests;
+#[cfg(test)]
 mod adoption_tests;
 mod agenda;
 mod answers;
@@ -87,6 +89,8 @@ mod region_rule;
 #[cfg(test)]
 mod region_rule_tests;
 mod registering;
+#[cfg(test)]
+mod registering_tests;
 mod reports;
 mod requests;
 mod requirements;
