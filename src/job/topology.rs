@@ -85,9 +85,9 @@ pub fn subtask_regions(graph: &JobGraph, rule: RegionRule) -> Vec<usize> {
     firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
-/// A job that would have more regions than these has sets of vertices for regions: whatever happens to one is looked at by all, and each
-/// placement is written with all others.
-const MOST_REGIONS: usize = 1000;
+/// A job that would have more regions than these has sets of vertices for regions. What happens to a region costs the same however many
+/// there are, but each takes memory of the leader, and each write of the job's record names all of them (`docs/adr/0026`).
+const MOST_REGIONS: usize = 20_000;
 
 /// The rule by which a new job's regions are made, and how many it has by that: sets of subtasks, where that makes a difference and not
 /// too many.
@@ -379,8 +379,9 @@ mod tests {
             ))
         };
         assert_eq!(of(1), (RegionRule::Vertices, 1));
-        assert_eq!(of(1000), (RegionRule::Subtasks, 1000));
-        assert_eq!(of(1001), (RegionRule::Vertices, 1));
+        let most = u32::try_from(MOST_REGIONS).expect("not too many");
+        assert_eq!(of(most), (RegionRule::Subtasks, MOST_REGIONS));
+        assert_eq!(of(most + 1), (RegionRule::Vertices, 1));
     }
 
     #[test]

@@ -246,9 +246,7 @@ impl Watch {
 fn live(count: u32) -> Vec<(&'static str, Duration)> {
     let graph = graph_of(&[("source and sink", count)], &[]);
     let many = usize::try_from(count).expect("fits");
-    let mut state = submitted(&graph);
-    state.set_region_rule(pb::RegionRule::Subtasks);
-    state.regions = vec![pb::RegionState::default(); many];
+    let state = submitted(&graph);
     let mut watch = Watch {
         since: Instant::now(),
         parts: Vec::new(),

@@ -244,7 +244,6 @@ fn a_region_that_starts_anew_reads_what_the_others_were_placed_with_and_all_look
 
 #[test]
 fn very_many_regions_that_find_their_slots_one_by_one_are_written_some_dozens_of_times() {
-    // More are regions of whole vertices.
     const MANY: u32 = 1_000;
     let graph = graph_of(&[("a", MANY)], &[]);
     let mut job = job_of(&graph);
