@@ -263,6 +263,7 @@ async fn lead_on(
                 () = attending => Ok(()),
                 never = newer::give_way_when_possible(services, session, &store) => match never {},
                 never = recovering::finish_recovery(
+                    jobs,
                     suspects,
                     &term.components.dispatcher,
                     &term.adoptions,

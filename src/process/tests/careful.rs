@@ -199,3 +199,28 @@ async fn a_process_that_is_killed_from_outside_during_recovery_costs_a_careful_t
     );
     cluster.check();
 }
+
+#[tokio::test(start_paused = true)]
+async fn leaders_that_are_killed_one_after_the_other_are_not_followed_carefully() {
+    const BETWEEN: Duration = Duration::from_millis(300);
+    let mut cluster = cluster().await;
+    for _ in 0..4 {
+        let leader = cluster.leader().await;
+        cluster.kill_job_manager(&leader).await;
+        let killed_at = cluster.epoch();
+        cluster
+            .until("the next one leads", || cluster.epoch() > killed_at)
+            .await;
+        cluster.start_job_manager(&leader);
+        for job in others().chain([CULPRIT]) {
+            cluster.until_running(job, 2).await;
+        }
+        tokio::time::sleep(BETWEEN).await;
+        let last = records(&cluster).await.pop().expect("its own");
+        assert_eq!(last.phase, Some(TermPhase::Leading));
+        assert!(last.takeover.is_some());
+    }
+    let suspected = |record: &HistoryRecord| !record.suspicion.died.is_empty();
+    assert!(!records(&cluster).await.iter().any(suspected));
+    cluster.check();
+}
