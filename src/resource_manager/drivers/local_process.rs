@@ -233,7 +233,15 @@ impl ResourceManagerDriver for LocalProcessDriver {
         let failed =
             |error: io::Error| DriverError::new(format!("its process can't be started: {error}"));
         let group = self.make_group(request).map_err(failed)?;
-        let mut child = self.spawn(request, group.as_deref()).map_err(failed)?;
+        let mut child = match self.spawn(request, group.as_deref()) {
+            Ok(child) => child,
+            Err(error) => {
+                if let Some(group) = group {
+                    leave_group(group).await;
+                }
+                return Err(failed(error));
+            }
+        };
         tracing::info!(%worker, pid = child.id(), log = %self.log_path(worker).display(), "started a worker");
         let (ended, follow) = watch::channel(None);
         self.children
