@@ -63,6 +63,8 @@ mod isolation;
 mod isolation_tests;
 mod options;
 mod outputs;
+#[cfg(test)]
+mod outputs_tests;
 mod patience;
 #[cfg(test)]
 mod patience_tests;

@@ -339,12 +339,16 @@ impl JobMasterCore {
             return generation > durable[region].generation;
         }
         let may_read = |reader: usize| {
-            let finished = |task: &usize| {
-                self.durable_ends.get(task).copied() == Some(ExecutionState::Finished)
-            };
             let is_present = durable[reader].generation == self.record.regions[reader].generation;
-            !is_present || !self.execution.regions[reader].tasks.iter().all(finished)
+            !is_present || !self.has_durably_finished(reader)
         };
-        self.execution.is_read_by(task, known, may_read)
+        // What a task has made for readers of its own region, over pipelined edges, goes with it.
+        !self.has_durably_finished(region) || self.execution.is_read_by(task, known, may_read)
+    }
+
+    fn has_durably_finished(&self, region: usize) -> bool {
+        let finished =
+            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
+        self.execution.regions[region].tasks.iter().all(finished)
     }
 }
