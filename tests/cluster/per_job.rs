@@ -2,7 +2,6 @@
 //! of it, when the result is stored and nobody was told. The job runs once.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -10,7 +9,7 @@ use serde_json::Value;
 use tanist_chaos::{RestClient, Store, StoreKind, test_all, wait_for};
 use tokio::process::{Child, Command};
 
-use crate::support::{PROGRAM, job_file, need_failpoints};
+use crate::support::{PROGRAM, job_file, need_failpoints, spawn_logged};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Where the leader dies, and the code with which the job's program ends and the whole cluster then.
@@ -124,17 +123,8 @@ impl PerJob {
         for (key, value) in settings {
             command.args(["-D", &format!("{key}={value}")]);
         }
-        let log = std::fs::File::create(self.path(name))?;
-        let child = command
-            .env_remove("TANIST_TEST_ALL")
-            .env("TANIST_FAILPOINTS", failpoints)
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok(child)
+        command.env_remove("TANIST_TEST_ALL").env("NO_COLOR", "1");
+        spawn_logged(&mut command, &self.path(name), failpoints)
     }
 
     async fn until_it_runs(&self) -> anyhow::Result<()> {
