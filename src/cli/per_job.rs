@@ -15,7 +15,7 @@ use super::run::{Files, compile_job};
 use crate::client::ClusterClient;
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::slots_needed;
-use crate::process::ApplicationSetup;
+use crate::process::{ApplicationSetup, ha};
 use crate::process::application::job_id_of;
 use crate::telemetry::ExitCode;
 
@@ -55,7 +55,7 @@ pub(super) async fn per_job(
         ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
     );
     if is_own && is_known {
-        remove_store(&configuration);
+        remove_store(&configuration).await;
     }
     code
 }
@@ -178,16 +178,22 @@ fn of_its_own(
 }
 
 /// Nobody can ask for a cluster again whose id nobody chose.
-fn remove_store(configuration: &Configuration) {
-    if let BackendOptions::Embedded(embedded) = &configuration.ha().backend {
-        let directory = embedded
-            .directory
-            .join(configuration.ha().cluster_id.as_str());
-        if let Err(error) = std::fs::remove_dir_all(&directory) {
-            say(format_args!(
-                "{} could not be removed: {error}",
-                directory.display()
-            ));
+async fn remove_store(configuration: &Configuration) {
+    let options = configuration.ha();
+    let cluster_id = options.cluster_id.as_str();
+    let removed = match &options.backend {
+        BackendOptions::Embedded(embedded) => {
+            let directory = embedded.directory.join(cluster_id);
+            std::fs::remove_dir_all(directory).map_err(|error| error.to_string())
         }
+        BackendOptions::Etcd(_) | BackendOptions::Zookeeper(_) => {
+            let removed = ha::remove_cluster(options).await;
+            removed.map_err(|error| error.to_string())
+        }
+    };
+    if let Err(error) = removed {
+        say(format_args!(
+            "what the store has of the cluster {cluster_id} could not be removed: {error}"
+        ));
     }
 }
