@@ -367,7 +367,7 @@ options! {
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
             "How long an orderly end may take before the process is ended.";
         LOG_LEVEL: LogLevel = "log.level", Value("info"),
-            "Which log events are shown. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is finer and wins.";
+            "Which log events JobManagers and TaskManagers show, and, given with `-D`, any command. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is finer and wins.";
         LOG_FORMAT: LogFormat = "log.format", Value("text"),
             "How log events look on standard error.";
     }
