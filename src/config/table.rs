@@ -373,6 +373,9 @@ options! {
     }
 }
 
+const NO_HEAP: &str = "there is no heap to size: remove it";
+const NO_JVM: &str = "there is no JVM: remove it";
+
 /// Keys that users of Flink know, for which there is something else here.
 pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ("high-availability", "write `high-availability.type`"),
@@ -393,19 +396,15 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
         "cleanup-strategy.type",
         "cleanup always is retried with exponential delay: remove it",
     ),
-    ("env.java.opts.all", "there is no JVM: remove it"),
-    (
-        "jobmanager.memory.process.size",
-        "there is no heap to size: remove it",
-    ),
-    (
-        "jobmanager.memory.flink.size",
-        "there is no heap to size: remove it",
-    ),
-    (
-        "jobmanager.memory.heap.size",
-        "there is no heap to size: remove it",
-    ),
+    ("env.java.opts.all", NO_JVM),
+    ("env.java.opts", NO_JVM),
+    ("env.java.opts.jobmanager", NO_JVM),
+    ("env.java.opts.taskmanager", NO_JVM),
+    ("env.java.home", NO_JVM),
+    ("jobmanager.heap.size", NO_HEAP),
+    ("jobmanager.memory.process.size", NO_HEAP),
+    ("jobmanager.memory.flink.size", NO_HEAP),
+    ("jobmanager.memory.heap.size", NO_HEAP),
     (
         "taskmanager.heap.size",
         "write `taskmanager.memory.process.size`",
