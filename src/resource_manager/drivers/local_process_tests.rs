@@ -67,8 +67,8 @@ fn a_worker_of_another_kind_is_started_with_exactly_what_that_has() {
     assert_eq!(started.taskmanager().worker(host.0, host.1), Ok(kind));
 }
 
-#[tokio::test]
-async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_started() {
+/// Why a driver with these options starts nothing.
+async fn refusal(log_dir: PathBuf, groups: WorkerGroups) -> String {
     let configured = Configuration::defaults();
     let usual = configured.taskmanager().worker(CpuCores::whole(1), 4 << 30);
     let usual = usual.expect("it adds up");
@@ -77,9 +77,9 @@ async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_st
         environment: Vec::new(),
         memory: configured.taskmanager().memory.clone(),
         external_resources: Vec::new(),
-        log_dir: PathBuf::new(),
+        log_dir,
         stop_timeout: Duration::ZERO,
-        groups: WorkerGroups::Refused("process.control-groups: not here".to_owned()),
+        groups,
         usual: usual.clone(),
     });
     let request = WorkerRequest {
@@ -87,8 +87,23 @@ async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_st
         spec: usual,
         cluster: ClusterIncarnation::generate(),
     };
-    let refused = driver.start_worker(&request).await.expect_err("refused");
-    assert!(refused.to_string().contains("not here"), "{refused}");
+    let refused = driver.start_worker(&request).await;
+    refused.expect_err("refused").to_string()
+}
+
+#[tokio::test]
+async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_started() {
+    let groups = WorkerGroups::Refused("process.control-groups: not here".to_owned());
+    let refused = refusal(PathBuf::new(), groups).await;
+    assert!(refused.contains("not here"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_worker_without_a_place_for_its_log_is_not_started_and_the_place_is_named() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let log_dir = file.path().join("logs");
+    let refused = refusal(log_dir.clone(), WorkerGroups::None).await;
+    assert!(refused.contains(&*log_dir.to_string_lossy()), "{refused}");
 }
 
 #[test]
