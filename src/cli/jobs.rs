@@ -133,6 +133,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     }
     line("Duration", &duration(job.duration));
     line("Restarts", &job.restarts.to_string());
+    if let Some(what) = job.left_out() {
+        line("Left out", &what);
+    }
     if let Some(failure) = failure {
         line("Last failure", failure);
     }
@@ -183,7 +186,7 @@ JOB                               NAME   STATUS     TASKS  DURATION
             json!({
                 "id": id, "name": name, "parallelism": 2, "status": "RUNNING",
                 "tasks": {"RUNNING": 2, "FINISHED": 0},
-                "metrics": {"read-records": read, "write-records": written}
+                "metrics": {"read-records": read, "write-records": written, "records-skipped": read / 500}
             })
         };
         let info: JobInfo = serde_json::from_value(json!({
@@ -197,6 +200,7 @@ Name         count
 Status       RUNNING
 Duration     1 min 1 s
 Restarts     1
+Left out     2 records skipped
 Last failure sums (1/2): it broke
 
 VERTEX  NAME         STATUS   TASKS  RECORDS IN  OUT

@@ -69,6 +69,8 @@ fn keys_of_a_jvm_are_answered_with_what_to_write() {
             "taskmanager.memory.task.size",
         ),
         ("taskmanager.memory.jvm-metaspace.size", "there is no JVM"),
+        ("env.java.opts", "there is no JVM"),
+        ("jobmanager.heap.size", "there is no heap"),
         (
             "taskmanager.memory.jvm-overhead.max",
             "taskmanager.memory.overhead.max",

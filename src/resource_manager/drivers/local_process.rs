@@ -137,10 +137,16 @@ impl LocalProcessDriver {
     }
 
     fn spawn(&self, request: &WorkerRequest, group: Option<&Path>) -> io::Result<Child> {
-        fs::create_dir_all(&self.options.log_dir)?;
-        prune_logs(&self.options.log_dir);
+        let log_dir = &self.options.log_dir;
+        let unusable = |error: io::Error| {
+            let text = format!("{} can't have its log: {error}", log_dir.display());
+            io::Error::new(error.kind(), text)
+        };
+        fs::create_dir_all(log_dir).map_err(unusable)?;
+        prune_logs(log_dir);
         let path = self.log_path(&request.worker);
-        let log = File::options().create(true).append(true).open(path)?;
+        let log = File::options().create(true).append(true).open(path);
+        let log = log.map_err(unusable)?;
         let mut command = std::process::Command::new(PROGRAM);
         command
             .arg0(&self.options.name)

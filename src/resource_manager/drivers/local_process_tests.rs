@@ -103,6 +103,14 @@ async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_st
 }
 
 #[tokio::test]
+async fn a_worker_without_a_place_for_its_log_is_not_started_and_the_place_is_named() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let log_dir = file.path().join("logs");
+    let refused = refusal(options(WorkerGroups::None, log_dir.clone())).await;
+    assert!(refused.contains(&*log_dir.to_string_lossy()), "{refused}");
+}
+
+#[tokio::test]
 async fn a_worker_that_can_t_be_started_leaves_no_control_group() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let at = directory.path().join("delegated");
