@@ -194,9 +194,12 @@ impl JobMasterCore {
             return;
         }
         let record = Arc::make_mut(&mut self.record);
-        record.events.append(&mut chronicle.events);
+        // Taken, not drained: nothing more happens to most jobs for long, and they would keep the memory.
+        record
+            .events
+            .append(&mut std::mem::take(&mut chronicle.events));
         keep_newest(&mut record.events);
-        for it in chronicle.entered.drain(..) {
+        for it in std::mem::take(&mut chronicle.entered) {
             enter(&mut record.statuses, it.status(), it.at_ms);
         }
     }
