@@ -22,6 +22,8 @@ pub(super) fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<Resourc
             profiles.push(slot_profile(graph, group));
         }
     }
+    // Most jobs have one.
+    profiles.shrink_to_fit();
     profiles
 }
 
