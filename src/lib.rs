@@ -17,6 +17,7 @@ pub mod process;
 pub mod resource_manager;
 pub mod rest;
 pub mod rpc;
+pub mod small_map;
 pub mod task_executor;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

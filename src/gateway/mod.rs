@@ -17,7 +17,6 @@ pub mod refusals;
 pub mod registration;
 pub mod remote_files;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,6 +25,8 @@ use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
+
+use crate::small_map::SmallMap;
 
 pub use components::Components;
 pub use connector::Connector;
@@ -254,7 +255,7 @@ pub struct ResourceRequirements {
     pub resources: Vec<ResourceRequirement>,
     /// The slots that it has held since before this term on each of these TaskManagers. One that has not registered at
     /// the ResourceManager yet has them all the same.
-    pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
+    pub held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
 }
 
 /// A number of slots of one profile.

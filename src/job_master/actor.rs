@@ -26,6 +26,7 @@ use super::handle::{JobMasterHandle, Message, Progress, Reply};
 use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, millis};
 use super::watch::Peer;
 use crate::gateway::{Adoption, GatewayError, GatewayResult};
+use crate::small_map::SmallMap;
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -97,7 +98,7 @@ async fn begin(
                 core,
                 seen,
                 io: JoinSet::new(),
-                peers: BTreeMap::new(),
+                peers: SmallMap::new(),
                 followed: 0,
                 cancels: Vec::new(),
                 stops: Vec::new(),
@@ -180,7 +181,7 @@ pub(super) struct JobMasterActor {
     pub(super) core: Box<JobMasterCore>,
     pub(super) seen: watch::Sender<Progress>,
     pub(super) io: JoinSet<Done>,
-    pub(super) peers: BTreeMap<ResourceId, Box<Peer>>,
+    pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
     /// As of which version of the core's registrations they are those.
     pub(super) followed: u64,
     pub(super) cancels: Vec<Reply<()>>,

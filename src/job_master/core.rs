@@ -29,6 +29,7 @@ use super::region_rule;
 use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::{OfferAnswer, SlotPool};
 use crate::gateway::Unfulfillable;
+use crate::small_map::SmallMap;
 
 /// Bounds of the core's patience, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,9 +134,8 @@ pub struct JobMasterCore {
     pub(super) is_recovered: bool,
     pub(super) execution: ExecutionGraph,
     pub(super) pool: SlotPool,
-    // Boxed: a map has room for eleven, and most jobs have one.
-    pub(super) task_managers: BTreeMap<ResourceId, Box<TaskManager>>,
-    pub(super) seen: BTreeMap<ResourceId, Registration>,
+    pub(super) task_managers: SmallMap<ResourceId, Box<TaskManager>>,
+    pub(super) seen: SmallMap<ResourceId, Registration>,
     // Shared with `written` and what is being written while nothing has changed since.
     pub(super) record: Arc<pb::JobState>,
     pub(super) revision: u64,
@@ -209,8 +209,8 @@ impl JobMasterCore {
             is_recovered,
             execution,
             pool: SlotPool::default(),
-            task_managers: BTreeMap::new(),
-            seen: BTreeMap::new(),
+            task_managers: SmallMap::new(),
+            seen: SmallMap::new(),
             record: state.clone(),
             revision: 0,
             written: state,

@@ -1,5 +1,7 @@
 //! Jobs that state resources, and vertices that are to share slots: what is asked for, what is taken, and where tasks go.
 
+use std::sync::Arc;
+
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
@@ -164,8 +166,8 @@ fn adopted_slots_are_stated_by_their_profiles() {
     let held = [
         (id("tm0"), vec![both.clone()]),
         (id("tm1"), vec![both.clone()]),
-    ]
-    .into();
+    ];
+    let held = Arc::new(held.into());
     let slots = vec![(both, 2)];
     let needs = Needs {
         at_once: slots.clone(),

@@ -1,6 +1,5 @@
 //! The ResourceManager against scripted TaskExecutors, on paused time.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -267,7 +266,7 @@ pub(super) fn needs(job: JobId, slots: u32) -> ResourceRequirements {
             minimum: slots,
             maximum: slots,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     }
 }
 

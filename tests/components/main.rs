@@ -261,7 +261,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
             minimum: slots,
             maximum: slots,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     };
     handle
         .declare_required_resources(requirements)

@@ -1,6 +1,5 @@
 //! TaskManagers that a cluster takes or refuses, and jobs that nobody speaks for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -251,7 +250,7 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             minimum: 2,
             maximum: 2,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     };
     let speak = async |job| {
         let registration = JobMasterRegistration {
