@@ -358,7 +358,7 @@ impl Calls {
     /// The job has a durable result: nothing is needed any more, and whoever holds something of it lets it go.
     pub(super) async fn close(
         &self,
-        connections: Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)>,
+        connections: Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)>,
     ) {
         let goodbyes = connections.into_iter().map(|(connection, location, _)| {
             let request = self.goodbye(&connection, "the job has ended".to_owned(), true);

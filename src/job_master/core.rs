@@ -65,7 +65,7 @@ pub(super) struct Stray {
 #[derive(Debug, Clone)]
 pub(super) struct TaskManager {
     pub(super) registration: Registration,
-    pub(super) location: pb::TaskManagerLocation,
+    pub(super) location: Arc<pb::TaskManagerLocation>,
     // By index of the task and generation.
     pub(super) strays: BTreeMap<(usize, u64), Stray>,
     // Ended executions that it reports until they are acknowledged: index of the task, generation.
@@ -436,7 +436,7 @@ impl JobMasterCore {
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
             takes_regions,
-            location,
+            location: self.execution.keep_once(location),
         });
         self.suit_older(&registered, now_ms);
         self.task_managers.insert(task_manager.clone(), registered);
@@ -545,7 +545,9 @@ impl JobMasterCore {
     }
 
     /// All registered TaskManagers and the slots that are held there.
-    pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
+    pub fn connections(
+        &self,
+    ) -> Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)> {
         let known = self.task_managers.iter();
         let described = known.map(|(id, known)| {
             let connection = Connection {
@@ -569,7 +571,7 @@ impl JobMasterCore {
     }
 
     /// Where a TaskManager is reached, if it is registered.
-    pub fn location(&self, task_manager: &ResourceId) -> Option<&pb::TaskManagerLocation> {
+    pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
         self.task_managers
             .get(task_manager)
             .map(|known| &known.location)

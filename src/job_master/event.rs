@@ -341,7 +341,7 @@ pub enum Effect {
         /// Which.
         connection: Connection,
         /// Where it is reached.
-        location: pb::TaskManagerLocation,
+        location: Arc<pb::TaskManagerLocation>,
         /// Why.
         cause: String,
     },

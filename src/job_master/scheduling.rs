@@ -147,7 +147,7 @@ impl JobMasterCore {
                 vertex_id: self.execution.vertex_of(task).id.to_string(),
                 subtask: self.execution.tasks[task].subtask,
                 allocation_id: allocation.to_string(),
-                location: Some(known.location.clone()),
+                location: Some((*known.location).clone()),
             });
             let place = Place {
                 task_manager: slot.task_manager.clone(),
