@@ -153,7 +153,7 @@ pub struct JobMasterCore {
     pub(super) cancel_is_requested: bool,
     pub(super) stop_is_requested: bool,
     pub(super) commit: Commit,
-    pub(super) commit_failure: Option<pb::FailureRecord>,
+    pub(super) commit_failure: Option<Box<pb::FailureRecord>>,
     // The slots that are needed, as of the last event: how many of each profile.
     pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
