@@ -13,6 +13,7 @@ pub mod dispatcher;
 pub mod gateway;
 pub mod job;
 pub mod job_master;
+pub mod notice;
 pub mod process;
 pub mod resource_manager;
 pub mod rest;

@@ -165,7 +165,7 @@ pub struct JobMasterCore {
     pub(super) has_stale_ends: bool,
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
-    pub(super) unfulfillable: Option<Unfulfillable>,
+    pub(super) unfulfillable: Option<Box<Unfulfillable>>,
     // None where no operator has a half here.
     pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,

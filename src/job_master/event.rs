@@ -155,7 +155,7 @@ pub enum Event {
         request: CoordinatorRequest,
     },
     /// The ResourceManager says what of the job's needs no TaskManager could ever give, or that there is nothing.
-    Unfulfillable(Option<Unfulfillable>),
+    Unfulfillable(Option<Box<Unfulfillable>>),
     /// Somebody wants the job canceled.
     CancelRequested,
     /// Somebody wants the job stopped: its sources end, and it finishes.

@@ -133,7 +133,7 @@ impl JobMasterCore {
 
     /// The regions of these that will never get their slots, and why, if that is known.
     pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
-        let Some(verdict) = &self.unfulfillable else {
+        let Some(verdict) = self.unfulfillable.as_deref() else {
             return Vec::new();
         };
         let (mut known, mut assignment) = (OfVertices::default(), None);

@@ -133,10 +133,10 @@ fn what_nobody_could_ever_give_fails_at_once_and_names_the_largest() {
         profile: profile.into(),
         largest: cores(1),
     };
-    job.hear(Event::Unfulfillable(Some(verdict(cores(7)))));
+    job.hear(Event::Unfulfillable(Some(Box::new(verdict(cores(7))))));
     job.pass(1_000);
     assert_eq!(job.core.details().failures, [], "that is none of its slots");
-    job.hear(Event::Unfulfillable(Some(verdict(cores(2)))));
+    job.hear(Event::Unfulfillable(Some(Box::new(verdict(cores(2))))));
     let details = job.core.details();
     let cause = &details.failures.last().expect("it failed").cause;
     for part in ["a slot of 2 cores", "the largest there is has 1 cores"] {
