@@ -299,13 +299,12 @@ impl JobStateStore for JobStore {
             JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
         };
         let job = job_id(&state.job_id).map_err(refused)?;
-        let prepared = self
-            .prepare_surely(job, StateRecord(state.clone()))
-            .await
-            .map_err(refused)?;
+        // After a takeover ten thousand are written at once. Boxed: who waits for the commit holds nothing of the preparation.
+        let preparing = self.prepare_surely(job, StateRecord(state.clone()));
+        let prepared = Box::pin(preparing).await.map_err(refused)?;
         let written = vec![(job, Kind::States, prepared.blob)];
-        let committed = self.commit_surely(vec![prepared.write], written).await;
-        committed.map_err(refused)
+        let committing = self.commit_surely(vec![prepared.write], written);
+        Box::pin(committing).await.map_err(refused)
     }
 }
 

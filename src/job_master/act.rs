@@ -277,7 +277,7 @@ impl JobMasterCore {
         } else {
             (self.profiles_needed.clone(), self.needed_at_once())
         };
-        let held = self.adopted_slots();
+        let held = Arc::new(self.adopted_slots());
         let needs = Needs {
             slots,
             at_once,

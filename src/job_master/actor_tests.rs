@@ -475,7 +475,10 @@ async fn a_job_master_whose_place_another_one_took_forgets() {
         !lock(&told.surroundings.registered).is_empty()
     })
     .await;
-    lock(&told.surroundings.registered)[0].superseded.cancel();
+    let registered = lock(&told.surroundings.registered)[0].clone();
+    registered
+        .verdict
+        .change(|verdict| verdict.is_superseded = true);
     assert_eq!(told.job_master.ended().await, None);
 
     let refused = Fixture::start(options(RestartStrategy::None));

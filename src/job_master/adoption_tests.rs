@@ -1,6 +1,7 @@
 //! A change of the leader in the middle of everything that a job goes through: what the next core does with what it finds.
 //! The simulation has the orders of events that are not here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_proto::resources::ResourceProfile;
@@ -435,7 +436,7 @@ fn while_it_reconciles_no_timer_of_slots_runs_and_afterwards_all_is_declared() {
     };
     let declared: Vec<_> = job.effects.iter().filter_map(held).collect();
     let one = vec![ResourceProfile::Unknown];
-    let held = [(id("tm0"), one.clone()), (id("tm1"), one)].into();
+    let held = Arc::new([(id("tm0"), one.clone()), (id("tm1"), one)].into());
     let slots = [(ResourceProfile::Unknown, 2)].into();
     assert_eq!(declared, [(slots, held)]);
     assert_eq!(

@@ -21,7 +21,7 @@ impl JobMasterCore {
                 .collect(),
         });
         let mut failures = self.record.failures.clone();
-        failures.extend(self.commit_failure.clone());
+        failures.extend(self.commit_failure.as_deref().cloned());
         pb::JobDetails {
             job_id: self.record.job_id.clone(),
             name: self.record.name.clone(),

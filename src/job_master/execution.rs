@@ -3,6 +3,8 @@
 //! Invariant: a state changes only along [`next_state`], by [`Execution::enter`]; an ended execution never changes again, only a
 //! new generation replaces it.
 
+use std::sync::Arc;
+
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -17,7 +19,7 @@ pub struct Place {
     /// In which slot.
     pub allocation: AllocationId,
     /// Where that is reached.
-    pub location: pb::TaskManagerLocation,
+    pub location: Arc<pb::TaskManagerLocation>,
 }
 
 /// How far the cancellation of an execution has come.

@@ -4,8 +4,11 @@
 //!
 //! Invariant: a region's executions have one generation.
 
+use std::sync::Arc;
+
 use tanist_proto::id::{JobVertexId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 pub use super::building::BuildError;
@@ -195,6 +198,14 @@ impl ExecutionGraph {
             .collect()
     }
 
+    /// Where a TaskManager is reached, kept once: as executions that are placed there have it.
+    pub fn keep_once(&self, location: pb::TaskManagerLocation) -> Arc<pb::TaskManagerLocation> {
+        let places = self.tasks.iter();
+        let mut places = places.filter_map(|task| task.execution.place.as_ref());
+        let same = places.find(|place| *place.location == location);
+        same.map_or_else(|| Arc::new(location), |place| place.location.clone())
+    }
+
     /// How many executions are in a state.
     pub fn count(&self, state: ExecutionState) -> usize {
         self.counts[number_of(state)]
@@ -301,8 +312,6 @@ pub fn as_index(subtask: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use tanist_proto::v1 as pb;
-
     use super::*;
     use crate::job::RegionRule;
     use crate::job_master::testing::graph_of;

@@ -22,6 +22,8 @@ pub(super) fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<Resourc
             profiles.push(slot_profile(graph, group));
         }
     }
+    // Most jobs have one.
+    profiles.shrink_to_fit();
     profiles
 }
 
@@ -131,7 +133,7 @@ impl JobMasterCore {
 
     /// The regions of these that will never get their slots, and why, if that is known.
     pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
-        let Some(verdict) = &self.unfulfillable else {
+        let Some(verdict) = self.unfulfillable.as_deref() else {
             return Vec::new();
         };
         let (mut known, mut assignment) = (OfVertices::default(), None);

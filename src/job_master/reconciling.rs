@@ -22,6 +22,7 @@ use super::execution_graph::RegionPhase;
 use super::failover::LOGGED;
 use super::outputs::Output;
 use crate::gateway::Adoption;
+use crate::small_map::SmallMap;
 
 /// How far the adoption of what the record places is.
 #[derive(Debug, Default)]
@@ -247,7 +248,7 @@ impl JobMasterCore {
     }
 
     /// The slots in which adopted executions are, by TaskManager: what the ResourceManager may not have heard of yet.
-    pub(super) fn adopted_slots(&self) -> BTreeMap<ResourceId, Vec<ResourceProfile>> {
+    pub(super) fn adopted_slots(&self) -> SmallMap<ResourceId, Vec<ResourceProfile>> {
         let mut slots: BTreeMap<(&ResourceId, AllocationId), &ResourceProfile> = BTreeMap::new();
         let regions = self.execution.regions.iter().zip(&self.record.regions);
         let of_former_terms = regions.filter(|(_, state)| state.epoch < self.epoch.get());
@@ -260,9 +261,10 @@ impl JobMasterCore {
                 slots.insert((&place.task_manager, place.allocation), profile);
             }
         }
-        let mut held: BTreeMap<ResourceId, Vec<ResourceProfile>> = BTreeMap::new();
+        let mut held: SmallMap<ResourceId, Vec<ResourceProfile>> = SmallMap::new();
         for ((task_manager, _), profile) in slots {
-            let there = held.entry(task_manager.clone()).or_default();
+            // Most jobs have one slot.
+            let there = held.get_or_insert_with(task_manager.clone(), || Vec::with_capacity(1));
             there.push(profile.clone());
         }
         held

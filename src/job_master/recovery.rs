@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tanist_proto::id::Generation;
+use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{JobMasterCore, parse};
@@ -76,10 +77,17 @@ impl JobMasterCore {
                 Execution::created(Generation::new(state.generation));
         }
         let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
+        let mut before: Option<Arc<pb::TaskManagerLocation>> = None;
         for placement in &state.placements {
             let task = self.execution.find(&placement.vertex_id, placement.subtask);
             let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
             let location = placement.location.clone().unwrap_or_default();
+            // Neighbours often are in the same place.
+            let location = match before.take() {
+                Some(before) if *before == location => before,
+                _ => Arc::new(location),
+            };
+            before = Some(location.clone());
             let place = Place {
                 task_manager: parse(&location.resource_id)
                     .ok_or_else(|| unknown("no TaskManager"))?,

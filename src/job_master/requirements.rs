@@ -27,8 +27,7 @@ impl Calls {
         let registration = is_registering.then(|| JobMasterRegistration {
             job: job_id(&self.graph),
             job_master: self.id,
-            superseded: self.superseded.clone(),
-            unfulfillable: self.unfulfillable.clone(),
+            verdict: self.verdict.clone(),
         });
         let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);

@@ -130,8 +130,8 @@ impl JobMasterCore {
 
     fn place(&mut self, region: usize, assigned: &Assigned, now_ms: u64) {
         let generation = self.record.regions[region].generation.max(1);
-        let mut placements = Vec::new();
         let tasks = self.execution.regions[region].tasks.clone();
+        let mut placements = Vec::with_capacity(tasks.len());
         for task in tasks {
             let allocation = assigned[&self.execution.slot_key(task)];
             let slot = self.pool.get(&allocation);
@@ -147,7 +147,7 @@ impl JobMasterCore {
                 vertex_id: self.execution.vertex_of(task).id.to_string(),
                 subtask: self.execution.tasks[task].subtask,
                 allocation_id: allocation.to_string(),
-                location: Some(known.location.clone()),
+                location: Some((*known.location).clone()),
             });
             let place = Place {
                 task_manager: slot.task_manager.clone(),

@@ -140,7 +140,7 @@ impl JobMasterActor {
                     has_heartbeat_under_way: false,
                 })
             };
-            self.peers.entry(id.clone()).or_insert_with(new);
+            self.peers.get_or_insert_with(id.clone(), new);
         }
     }
 
