@@ -164,8 +164,7 @@ impl JobMasterCore {
         *state = pb::RegionState {
             generation: state.generation.max(1) + 1,
             epoch: self.epoch.get(),
-            placements: Vec::new(),
-            placed_at_ms: 0,
+            ..pb::RegionState::default()
         };
         self.has_stale_ends |= !record.terminal.is_empty();
         self.forget_coordinators(region);
@@ -191,12 +190,23 @@ impl JobMasterCore {
     /// New executions of the generation that the record has.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
+        let at_ms = self.created_at_ms(generation);
         for task in self.execution.regions[region].tasks.clone() {
             let mut execution = Execution::created(generation);
-            execution.note_entered(ExecutionState::Created, self.settled_at_ms);
+            execution.note_entered(ExecutionState::Created, at_ms);
             self.execution.replace(task, execution);
         }
         self.forget_given_up(region);
+    }
+
+    /// When executions of a generation that are made at present were CREATED. What was never placed came with the job, whoever led then.
+    fn created_at_ms(&self, generation: Generation) -> u64 {
+        let mut entered = self.record.statuses.iter();
+        let created = entered.find(|it| it.status() == pb::JobStatus::Created);
+        match created {
+            Some(created) if generation.get() == 0 => created.at_ms,
+            Some(_) | None => self.settled_at_ms,
+        }
     }
 
     /// The regions that have not durably finished.

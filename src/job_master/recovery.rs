@@ -91,7 +91,14 @@ impl JobMasterCore {
                 .remember(key, place.task_manager.clone(), place.allocation);
             let execution = &mut self.execution.tasks[task].execution;
             execution.started_at_ms = state.placed_at_ms;
-            execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);
+            let entered = [
+                (ExecutionState::Created, state.created_at_ms),
+                (ExecutionState::Scheduled, state.scheduled_at_ms),
+                (ExecutionState::Deploying, state.placed_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
             execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }
