@@ -29,7 +29,7 @@ pub enum FailoverStrategy {
 }
 
 /// Of one event so many failures are logged.
-pub(super) const LOGGED: usize = 16;
+const LOGGED: usize = 16;
 
 impl JobMasterCore {
     /// All that failed at one event is one failure for the restart strategy.
@@ -55,19 +55,16 @@ impl JobMasterCore {
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
         let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
-        for failure in uncounted.iter().take(LOGGED) {
-            tracing::info!(
-                job = self.record.job_id,
-                task = failure.task,
-                cause = failure.cause,
-                of = regions.len(),
-                "region starts anew"
-            );
-        }
-        self.restart_all(&regions, now_ms);
+        self.log_failures(&uncounted, "region starts anew");
         let Some(first) = failures.first().cloned() else {
-            return;
+            return self.restart_all(&regions, now_ms);
         };
+        let (at_once, together) = match self.options.failover_strategy {
+            FailoverStrategy::Region => (regions, Vec::new()),
+            // They begin with the others.
+            FailoverStrategy::Full => (Vec::new(), regions),
+        };
+        self.restart_all(&at_once, now_ms);
         let verdict = if first.is_unrecoverable {
             Verdict::GiveUp {
                 reason: "that would not help".to_owned(),
@@ -81,17 +78,9 @@ impl JobMasterCore {
             self.backoff.judge(counters, now_ms, random)
         };
         self.revision += 1;
-        let regions: Vec<usize> = failures.iter().map(|failure| failure.region).collect();
-        for failure in failures.iter().take(LOGGED) {
-            tracing::warn!(
-                job = self.record.job_id,
-                task = failure.task,
-                task_manager = failure.resource_id,
-                cause = failure.cause,
-                of = regions.len(),
-                "region failed"
-            );
-        }
+        let failed = failures.iter().map(|failure| failure.region);
+        let regions: Vec<usize> = failed.chain(together).collect();
+        self.log_failures(&failures, "region failed");
         match verdict {
             Verdict::Restart { at_ms } => self.restart_all(&regions, at_ms),
             Verdict::GiveUp { reason } => {
@@ -103,6 +92,20 @@ impl JobMasterCore {
                 Arc::make_mut(&mut self.record).fatal_cause =
                     format!("{of_task}{} (not restarted: {reason})", first.cause);
             }
+        }
+    }
+
+    /// Tells the log what became of regions, each by one failure.
+    pub(super) fn log_failures(&self, failures: &[Failure], what: &'static str) {
+        for failure in failures.iter().take(LOGGED) {
+            tracing::warn!(
+                job = self.record.job_id,
+                task = failure.task,
+                task_manager = failure.resource_id,
+                cause = failure.cause,
+                of = failures.len(),
+                "{what}"
+            );
         }
     }
 
