@@ -26,6 +26,7 @@ use crate::gateway::{
     JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
+use crate::job::{CompileOptions, JobBuilder};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -408,6 +409,7 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
         kind: pb::QuarantineKind::Unreadable,
         reason: "bit rot".to_owned(),
         state: Some(Box::new(state)),
+        graph: None,
     };
     let recovered = RecoveredJobs {
         jobs: vec![(JOB, unreadable)],
@@ -436,6 +438,98 @@ async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
     let details = dispatcher.describe_job(describe()).await.expect("known");
     assert_eq!(details.status(), pb::JobStatus::Canceled);
     assert_eq!(fixture.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quarantined_job_goes_on_telling_what_happened_to_it() {
+    let fixture = Fixture::new().await;
+    let entered = |status: pb::JobStatus, at_ms| pb::StatusTimestamp {
+        status: status.into(),
+        at_ms,
+    };
+    let state = pb::JobState {
+        statuses: vec![entered(pb::JobStatus::Running, 5)],
+        events: vec![pb::JobEvent {
+            kind: pb::JobEventKind::Restart.into(),
+            at_ms: 6,
+            ..pb::JobEvent::default()
+        }],
+        failures: vec![pb::FailureRecord {
+            cause: "out of paper".to_owned(),
+            ..pb::FailureRecord::default()
+        }],
+        restarts: Some(pb::RestartCounters {
+            restarts: 4,
+            ..pb::RestartCounters::default()
+        }),
+        ..pb::JobState::default()
+    };
+    let unreadable = RecoveredJob::Unreadable {
+        kind: pb::QuarantineKind::Unreadable,
+        reason: "bit rot".to_owned(),
+        state: Some(Box::new(state)),
+        graph: None,
+    };
+    let dispatcher = fixture.start(RecoveredJobs {
+        jobs: vec![(JOB, unreadable)],
+        ..RecoveredJobs::default()
+    });
+    let kinds = |details: &pb::JobDetails| {
+        let events = details.events.iter();
+        events.map(pb::JobEvent::kind).collect::<Vec<_>>()
+    };
+    use pb::JobEventKind as K;
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(kinds(&details), [K::Restart, K::Quarantine]);
+    let since_ms = details.quarantined.expect("it is set aside").since_ms;
+    let expected = [
+        entered(pb::JobStatus::Running, 5),
+        entered(pb::JobStatus::Suspended, since_ms),
+    ];
+    assert_eq!(details.timestamps, expected);
+    assert_eq!(details.failures[0].cause, "out of paper");
+    assert_eq!(details.restarts, 4);
+    dispatcher.cancel_job(cancel()).await.expect("canceled");
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    let ended = dispatcher.describe_job(describe()).await.expect("known");
+    let last = [K::Restart, K::Quarantine, K::Cancel, K::Status];
+    assert_eq!(kinds(&ended), last);
+    assert_eq!(ended.failures[0].cause, "out of paper");
+    let canceled = ended.timestamps.last().expect("there are some");
+    assert_eq!(canceled.status(), pb::JobStatus::Canceled);
+    assert_eq!(canceled.at_ms, ended.ended_at_ms);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_job_wrote_of_which_only_the_graph_can_be_read_is_removed_with_it() {
+    let fixture = Fixture::new().await;
+    let options = CompileOptions {
+        job_id: JOB,
+        ..CompileOptions::default()
+    };
+    let job = JobBuilder::new("written")
+        .datagen("numbers", Some(1), None, 1, 1)
+        .file_sink("out", "/somewhere")
+        .build();
+    let unreadable = RecoveredJob::Unreadable {
+        kind: pb::QuarantineKind::Unreadable,
+        reason: "bit rot".to_owned(),
+        state: None,
+        graph: Some(Box::new(job.compile(&options).expect("valid"))),
+    };
+    let dispatcher = fixture.start(RecoveredJobs {
+        jobs: vec![(JOB, unreadable)],
+        ..RecoveredJobs::default()
+    });
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(details.name, "written");
+    dispatcher.cancel_job(cancel()).await.expect("canceled");
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/somewhere"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,17 +43,81 @@ pub(super) struct Quarantined {
     /// Something is being written about it.
     pub(super) is_busy: bool,
     pub(super) quarantine: pb::Quarantine,
+    pub(super) told: Told,
+}
+
+/// What the record tells of a job's life.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    statuses: Vec<pb::StatusTimestamp>,
+    events: Vec<pb::JobEvent>,
+    failures: Vec<pb::FailureRecord>,
+    restarts: u32,
+}
+
+impl Told {
+    fn of(state: &mut pb::JobState) -> Told {
+        Told {
+            statuses: std::mem::take(&mut state.statuses),
+            events: std::mem::take(&mut state.events),
+            failures: std::mem::take(&mut state.failures),
+            restarts: state.restarts.as_ref().map_or(0, |it| it.restarts),
+        }
+    }
+}
+
+/// So much of the text of an event, in bytes.
+const KEPT_TEXT: usize = 256;
+
+fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
+    pb::JobEvent {
+        at_ms,
+        kind: kind.into(),
+        epoch,
+        ..pb::JobEvent::default()
+    }
 }
 
 impl Quarantined {
-    pub(super) fn canceled_result(&self, job: JobId) -> pb::JobResult {
+    /// That it was set aside, as its events tell it.
+    fn set_aside(&self) -> pb::JobEvent {
+        let known = &self.quarantine;
+        let epoch = known.evidence.last().map_or(0, |it| it.epoch);
+        let mut text = known.reason.clone();
+        text.truncate(text.floor_char_boundary(KEPT_TEXT));
+        pb::JobEvent {
+            text,
+            ..event(pb::JobEventKind::Quarantine, epoch, known.since_ms)
+        }
+    }
+
+    /// The result that it gets by whoever leads in term `epoch`.
+    pub(super) fn canceled_result(&self, job: JobId, epoch: u64) -> pb::JobResult {
+        let now_ms = wall_clock_ms();
+        let status = pb::JobStatus::Canceled.into();
+        let mut details = self.details(job);
+        details.status = status;
+        details.ended_at_ms = now_ms;
+        details.quarantine.clear();
+        details.hindrances.clear();
+        let at_ms = now_ms;
+        details
+            .timestamps
+            .push(pb::StatusTimestamp { status, at_ms });
+        details
+            .events
+            .push(event(pb::JobEventKind::Cancel, epoch, now_ms));
+        details.events.push(pb::JobEvent {
+            status,
+            ..event(pb::JobEventKind::Status, epoch, now_ms)
+        });
         pb::JobResult {
             job_id: job.to_string(),
             name: self.name.clone(),
-            status: pb::JobStatus::Canceled.into(),
+            status,
             cause: self.quarantine.reason.clone(),
             submitted_at_ms: self.submitted_at_ms,
-            ended_at_ms: wall_clock_ms(),
+            ended_at_ms: now_ms,
             dirty: true,
             remove: Some(pb::Cleanup {
                 sink_directories: self.sink_directories.clone(),
@@ -61,21 +125,28 @@ impl Quarantined {
             }),
             submission_token: self.key.token.clone(),
             graph_digest: self.key.digest.clone(),
-            details: Some(pb::JobDetails {
-                quarantine: String::new(),
-                hindrances: Vec::new(),
-                ..self.details(job)
-            }),
+            details: Some(details),
             description: None,
         }
     }
 
     pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
+        let status = pb::JobStatus::Suspended.into();
+        let at_ms = self.quarantine.since_ms;
+        let mut timestamps = self.told.statuses.clone();
+        timestamps.retain(|it| it.status != status);
+        timestamps.push(pb::StatusTimestamp { status, at_ms });
+        let mut events = self.told.events.clone();
+        events.push(self.set_aside());
         pb::JobDetails {
             job_id: job.to_string(),
             name: self.name.clone(),
-            status: pb::JobStatus::Suspended.into(),
+            status,
             started_at_ms: self.submitted_at_ms,
+            timestamps,
+            failures: self.told.failures.clone(),
+            restarts: self.told.restarts,
+            events,
             quarantine: self.quarantine.reason.clone(),
             quarantined: Some(self.quarantine.clone()),
             hindrances: vec![pb::Hindrance {
@@ -141,6 +212,7 @@ impl DispatcherActor {
                 kind,
                 reason,
                 state,
+                graph,
             } => {
                 let reason = match kind {
                     pb::QuarantineKind::TooNew => {
@@ -148,10 +220,15 @@ impl DispatcherActor {
                     }
                     _ => format!("its records can't be read: {reason}"),
                 };
+                let graph = graph.as_deref();
+                let only_graph = || pb::JobState {
+                    name: graph.map(|it| it.name.clone()).unwrap_or_default(),
+                    ..pb::JobState::default()
+                };
                 return Err(Box::new(Fault {
                     quarantine: self.found(kind, reason),
-                    state: state.map(|state| *state).unwrap_or_default(),
-                    sink_directories: Vec::new(),
+                    state: state.map_or_else(only_graph, |state| *state),
+                    sink_directories: graph.map(sink_directories).unwrap_or_default(),
                 }));
             }
             RecoveredJob::Suspect { state } => {
@@ -208,9 +285,10 @@ impl DispatcherActor {
         }
     }
 
-    pub(super) fn quarantine(&mut self, job: JobId, fault: Fault) {
+    pub(super) fn quarantine(&mut self, job: JobId, mut fault: Fault) {
         let reason = &fault.quarantine.reason;
         error!(%job, reason, "a job is quarantined");
+        let told = Told::of(&mut fault.state);
         let quarantined = Box::new(Quarantined {
             key: state_key(&fault.state),
             name: fault.state.name,
@@ -219,6 +297,7 @@ impl DispatcherActor {
             has_ended: false,
             is_busy: false,
             quarantine: fault.quarantine,
+            told,
         });
         let entry = Entry::Quarantined { job: quarantined };
         self.jobs.insert(job, entry);
@@ -354,7 +433,8 @@ impl DispatcherActor {
                         self.forget_unreadable(job, reply);
                     }
                     pb::QuarantineAction::Delete => {
-                        self.cancel_quarantined(job, known.canceled_result(job), reply);
+                        let epoch = self.context.session.epoch().get();
+                        self.cancel_quarantined(job, known.canceled_result(job, epoch), reply);
                     }
                     pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
                         self.retry(job, reply);
@@ -390,8 +470,16 @@ impl DispatcherActor {
                 return;
             }
         };
+        let known = match self.jobs.get(&job) {
+            Some(Entry::Quarantined { job }) => Some((job.set_aside(), job.quarantine.clone())),
+            _ => None,
+        };
         match judged {
-            Ok(sound) => {
+            Ok(mut sound) => {
+                let epoch = self.context.session.epoch().get();
+                let retried = event(pb::JobEventKind::Retry, epoch, wall_clock_ms());
+                let told = known.map(|(set_aside, _)| set_aside).into_iter();
+                sound.state.events.extend(told.chain([retried]));
                 let store = self.context.store.clone();
                 self.tasks.spawn(async move {
                     let cleared = clear(&store, &sound.state).await;
@@ -403,7 +491,10 @@ impl DispatcherActor {
                     }
                 });
             }
-            Err(fault) => {
+            Err(mut fault) => {
+                if let Some((_, before)) = known.filter(|it| it.1.kind == fault.quarantine.kind) {
+                    fault.quarantine.since_ms = before.since_ms;
+                }
                 let text = format!("job {job} stays quarantined: {}", fault.quarantine.reason);
                 self.quarantine(job, *fault);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));

@@ -51,6 +51,8 @@ pub enum RecoveredJob {
         reason: String,
         /// The state, if at least that can be read.
         state: Option<Box<pb::JobState>>,
+        /// Or the graph.
+        graph: Option<Box<pb::JobGraph>>,
     },
     /// An earlier term, or this one, set it aside.
     SetAside {
@@ -312,11 +314,13 @@ impl JobStore {
                 kind,
                 reason,
                 state: state.ok(),
+                graph: None,
             },
-            (Ok(_), Err((kind, reason))) => RecoveredJob::Unreadable {
+            (Ok(graph), Err((kind, reason))) => RecoveredJob::Unreadable {
                 kind,
                 reason,
                 state: None,
+                graph: Some(graph),
             },
         }
     }
