@@ -331,8 +331,16 @@ impl DispatcherActor {
         if self.context.session.is_over() {
             return;
         }
-        let broken = self.breakages.note(job, wall_clock_ms());
-        error!(%job, broken, "a JobMaster broke");
+        let unfit = control.unfit();
+        let broken = match &unfit {
+            // Another one would not be fit either.
+            Some(_) => breakage::TOLERATED + 1,
+            None => {
+                let broken = self.breakages.note(job, wall_clock_ms());
+                error!(%job, broken, "a JobMaster broke");
+                broken
+            }
+        };
         let (key, name, control) = (key.clone(), name.clone(), control.clone());
         let why = "its JobMaster broke, and another one is started";
         self.jobs.insert(job, Entry::Rebuilding { key, name, why });
@@ -340,8 +348,34 @@ impl DispatcherActor {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let found = breakage::clear_away(job, broken, control, resources, store).await;
-            Event::Reread { job, broken, found }
+            match unfit {
+                Some(reason) => Event::Unfit { job, reason, found },
+                None => Event::Reread { job, broken, found },
+            }
         });
+    }
+
+    /// The records of a job can be read, and don't make one: nothing of them is touched.
+    pub(super) fn on_unfit(
+        &mut self,
+        job: JobId,
+        reason: &str,
+        found: Result<RecoveredJob, JobStoreError>,
+    ) {
+        match found {
+            Err(failure) => warn!(%job, %failure, "the term is ending"),
+            Ok(RecoveredJob::Readable { graph, state }) => {
+                let reason = format!("its records can't be executed: {reason}");
+                let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
+                let fault = Fault {
+                    quarantine,
+                    state: *state,
+                    sink_directories: sink_directories(&graph),
+                };
+                self.quarantine(job, fault);
+            }
+            Ok(found) => self.take_up(job, found),
+        }
     }
 
     pub(super) fn on_reread(

@@ -38,6 +38,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub(super) enum End {
     NotYet,
     Broken,
+    Unfit,
     Result(Box<pb::JobResult>),
 }
 
@@ -75,8 +76,13 @@ impl JobMasterControl for Scripted {
         let ended = end.wait_for(|end| !matches!(end, End::NotYet)).await;
         match &*ended.expect("the sender is this one's") {
             End::Result(result) => Some((**result).clone()),
-            End::NotYet | End::Broken => None,
+            End::NotYet | End::Broken | End::Unfit => None,
         }
+    }
+
+    fn unfit(&self) -> Option<String> {
+        let is_unfit = matches!(*self.end.borrow(), End::Unfit);
+        is_unfit.then(|| "it names nothing".to_owned())
     }
 
     fn task_manager_gone(&self, _: ResourceId, _: String) {}
@@ -463,6 +469,26 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     assert!(recovered(&a.store).await.jobs.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_and_keeps_them() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    a.end_last(End::Unfit);
+    a.wait_for(JOB, pb::JobStatus::Suspended).await;
+    assert_eq!(lock(&a.world.job_masters).len(), 1, "no other one is tried");
+    let details = a.describe(JOB).await.expect("known");
+    let quarantine = details.quarantined.expect("it is set aside");
+    assert_eq!(quarantine.kind(), pb::QuarantineKind::Unreadable);
+    let expected = "its records can't be executed: it names nothing";
+    assert_eq!(quarantine.reason, expected);
+    let told = details.events.last().expect("that is told");
+    assert_eq!(told.kind(), pb::JobEventKind::Quarantine);
+    assert_eq!((told.text.as_str(), told.epoch), (expected, 1));
+    let stored = recovered(&a.store).await;
+    assert_eq!((stored.jobs.len(), stored.results.len()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]

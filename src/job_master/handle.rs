@@ -43,6 +43,7 @@ pub(super) struct Progress {
     pub(super) outcome: Option<Arc<pb::JobResult>>,
     pub(super) reconciled: Option<Adoption>,
     pub(super) begun: Option<u64>,
+    pub(super) unfit: Option<Box<str>>,
 }
 
 /// A running JobMaster.
@@ -80,6 +81,12 @@ impl JobMasterHandle {
         let ended = progress.wait_for(|progress| progress.outcome.is_some());
         let ended = ended.await.ok();
         ended.and_then(|progress| progress.outcome.clone())
+    }
+
+    /// Why the records of a job that had a JobMaster before make none, where this one ended for that.
+    pub fn unfit(&self) -> Option<String> {
+        let progress = self.progress.borrow();
+        progress.unfit.as_deref().map(str::to_owned)
     }
 
     /// This incarnation of a TaskManager is gone for certain: what the record places there is not waited for any longer.
