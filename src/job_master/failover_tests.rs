@@ -101,6 +101,35 @@ fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
     assert_eq!(job.stored.fatal_cause, "");
 }
 
+#[test]
+fn failures_that_a_leader_noted_whose_clock_was_ahead_are_forgotten_in_their_time() {
+    let graph = one_region();
+    let mut state = placed(&graph, 3);
+    state.restarts = Some(pb::RestartCounters {
+        restarts: 1,
+        failures_ms: vec![1_000_000 + 3_600_000],
+        ..pb::RestartCounters::default()
+    });
+    let strategy = RestartStrategy::FailureRate {
+        max_failures: 1,
+        interval_ms: 60_000,
+        delay_ms: 1,
+    };
+    let options = CoreOptions {
+        restart_strategy: strategy,
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, state, 2, options);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.pass(60_000);
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(
+        (job.stored.fatal_cause.as_str(), job.generations()),
+        ("", vec![4])
+    );
+}
+
 fn all_together() -> CoreOptions {
     CoreOptions {
         failover_strategy: FailoverStrategy::Full,

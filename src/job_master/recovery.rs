@@ -63,6 +63,12 @@ impl JobMasterCore {
         self.promise_to_wait();
         let record = Arc::make_mut(&mut self.record);
         record.job_incarnation = record.job_incarnation.saturating_add(1);
+        let failures = record
+            .restarts
+            .iter_mut()
+            .flat_map(|it| &mut it.failures_ms);
+        // They are over, whatever the clock of the leader showed that noted them.
+        failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
         self.revision += 1;
         self.announce_reconciliation();
         Ok(())
