@@ -15,6 +15,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
+use super::core::{Submission, SubmissionKey, first_state};
 use super::testing::{JOB, cancel, describe, recovered, result, submission};
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
@@ -502,9 +503,8 @@ async fn a_quarantined_job_goes_on_telling_what_happened_to_it() {
     assert_eq!(canceled.at_ms, ended.ended_at_ms);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_a_job_wrote_of_which_only_the_graph_can_be_read_is_removed_with_it() {
-    let fixture = Fixture::new().await;
+/// Of a job that writes to `/somewhere`.
+fn writing_graph() -> pb::JobGraph {
     let options = CompileOptions {
         job_id: JOB,
         ..CompileOptions::default()
@@ -513,11 +513,78 @@ async fn what_a_job_wrote_of_which_only_the_graph_can_be_read_is_removed_with_it
         .datagen("numbers", Some(1), None, 1, 1)
         .file_sink("out", "/somewhere")
         .build();
+    job.compile(&options).expect("valid")
+}
+
+/// As it was submitted, then cancelled, then set aside.
+fn canceled_and_set_aside() -> pb::JobState {
+    let submission = Submission {
+        job: JOB,
+        graph: writing_graph(),
+        key: SubmissionKey {
+            token: "token".to_owned(),
+            digest: vec![1],
+        },
+        deadline_ms: 0,
+    };
+    pb::JobState {
+        wanted: pb::WantedStatus::Canceled.into(),
+        quarantine: Some(pb::Quarantine {
+            kind: pb::QuarantineKind::EndedProcess.into(),
+            reason: "it ended the processes that led it".to_owned(),
+            ..pb::Quarantine::default()
+        }),
+        ..first_state(&submission, 7)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_job_that_is_set_aside_is_canceled_and_leaves_nothing_though_its_graph_is_not_read()
+ {
+    let fixture = Fixture::new().await;
+    let set_aside = RecoveredJob::SetAside {
+        state: Box::new(canceled_and_set_aside()),
+        graph: None,
+    };
+    let dispatcher = fixture.start(RecoveredJobs {
+        jobs: vec![(JOB, set_aside)],
+        ..RecoveredJobs::default()
+    });
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(details.status(), pb::JobStatus::Canceled);
+    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/somewhere"]);
+    assert_eq!(fixture.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_job_that_needs_a_newer_version_is_left_to_that() {
+    let fixture = Fixture::new().await;
+    let too_new = RecoveredJob::Unreadable {
+        kind: pb::QuarantineKind::TooNew,
+        reason: "format 9".to_owned(),
+        state: Some(Box::new(canceled_and_set_aside())),
+        graph: None,
+    };
+    let dispatcher = fixture.start(RecoveredJobs {
+        jobs: vec![(JOB, too_new)],
+        ..RecoveredJobs::default()
+    });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let details = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(details.status(), pb::JobStatus::Suspended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_job_wrote_of_which_only_the_graph_can_be_read_is_removed_with_it() {
+    let fixture = Fixture::new().await;
     let unreadable = RecoveredJob::Unreadable {
         kind: pb::QuarantineKind::Unreadable,
         reason: "bit rot".to_owned(),
         state: None,
-        graph: Some(Box::new(job.compile(&options).expect("valid"))),
+        graph: Some(Box::new(writing_graph())),
     };
     let dispatcher = fixture.start(RecoveredJobs {
         jobs: vec![(JOB, unreadable)],

@@ -3,7 +3,8 @@
 //! A job is set aside when its records can't be read, when this build has not all of its operators, when its JobMasters broke
 //! one after the other, or when it ended the processes that led it. No JobMaster is started for it; nothing of it is removed,
 //! and its tasks run on. What is wrong with its records or this build is found anew by each term, so that one that can
-//! lead it does; the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it.
+//! lead it does; the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it. One that was
+//! cancelled before ends as CANCELED at once: that was acknowledged.
 //!
 //! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
 //! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
@@ -15,6 +16,7 @@
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
@@ -37,7 +39,8 @@ pub(super) struct Quarantined {
     pub(super) key: SubmissionKey,
     pub(super) name: String,
     pub(super) submitted_at_ms: u64,
-    pub(super) sink_directories: Vec<String>,
+    /// None: what it wrote is not known.
+    pub(super) sink_directories: Option<Vec<String>>,
     /// There is a result, only that it can't be read.
     pub(super) has_ended: bool,
     /// Something is being written about it.
@@ -93,6 +96,9 @@ impl Quarantined {
 
     /// The result that it gets by whoever leads in term `epoch`.
     pub(super) fn canceled_result(&self, job: JobId, epoch: u64) -> pb::JobResult {
+        if self.sink_directories.is_none() {
+            warn!(%job, "where the sinks of a quarantined job write is not known: files of it may be left behind");
+        }
         let now_ms = wall_clock_ms();
         let status = pb::JobStatus::Canceled.into();
         let mut details = self.details(job);
@@ -120,7 +126,7 @@ impl Quarantined {
             ended_at_ms: now_ms,
             dirty: true,
             remove: Some(pb::Cleanup {
-                sink_directories: self.sink_directories.clone(),
+                sink_directories: self.sink_directories.clone().unwrap_or_default(),
                 ..pb::Cleanup::default()
             }),
             submission_token: self.key.token.clone(),
@@ -165,7 +171,8 @@ impl Quarantined {
 pub(super) struct Fault {
     pub(super) quarantine: pb::Quarantine,
     pub(super) state: pb::JobState,
-    pub(super) sink_directories: Vec<String>,
+    /// None: the graph was not read. The state may know them.
+    pub(super) sink_directories: Option<Vec<String>>,
 }
 
 /// A job that can be led.
@@ -228,7 +235,7 @@ impl DispatcherActor {
                 return Err(Box::new(Fault {
                     quarantine: self.found(kind, reason),
                     state: state.map_or_else(only_graph, |state| *state),
-                    sink_directories: graph.map(sink_directories).unwrap_or_default(),
+                    sink_directories: graph.map(sink_directories),
                 }));
             }
             RecoveredJob::Suspect { state } => {
@@ -236,7 +243,7 @@ impl DispatcherActor {
                 return Err(Box::new(Fault {
                     quarantine: self.found(pb::QuarantineKind::Unspecified, reason),
                     state: *state,
-                    sink_directories: Vec::new(),
+                    sink_directories: None,
                 }));
             }
             RecoveredJob::SetAside {
@@ -247,7 +254,7 @@ impl DispatcherActor {
                 return Err(Box::new(Fault {
                     quarantine: state.quarantine.clone().unwrap_or_default(),
                     state: *state,
-                    sink_directories: graph.as_deref().map(sink_directories).unwrap_or_default(),
+                    sink_directories: graph.as_deref().map(sink_directories),
                 }));
             }
             RecoveredJob::Readable { graph, state } => (graph, state),
@@ -257,7 +264,7 @@ impl DispatcherActor {
             let reason = format!("this JobManager can't lead it: {reason}");
             return Err(Box::new(Fault {
                 quarantine: self.found(pb::QuarantineKind::UnknownOperator, reason),
-                sink_directories: sink_directories(&graph),
+                sink_directories: Some(sink_directories(&graph)),
                 state: *state,
             }));
         }
@@ -288,19 +295,29 @@ impl DispatcherActor {
     pub(super) fn quarantine(&mut self, job: JobId, mut fault: Fault) {
         let reason = &fault.quarantine.reason;
         error!(%job, reason, "a job is quarantined");
+        // That somebody wants it to end was acknowledged, and needs nobody who leads it.
+        let is_canceled = fault.state.wanted() == pb::WantedStatus::Canceled
+            && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
         let told = Told::of(&mut fault.state);
+        let of_state = fault.state.sinks.take().map(|it| it.paths);
         let quarantined = Box::new(Quarantined {
             key: state_key(&fault.state),
             name: fault.state.name,
             submitted_at_ms: fault.state.submitted_at_ms,
-            sink_directories: fault.sink_directories,
+            sink_directories: fault.sink_directories.or(of_state),
             has_ended: false,
-            is_busy: false,
+            is_busy: is_canceled,
             quarantine: fault.quarantine,
             told,
         });
+        let epoch = self.context.session.epoch().get();
+        let result = is_canceled.then(|| quarantined.canceled_result(job, epoch));
         let entry = Entry::Quarantined { job: quarantined };
         self.jobs.insert(job, entry);
+        if let Some(result) = result {
+            info!(%job, "it was cancelled before");
+            self.cancel_quarantined(job, result, oneshot::channel().0);
+        }
     }
 
     /// Its result can't be read: it is never run again.
@@ -315,7 +332,7 @@ impl DispatcherActor {
         let fault = Fault {
             quarantine,
             state: pb::JobState::default(),
-            sink_directories: Vec::new(),
+            sink_directories: None,
         };
         self.quarantine(job, fault);
         if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
@@ -370,7 +387,7 @@ impl DispatcherActor {
                 let fault = Fault {
                     quarantine,
                     state: *state,
-                    sink_directories: sink_directories(&graph),
+                    sink_directories: Some(sink_directories(&graph)),
                 };
                 self.quarantine(job, fault);
             }
@@ -399,13 +416,16 @@ impl DispatcherActor {
                     })
                     .collect();
                 state.quarantine = Some(quarantine.clone());
-                self.keep_set_aside(job, (*state).clone());
+                // One that was cancelled ends now, and has no record to keep that in.
+                if state.wanted() != pb::WantedStatus::Canceled {
+                    self.keep_set_aside(job, (*state).clone());
+                }
                 self.quarantine(
                     job,
                     Fault {
                         quarantine,
                         state: *state,
-                        sink_directories: sink_directories(&graph),
+                        sink_directories: Some(sink_directories(&graph)),
                     },
                 );
                 self.set_busy(job, true);

@@ -492,6 +492,28 @@ async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    use crate::gateway::persistence::JobStateStore as _;
+    let state = pb::JobState {
+        wanted: pb::WantedStatus::Canceled.into(),
+        ..super::core::first_state(&submission(JOB, 0), 1)
+    };
+    a.store.put_state(&state).await.expect("written");
+    for _ in 1..=3 {
+        a.end_last(End::Broken);
+        a.wait_for(JOB, pb::JobStatus::Reconciling).await;
+        a.wait_for(JOB, pb::JobStatus::Running).await;
+    }
+    a.end_last(End::Broken);
+    a.wait_for(JOB, pb::JobStatus::Canceled).await;
+    let stored = recovered(&a.store).await;
+    assert_eq!((stored.jobs.len(), stored.results.len()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
     let cluster = MemoryCluster::default();
     let a = Leader::of(&cluster, "a").await;
