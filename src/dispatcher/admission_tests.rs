@@ -15,11 +15,10 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
-use super::core::{Submission, SubmissionKey, first_state};
 use super::testing::{JOB, cancel, describe, recovered, result, submission};
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
-    RecoveredJob, RecoveredJobs, SinkCleaner,
+    RecoveredJobs, SinkCleaner,
 };
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
@@ -27,7 +26,6 @@ use crate::gateway::{
     JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
-use crate::job::{CompileOptions, JobBuilder};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -213,7 +211,12 @@ impl Fixture {
         lock(&self.surroundings.started)[&JOB.to_string()].clone()
     }
 
-    fn launches(&self) -> usize {
+    /// The directories that were cleaned.
+    pub(super) fn cleaned(&self) -> Vec<String> {
+        lock(&self.surroundings.cleaned).clone()
+    }
+
+    pub(super) fn launches(&self) -> usize {
         lock(&self.surroundings.launches).len()
     }
 
@@ -231,7 +234,7 @@ impl Fixture {
     }
 }
 
-fn is_clean(stored: &RecoveredJobs) -> bool {
+pub(super) fn is_clean(stored: &RecoveredJobs) -> bool {
     stored.jobs.is_empty() && stored.results.iter().all(|(_, result)| !result.dirty)
 }
 
@@ -396,236 +399,6 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let listed = dispatcher.list_jobs(pb::ListJobsRequest::default()).await;
     assert_eq!(listed.expect("listed").jobs.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
-    let fixture = Fixture::new().await;
-    let state = pb::JobState {
-        name: "stream".to_owned(),
-        submission_token: "token".to_owned(),
-        ..pb::JobState::default()
-    };
-    let unreadable = RecoveredJob::Unreadable {
-        kind: pb::QuarantineKind::Unreadable,
-        reason: "bit rot".to_owned(),
-        state: Some(Box::new(state)),
-        graph: None,
-    };
-    let recovered = RecoveredJobs {
-        jobs: vec![(JOB, unreadable)],
-        ..RecoveredJobs::default()
-    };
-    let dispatcher = fixture.start(recovered);
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(
-        (details.quarantine.as_str(), details.name.as_str()),
-        ("its records can't be read: bit rot", "stream")
-    );
-    let other = dispatcher.submit_job(submission("token")).await;
-    assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
-    fixture.faults.delay(Duration::from_millis(100));
-    let (one, two) = tokio::join!(
-        dispatcher.cancel_job(cancel()),
-        dispatcher.cancel_job(cancel())
-    );
-    one.expect("canceled");
-    // The second one comes while the result is being written: its client asks again.
-    assert!(matches!(two, Err(GatewayError::NotYet(_))), "{two:?}");
-    fixture
-        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
-        .await;
-    dispatcher.cancel_job(cancel()).await.expect("canceled");
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(details.status(), pb::JobStatus::Canceled);
-    assert_eq!(fixture.launches(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_quarantined_job_goes_on_telling_what_happened_to_it() {
-    let fixture = Fixture::new().await;
-    let entered = |status: pb::JobStatus, at_ms| pb::StatusTimestamp {
-        status: status.into(),
-        at_ms,
-    };
-    let state = pb::JobState {
-        statuses: vec![entered(pb::JobStatus::Running, 5)],
-        events: vec![pb::JobEvent {
-            kind: pb::JobEventKind::Restart.into(),
-            at_ms: 6,
-            ..pb::JobEvent::default()
-        }],
-        failures: vec![pb::FailureRecord {
-            cause: "out of paper".to_owned(),
-            ..pb::FailureRecord::default()
-        }],
-        restarts: Some(pb::RestartCounters {
-            restarts: 4,
-            ..pb::RestartCounters::default()
-        }),
-        ..pb::JobState::default()
-    };
-    let unreadable = RecoveredJob::Unreadable {
-        kind: pb::QuarantineKind::Unreadable,
-        reason: "bit rot".to_owned(),
-        state: Some(Box::new(state)),
-        graph: None,
-    };
-    let dispatcher = fixture.start(RecoveredJobs {
-        jobs: vec![(JOB, unreadable)],
-        ..RecoveredJobs::default()
-    });
-    let kinds = |details: &pb::JobDetails| {
-        let events = details.events.iter();
-        events.map(pb::JobEvent::kind).collect::<Vec<_>>()
-    };
-    use pb::JobEventKind as K;
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(kinds(&details), [K::Restart, K::Quarantine]);
-    let since_ms = details.quarantined.expect("it is set aside").since_ms;
-    let expected = [
-        entered(pb::JobStatus::Running, 5),
-        entered(pb::JobStatus::Suspended, since_ms),
-    ];
-    assert_eq!(details.timestamps, expected);
-    assert_eq!(details.failures[0].cause, "out of paper");
-    assert_eq!(details.restarts, 4);
-    dispatcher.cancel_job(cancel()).await.expect("canceled");
-    fixture
-        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
-        .await;
-    let ended = dispatcher.describe_job(describe()).await.expect("known");
-    let last = [K::Restart, K::Quarantine, K::Cancel, K::Status];
-    assert_eq!(kinds(&ended), last);
-    assert_eq!(ended.failures[0].cause, "out of paper");
-    let canceled = ended.timestamps.last().expect("there are some");
-    assert_eq!(canceled.status(), pb::JobStatus::Canceled);
-    assert_eq!(canceled.at_ms, ended.ended_at_ms);
-}
-
-/// Of a job that writes to `/somewhere`.
-fn writing_graph() -> pb::JobGraph {
-    let options = CompileOptions {
-        job_id: JOB,
-        ..CompileOptions::default()
-    };
-    let job = JobBuilder::new("written")
-        .datagen("numbers", Some(1), None, 1, 1)
-        .file_sink("out", "/somewhere")
-        .build();
-    job.compile(&options).expect("valid")
-}
-
-/// As it was submitted, then cancelled, then set aside.
-fn canceled_and_set_aside() -> pb::JobState {
-    let submission = Submission {
-        job: JOB,
-        graph: writing_graph(),
-        key: SubmissionKey {
-            token: "token".to_owned(),
-            digest: vec![1],
-        },
-        deadline_ms: 0,
-    };
-    pb::JobState {
-        wanted: pb::WantedStatus::Canceled.into(),
-        quarantine: Some(pb::Quarantine {
-            kind: pb::QuarantineKind::EndedProcess.into(),
-            reason: "it ended the processes that led it".to_owned(),
-            ..pb::Quarantine::default()
-        }),
-        ..first_state(&submission, 7)
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cancelled_job_that_is_set_aside_is_canceled_and_leaves_nothing_though_its_graph_is_not_read()
- {
-    let fixture = Fixture::new().await;
-    let set_aside = RecoveredJob::SetAside {
-        state: Box::new(canceled_and_set_aside()),
-        graph: None,
-    };
-    let dispatcher = fixture.start(RecoveredJobs {
-        jobs: vec![(JOB, set_aside)],
-        ..RecoveredJobs::default()
-    });
-    fixture
-        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
-        .await;
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(details.status(), pb::JobStatus::Canceled);
-    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/somewhere"]);
-    assert_eq!(fixture.launches(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cancelled_job_that_needs_a_newer_version_is_left_to_that() {
-    let fixture = Fixture::new().await;
-    let too_new = RecoveredJob::Unreadable {
-        kind: pb::QuarantineKind::TooNew,
-        reason: "format 9".to_owned(),
-        state: Some(Box::new(canceled_and_set_aside())),
-        graph: None,
-    };
-    let dispatcher = fixture.start(RecoveredJobs {
-        jobs: vec![(JOB, too_new)],
-        ..RecoveredJobs::default()
-    });
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(details.status(), pb::JobStatus::Suspended);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_job_wrote_of_which_only_the_graph_can_be_read_is_removed_with_it() {
-    let fixture = Fixture::new().await;
-    let unreadable = RecoveredJob::Unreadable {
-        kind: pb::QuarantineKind::Unreadable,
-        reason: "bit rot".to_owned(),
-        state: None,
-        graph: Some(Box::new(writing_graph())),
-    };
-    let dispatcher = fixture.start(RecoveredJobs {
-        jobs: vec![(JOB, unreadable)],
-        ..RecoveredJobs::default()
-    });
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(details.name, "written");
-    dispatcher.cancel_job(cancel()).await.expect("canceled");
-    fixture
-        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
-        .await;
-    assert_eq!(*lock(&fixture.surroundings.cleaned), ["/somewhere"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_with_an_operator_that_this_program_lacks_is_set_aside_and_nothing_else() {
-    let fixture = Fixture::new().await;
-    let mut graph = submission("token").graph.expect("a graph");
-    graph.vertices[0].operators[1].spec = r#"{"type":"of-tomorrow"}"#.to_owned();
-    let state = pb::JobState {
-        name: "stream".to_owned(),
-        submission_token: "token".to_owned(),
-        ..pb::JobState::default()
-    };
-    let readable = RecoveredJob::Readable {
-        graph: Box::new(graph),
-        state: Box::new(state),
-    };
-    let recovered = RecoveredJobs {
-        jobs: vec![(JOB, readable)],
-        ..RecoveredJobs::default()
-    };
-    let dispatcher = fixture.start(recovered);
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    let reason = "this JobManager can't lead it: step `out`: its specification is not known";
-    assert!(
-        details.quarantine.starts_with(reason),
-        "{}",
-        details.quarantine
-    );
-    assert_eq!(fixture.launches(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,7 +45,7 @@ pub(super) enum End {
 /// A JobMaster that ends when the test says so.
 #[derive(Debug)]
 pub(super) struct Scripted {
-    state: pb::JobState,
+    pub(super) state: pb::JobState,
     end: watch::Sender<End>,
 }
 
@@ -99,8 +99,8 @@ impl JobMasterControl for Scripted {
 /// The surroundings of a Dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    job_masters: Mutex<Vec<Arc<Scripted>>>,
-    withdrawn: Mutex<Vec<JobId>>,
+    pub(super) job_masters: Mutex<Vec<Arc<Scripted>>>,
+    pub(super) withdrawn: Mutex<Vec<JobId>>,
     cleaned: Mutex<Vec<String>>,
 }
 
@@ -247,7 +247,7 @@ impl Leader {
         self.dispatcher.describe_job(request).await
     }
 
-    async fn cancel(&self, job: JobId) -> GatewayResult<pb::Ack> {
+    pub(super) async fn cancel(&self, job: JobId) -> GatewayResult<pb::Ack> {
         let job_id = job.to_string();
         let request = pb::CancelJobRequest { job_id };
         self.dispatcher.cancel_job(request).await
@@ -469,82 +469,6 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     assert!(recovered(&a.store).await.jobs.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_and_keeps_them() {
-    let cluster = MemoryCluster::default();
-    let a = Leader::of(&cluster, "a").await;
-    a.submit(JOB).await.expect("acknowledged");
-    a.end_last(End::Unfit);
-    a.wait_for(JOB, pb::JobStatus::Suspended).await;
-    assert_eq!(lock(&a.world.job_masters).len(), 1, "no other one is tried");
-    let details = a.describe(JOB).await.expect("known");
-    let quarantine = details.quarantined.expect("it is set aside");
-    assert_eq!(quarantine.kind(), pb::QuarantineKind::Unreadable);
-    let expected = "its records can't be executed: it names nothing";
-    assert_eq!(quarantine.reason, expected);
-    let told = details.events.last().expect("that is told");
-    assert_eq!(told.kind(), pb::JobEventKind::Quarantine);
-    assert_eq!((told.text.as_str(), told.epoch), (expected, 1));
-    let stored = recovered(&a.store).await;
-    assert_eq!((stored.jobs.len(), stored.results.len()), (1, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
-    let cluster = MemoryCluster::default();
-    let a = Leader::of(&cluster, "a").await;
-    a.submit(JOB).await.expect("acknowledged");
-    use crate::gateway::persistence::JobStateStore as _;
-    let state = pb::JobState {
-        wanted: pb::WantedStatus::Canceled.into(),
-        ..super::core::first_state(&submission(JOB, 0), 1)
-    };
-    a.store.put_state(&state).await.expect("written");
-    for _ in 1..=3 {
-        a.end_last(End::Broken);
-        a.wait_for(JOB, pb::JobStatus::Reconciling).await;
-        a.wait_for(JOB, pb::JobStatus::Running).await;
-    }
-    a.end_last(End::Broken);
-    a.wait_for(JOB, pb::JobStatus::Canceled).await;
-    let stored = recovered(&a.store).await;
-    assert_eq!((stored.jobs.len(), stored.results.len()), (0, 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
-    let cluster = MemoryCluster::default();
-    let a = Leader::of(&cluster, "a").await;
-    a.submit(JOB).await.expect("acknowledged");
-    use crate::gateway::persistence::JobStateStore as _;
-    let state = pb::JobState {
-        job_incarnation: 5,
-        ..super::core::first_state(&submission(JOB, 0), 1)
-    };
-    a.store.put_state(&state).await.expect("written");
-    for broken in 1..=3 {
-        a.end_last(End::Broken);
-        a.wait_for(JOB, pb::JobStatus::Reconciling).await;
-        let denied = a
-            .dispatcher
-            .job_master(JOB)
-            .await
-            .expect_err("there is none");
-        assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
-        a.wait_for(JOB, pb::JobStatus::Running).await;
-        let job_masters = lock(&a.world.job_masters);
-        assert_eq!(job_masters.len(), broken + 1);
-        assert_eq!(job_masters[broken].state.job_incarnation, 5);
-        assert_eq!(*lock(&a.world.withdrawn), vec![JOB; broken]);
-    }
-    a.end_last(End::Broken);
-    a.wait_for(JOB, pb::JobStatus::Suspended).await;
-    let quarantine = a.describe(JOB).await.expect("known").quarantine;
-    assert!(quarantine.contains("broke 4 times"), "{quarantine}");
-    a.cancel(JOB).await.expect("it can be given up");
-    a.wait_for(JOB, pb::JobStatus::Canceled).await;
 }
 
 #[tokio::test(start_paused = true)]
