@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tanist_ha::jobs::store::Stored;
 use tanist_ha::memory::MemoryCluster;
 use tanist_proto::v1 as pb;
 
 use super::admission_tests::{Fixture, is_clean};
 use super::core::{Submission, SubmissionKey, first_state};
+use super::job_store::{GraphRecord, StateRecord};
 use super::testing::{JOB, cancel, describe, recovered, submission};
 use super::tests::{End, JOB as OTHER, Leader, lock, submission as submission_of};
 use super::{RecoveredJob, RecoveredJobs};
@@ -316,4 +318,29 @@ async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
     assert!(quarantine.contains("broke 4 times"), "{quarantine}");
     a.cancel(OTHER).await.expect("it can be given up");
     a.wait_for(OTHER, pb::JobStatus::Canceled).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
+    let a = Leader::of(&MemoryCluster::default(), "a").await;
+    let own = submission_of(OTHER, 0);
+    let another = submission_of(JOB, 0);
+    fn stored<T>(record: T) -> Option<Result<Stored<T>, tanist_ha::Error>> {
+        Some(Ok(Stored {
+            record,
+            blob: None,
+            parts: Vec::new(),
+        }))
+    }
+    let found = |graph: &Submission, state: &Submission| {
+        let graph = stored(GraphRecord(graph.graph.clone()));
+        let state = stored(StateRecord(first_state(state, 1)));
+        match a.store.recovered_job(OTHER, graph, state) {
+            RecoveredJob::Unreadable { reason, state, .. } => (reason, state.is_some()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let of_another = |kind: &str| format!("{kind}/{OTHER} is of job {JOB}");
+    assert_eq!(found(&own, &another), (of_another("states"), false));
+    assert_eq!(found(&another, &own), (of_another("graphs"), true));
 }
