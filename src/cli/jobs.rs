@@ -6,7 +6,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 
 use super::args::{GlobalArgs, OutputFormat};
-use super::connect::connect;
+use super::connect::{Connection, connect};
 use super::output::{Table, answer, answer_json, duration, say, time_if_known};
 use super::tell;
 use crate::client::{ClientError, JobInfo, JobSummary};
@@ -61,7 +61,10 @@ pub(super) async fn cancel(
     let canceling = async {
         let connection = connect(configuration, &global.address).await?;
         connection.jobs.cancel(job).await?;
-        say(format_args!("job {job} is being cancelled"));
+        match has_ended(&connection, job, JobStatus::Canceled).await {
+            true => say(format_args!("job {job} is cancelled")),
+            false => say(format_args!("job {job} is being cancelled")),
+        }
         Ok(())
     };
     finish(canceling.await)
@@ -75,12 +78,21 @@ pub(super) async fn stop(
     let stopping = async {
         let connection = connect(configuration, &global.address).await?;
         connection.jobs.stop(job).await?;
-        say(format_args!(
-            "job {job} is being stopped: it finishes with what its sources have read"
-        ));
+        match has_ended(&connection, job, JobStatus::Finished).await {
+            true => say(format_args!("job {job} has finished")),
+            false => say(format_args!(
+                "job {job} is being stopped: it finishes with what its sources have read"
+            )),
+        }
         Ok(())
     };
     finish(stopping.await)
+}
+
+/// Whether a job has ended as was asked for. That it is asked for is known: an answer that does not come says nothing else.
+async fn has_ended(connection: &Connection, job: JobId, end: JobStatus) -> bool {
+    let info = connection.jobs.info(job).await;
+    info.is_ok_and(|info| info.state == end)
 }
 
 pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {

@@ -189,7 +189,7 @@ impl JobInfo {
 pub struct JobEventInfo {
     /// Milliseconds since 1970.
     pub timestamp: i64,
-    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`.
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`.
     pub kind: String,
     /// The term in which it happened.
     pub epoch: u64,

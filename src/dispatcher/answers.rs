@@ -71,7 +71,8 @@ impl DispatcherActor {
             }
             Some(Entry::Quarantined { job: quarantined }) => {
                 quarantined.is_busy = true;
-                let result = quarantined.canceled_result(job);
+                let epoch = self.context.session.epoch().get();
+                let result = quarantined.canceled_result(job, epoch);
                 self.cancel_quarantined(job, result, reply);
             }
         }
@@ -110,7 +111,7 @@ impl DispatcherActor {
         let _ = reply.send(Err(refusal));
     }
 
-    /// Nothing of a quarantined job runs: its result takes the place of its records.
+    /// Its result takes the place of its records: what runs of it ends when TaskExecutors learn that from the store.
     pub(super) fn cancel_quarantined(
         &mut self,
         job: JobId,

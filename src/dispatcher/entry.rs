@@ -7,7 +7,7 @@ use tanist_proto::v1 as pb;
 
 use super::core::{Submission, SubmissionKey};
 use super::handle::Reply;
-use super::quarantine::Quarantined;
+use super::quarantined::Quarantined;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 
 /// A job.

@@ -21,6 +21,7 @@ use super::calls::{Calls, Done};
 use super::core::JobMasterCore;
 use super::details::failed_initialization;
 use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
+use super::execution_graph::BuildError;
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply, Telling};
 use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, millis};
@@ -60,6 +61,7 @@ async fn run(
     match Box::pin(begin(options, context, seen)).await {
         Ok(Begun::Actor(actor)) => actor.run(messages).await,
         Ok(Begun::Failed(result, seen)) => serve_failed(&result, messages, &seen).await,
+        Ok(Begun::Unfit) => {}
         Err(error) => tracing::error!(job = name, %error, "JobMaster broke"),
     }
 }
@@ -69,6 +71,8 @@ enum Begun {
     Actor(Box<JobMasterActor>),
     /// The job can't be initialized.
     Failed(Arc<pb::JobResult>, Telling),
+    /// It was once, so that something is wrong with its records: that ends no job.
+    Unfit,
 }
 
 async fn begin(
@@ -81,6 +85,7 @@ async fn begin(
     }
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
+    let had_a_job_master = context.is_recovered && context.state.job_incarnation > 0;
     let core = build(&options, &mut context, epoch, clock.now_ms());
     match core {
         Ok(core) => {
@@ -105,7 +110,14 @@ async fn begin(
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
         }
-        Err(result) => {
+        Err(unfit) if had_a_job_master => {
+            seen.0.change(|seen| {
+                seen.reconciled = Some(Adoption::default());
+                seen.unfit = Some(unfit.error.to_string().into());
+            });
+            Ok(Begun::Unfit)
+        }
+        Err(Unbuilt { result, .. }) => {
             seen.0.change(|seen| {
                 seen.reconciled = Some(Adoption::default());
                 seen.outcome = Some(result.clone());
@@ -115,13 +127,20 @@ async fn begin(
     }
 }
 
-/// The core with the state that the context brings, or the result of a job that can't be initialized.
+/// A job of which no ExecutionGraph can be built.
+struct Unbuilt {
+    error: BuildError,
+    /// If it never had one.
+    result: Arc<pb::JobResult>,
+}
+
+/// The core with the state that the context brings.
 fn build(
     options: &JobMasterOptions,
     context: &mut JobMasterContext,
     epoch: Epoch,
     now_ms: u64,
-) -> Result<Box<JobMasterCore>, Arc<pb::JobResult>> {
+) -> Result<Box<JobMasterCore>, Unbuilt> {
     let state = Arc::new(std::mem::take(&mut context.state));
     let core = JobMasterCore::build(
         context.graph.clone(),
@@ -134,8 +153,9 @@ fn build(
     core.map(Box::new).map_err(|error| {
         let cause = format!("the job can't be initialized: {error}");
         tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
-        let result = failed_initialization(&context.graph, &state, cause, now_ms);
-        Arc::new(result)
+        let result = failed_initialization(&context.graph, &state, cause, epoch, now_ms);
+        let result = Arc::new(result);
+        Unbuilt { error, result }
     })
 }
 

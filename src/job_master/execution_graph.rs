@@ -273,8 +273,9 @@ impl ExecutionGraph {
         if !execution.enter(to, now_ms) {
             return false;
         }
+        let entered = execution.state;
         self.counts[number_of(from)] -= 1;
-        self.counts[number_of(to)] += 1;
+        self.counts[number_of(entered)] += 1;
         true
     }
 

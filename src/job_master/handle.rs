@@ -44,6 +44,8 @@ pub(super) struct Progress {
     pub(super) outcome: Option<Arc<pb::JobResult>>,
     pub(super) reconciled: Option<Adoption>,
     pub(super) begun: Option<u64>,
+    /// Why the records of a job that had a JobMaster before make none.
+    pub(super) unfit: Option<Box<str>>,
     /// It is to forget everything.
     is_to_stop: bool,
     /// Nothing of it runs any more.
@@ -118,6 +120,12 @@ impl JobMasterHandle {
     /// its term is over (the job goes on elsewhere), or it broke (a new one may be started from the stored record).
     pub async fn ended(&self) -> Option<Arc<pb::JobResult>> {
         self.told(|progress| progress.outcome.clone()).await
+    }
+
+    /// Why the records of a job that had a JobMaster before make none, where this one ended for that.
+    pub fn unfit(&self) -> Option<String> {
+        let progress = &self.reached.progress;
+        progress.look(|progress| progress.unfit.as_deref().map(str::to_owned))
     }
 
     /// This incarnation of a TaskManager is gone for certain: what the record places there is not waited for any longer.

@@ -17,7 +17,6 @@ use super::deployment::execution_id;
 use super::event::{Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::{RegionPhase, Task};
-use super::failover::LOGGED;
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,15 +188,7 @@ impl JobMasterCore {
             if all.is_empty() {
                 return;
             }
-            for lost in all.iter().take(LOGGED) {
-                tracing::warn!(
-                    job = self.record.job_id,
-                    task = lost.task,
-                    cause = lost.cause,
-                    of = all.len(),
-                    "region runs again"
-                );
-            }
+            self.log_failures(&all, "region runs again");
             let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
             self.note_failures(&all, Vec::new(), now_ms);
             self.restart_all(&regions, now_ms);

@@ -64,6 +64,12 @@ impl JobMasterCore {
         self.promise_to_wait();
         let record = Arc::make_mut(&mut self.record);
         record.job_incarnation = record.job_incarnation.saturating_add(1);
+        let failures = record
+            .restarts
+            .iter_mut()
+            .flat_map(|it| &mut it.failures_ms);
+        // They are over, whatever the clock of the leader showed that noted them.
+        failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
         self.revision += 1;
         self.announce_reconciliation();
         Ok(())
@@ -99,7 +105,14 @@ impl JobMasterCore {
                 .remember(key, place.task_manager.clone(), place.allocation);
             let execution = &mut self.execution.tasks[task].execution;
             execution.started_at_ms = state.placed_at_ms;
-            execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);
+            let entered = [
+                (ExecutionState::Created, state.created_at_ms),
+                (ExecutionState::Scheduled, state.scheduled_at_ms),
+                (ExecutionState::Deploying, state.placed_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
             execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }

@@ -159,11 +159,20 @@ impl JobMasterCore {
             execution.place = Some(place);
         }
         let epoch = self.epoch.get();
+        let first = self.execution.regions[region].tasks.first();
+        let first = first.map(|task| &self.execution.tasks[*task].execution);
+        let entered = |state| first.map_or(0, |execution| execution.entered_at_ms(state));
+        let (created_at_ms, scheduled_at_ms) = (
+            entered(ExecutionState::Created),
+            entered(ExecutionState::Scheduled),
+        );
         Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
             generation,
             epoch,
             placements,
             placed_at_ms: now_ms,
+            created_at_ms,
+            scheduled_at_ms,
         };
         self.fix_rule();
         self.record_prepared(region);

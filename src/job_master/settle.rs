@@ -14,6 +14,7 @@ use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
+use super::failover::FailoverStrategy;
 
 /// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
@@ -213,6 +214,7 @@ impl JobMasterCore {
         if !self.execution.is_any_stopping() {
             return;
         }
+        let (mut may_start, mut given_up) = (Vec::new(), 0);
         for region in 0..self.execution.regions.len() {
             let RegionPhase::Stopping {
                 restart_at_ms: Some(at_ms),
@@ -220,14 +222,21 @@ impl JobMasterCore {
             else {
                 continue;
             };
+            given_up += 1;
             let is_durable =
                 self.written.regions[region].generation == self.record.regions[region].generation;
             if !is_durable || self.is_held(region, now_ms) {
                 continue;
             }
-            if now_ms < at_ms || !self.execution.region_is_ended(region) {
-                continue;
+            if now_ms >= at_ms && self.execution.region_is_ended(region) {
+                may_start.push(region);
             }
+        }
+        if self.options.failover_strategy == FailoverStrategy::Full && may_start.len() < given_up {
+            // They begin together.
+            return;
+        }
+        for region in may_start {
             for task in self.execution.regions[region].tasks.clone() {
                 let key = self.execution.slot_key(task);
                 if let Some(place) = self.execution.tasks[task].execution.place.take() {

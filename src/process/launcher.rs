@@ -199,6 +199,10 @@ impl JobMasterControl for Started {
         self.0.ended().await.map(|result| (*result).clone())
     }
 
+    fn unfit(&self) -> Option<String> {
+        self.0.unfit()
+    }
+
     fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {
         self.0.task_manager_gone(resource_id, incarnation);
     }

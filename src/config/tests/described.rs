@@ -130,9 +130,14 @@ fn every_restart_strategy_is_built_from_its_own_options() {
             .restart_strategy()
             .clone()
     };
+    for none in ["none", "off", "disable"] {
+        let built = strategy(&[("restart-strategy.type", none)]);
+        assert_eq!(built, RestartStrategyOptions::None, "{none}");
+    }
+    let written_together = strategy(&[("restart-strategy.type", "failurerate")]);
     assert_eq!(
-        strategy(&[("restart-strategy.type", "none")]),
-        RestartStrategyOptions::None
+        written_together,
+        strategy(&[("restart-strategy.type", "failure-rate")])
     );
     let fixed = [
         ("restart-strategy.type", "fixed-delay"),
