@@ -13,10 +13,12 @@ pub mod dispatcher;
 pub mod gateway;
 pub mod job;
 pub mod job_master;
+pub mod notice;
 pub mod process;
 pub mod resource_manager;
 pub mod rest;
 pub mod rpc;
+pub mod small_map;
 pub mod task_executor;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

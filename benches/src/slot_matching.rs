@@ -1,6 +1,6 @@
 //! How long the ResourceManager takes to find slots: its slot manager alone, with the slots of very many TaskManagers.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -109,6 +109,6 @@ fn needs(job: u32, count: u32) -> ResourceRequirements {
             minimum: count,
             maximum: count,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     }
 }

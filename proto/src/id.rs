@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -94,10 +95,11 @@ hex_id! {
 #[error("{0:?} is no resource id: use 1 to 200 printable characters without spaces or slashes")]
 pub struct InvalidResourceId(String);
 
-/// A TaskManager (or another process that offers resources): the same after a restart where its operator says so.
+/// A TaskManager (or another process that offers resources): the same after a restart where its operator says so. Clones share
+/// the text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct ResourceId(String);
+pub struct ResourceId(Arc<str>);
 
 impl ResourceId {
     /// The text.
@@ -119,7 +121,7 @@ impl FromStr for ResourceId {
         if text.is_empty() || text.len() > 200 || !text.chars().all(allowed) {
             return Err(InvalidResourceId(text.to_owned()));
         }
-        Ok(ResourceId(text.to_owned()))
+        Ok(ResourceId(text.into()))
     }
 }
 
@@ -132,7 +134,7 @@ impl TryFrom<String> for ResourceId {
 
 impl From<ResourceId> for String {
     fn from(id: ResourceId) -> String {
-        id.0
+        id.as_str().to_owned()
     }
 }
 

@@ -6,7 +6,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 
 use super::args::{GlobalArgs, OutputFormat};
-use super::connect::connect;
+use super::connect::{Connection, connect};
 use super::output::{Table, answer, answer_json, duration, say, time_if_known};
 use super::tell;
 use crate::client::{ClientError, JobInfo, JobSummary};
@@ -61,7 +61,10 @@ pub(super) async fn cancel(
     let canceling = async {
         let connection = connect(configuration, &global.address).await?;
         connection.jobs.cancel(job).await?;
-        say(format_args!("job {job} is being cancelled"));
+        match has_ended(&connection, job, JobStatus::Canceled).await {
+            true => say(format_args!("job {job} is cancelled")),
+            false => say(format_args!("job {job} is being cancelled")),
+        }
         Ok(())
     };
     finish(canceling.await)
@@ -75,12 +78,21 @@ pub(super) async fn stop(
     let stopping = async {
         let connection = connect(configuration, &global.address).await?;
         connection.jobs.stop(job).await?;
-        say(format_args!(
-            "job {job} is being stopped: it finishes with what its sources have read"
-        ));
+        match has_ended(&connection, job, JobStatus::Finished).await {
+            true => say(format_args!("job {job} has finished")),
+            false => say(format_args!(
+                "job {job} is being stopped: it finishes with what its sources have read"
+            )),
+        }
         Ok(())
     };
     finish(stopping.await)
+}
+
+/// Whether a job has ended as was asked for. That it is asked for is known: an answer that does not come says nothing else.
+async fn has_ended(connection: &Connection, job: JobId, end: JobStatus) -> bool {
+    let info = connection.jobs.info(job).await;
+    info.is_ok_and(|info| info.state == end)
 }
 
 pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {
@@ -133,6 +145,9 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     }
     line("Duration", &duration(job.duration));
     line("Restarts", &job.restarts.to_string());
+    if let Some(what) = job.left_out() {
+        line("Left out", &what);
+    }
     if let Some(failure) = failure {
         line("Last failure", failure);
     }
@@ -183,7 +198,7 @@ JOB                               NAME   STATUS     TASKS  DURATION
             json!({
                 "id": id, "name": name, "parallelism": 2, "status": "RUNNING",
                 "tasks": {"RUNNING": 2, "FINISHED": 0},
-                "metrics": {"read-records": read, "write-records": written}
+                "metrics": {"read-records": read, "write-records": written, "records-skipped": read / 500}
             })
         };
         let info: JobInfo = serde_json::from_value(json!({
@@ -197,6 +212,7 @@ Name         count
 Status       RUNNING
 Duration     1 min 1 s
 Restarts     1
+Left out     2 records skipped
 Last failure sums (1/2): it broke
 
 VERTEX  NAME         STATUS   TASKS  RECORDS IN  OUT

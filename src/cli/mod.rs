@@ -25,7 +25,7 @@ mod task_managers;
 use clap::Parser as _;
 
 use crate::client::ClientError;
-use crate::config::{Configuration, LoadOptions};
+use crate::config::{Configuration, LoadOptions, Source};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
 use args::{Cli, Command, GlobalArgs, JobCommand, TaskManagerCommand};
@@ -88,7 +88,7 @@ fn with_runtime(
         }
     };
     // People who ask for something want its answer, not a log.
-    let level = if is_server {
+    let level = if is_server || is_asked_for(&configuration, "log.level") {
         configuration.log().level.as_str()
     } else {
         "error"
@@ -116,6 +116,12 @@ fn with_runtime(
     // What still runs belongs to nobody.
     runtime.shutdown_background();
     code
+}
+
+/// Whether whoever gave the command has set this, rather than a file that is everybody's.
+fn is_asked_for(configuration: &Configuration, key: &str) -> bool {
+    let mut explicit = configuration.explicit_settings().into_iter();
+    explicit.any(|it| it.key == key && it.source == Source::Flag)
 }
 
 async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> ExitCode {

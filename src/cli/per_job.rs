@@ -14,9 +14,10 @@ use super::progress::Progress;
 use super::run::{Files, compile_job};
 use crate::client::ClusterClient;
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
+use crate::job::artifact::{digest, hex};
 use crate::job::slots_needed;
-use crate::process::ApplicationSetup;
 use crate::process::application::job_id_of;
+use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
 
 pub(super) async fn per_job(
@@ -55,7 +56,7 @@ pub(super) async fn per_job(
         ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
     );
     if is_own && is_known {
-        remove_store(&configuration);
+        remove_store(&configuration).await;
     }
     code
 }
@@ -67,7 +68,7 @@ async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) 
     };
     let cluster_id = configuration.ha().cluster_id.clone();
     let job = job_id_of(&cluster_id, 0);
-    let setup = program_of(graph);
+    let setup = program_of(graph, job);
     let cluster = match HostedCluster::bind(configuration.clone(), setup, taskmanagers).await {
         Ok(cluster) => cluster,
         Err((code, error)) => {
@@ -114,8 +115,10 @@ fn by_default(configuration: &Configuration) -> u32 {
 }
 
 /// The program that submits one job and waits for it.
-fn program_of(graph: JobGraph) -> ApplicationSetup {
+fn program_of(mut graph: JobGraph, job: JobId) -> ApplicationSetup {
     let name = format!("job {}", graph.name);
+    graph.job_id = job.to_string();
+    let identity = hex(&digest(&graph));
     ApplicationSetup::new(name, move |context| {
         let graph = graph.clone();
         async move {
@@ -125,6 +128,7 @@ fn program_of(graph: JobGraph) -> ApplicationSetup {
             Ok(())
         }
     })
+    .identified_by(identity)
 }
 
 /// Shows how the job gets on, as far as that can be known; never ends.
@@ -178,16 +182,22 @@ fn of_its_own(
 }
 
 /// Nobody can ask for a cluster again whose id nobody chose.
-fn remove_store(configuration: &Configuration) {
-    if let BackendOptions::Embedded(embedded) = &configuration.ha().backend {
-        let directory = embedded
-            .directory
-            .join(configuration.ha().cluster_id.as_str());
-        if let Err(error) = std::fs::remove_dir_all(&directory) {
-            say(format_args!(
-                "{} could not be removed: {error}",
-                directory.display()
-            ));
+async fn remove_store(configuration: &Configuration) {
+    let options = configuration.ha();
+    let cluster_id = options.cluster_id.as_str();
+    let removed = match &options.backend {
+        BackendOptions::Embedded(embedded) => {
+            let directory = embedded.directory.join(cluster_id);
+            std::fs::remove_dir_all(directory).map_err(|error| error.to_string())
         }
+        BackendOptions::Etcd(_) | BackendOptions::Zookeeper(_) => {
+            let removed = ha::remove_cluster(options).await;
+            removed.map_err(|error| error.to_string())
+        }
+    };
+    if let Err(error) = removed {
+        say(format_args!(
+            "what the store has of the cluster {cluster_id} could not be removed: {error}"
+        ));
     }
 }

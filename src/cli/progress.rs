@@ -14,7 +14,7 @@ const PATIENCE_MS: i64 = 1_000;
 pub(super) struct Progress {
     terminal: bool,
     shown: String,
-    /// Why the job waits, as it was told last.
+    /// Why the job waits, as it was told last, without times: that a second has passed is no news.
     told: String,
 }
 
@@ -31,10 +31,11 @@ impl Progress {
     pub(super) fn update(&mut self, job: &JobInfo) {
         let change = change_line(job);
         let reasons = reasons(job);
-        if !reasons.is_empty() && reasons != self.told {
+        let news = without_times(&reasons);
+        if !reasons.is_empty() && news != self.told {
             self.end();
             say(&reasons);
-            self.told = reasons;
+            self.told = news;
         }
         if self.terminal {
             let line = status_line(job);
@@ -83,6 +84,20 @@ fn reasons(job: &JobInfo) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
+/// A text without numbers that have a unit of time.
+fn without_times(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let is_time = |at: usize| {
+        let unit = words
+            .get(at + 1)
+            .map(|unit| unit.trim_end_matches([';', ',', '.']));
+        let is_unit = matches!(unit, Some("ms" | "s" | "min" | "h"));
+        is_unit && words[at].parse::<f64>().is_ok()
+    };
+    let kept = words.iter().enumerate().filter(|(at, _)| !is_time(*at));
+    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+}
+
 fn status_line(job: &JobInfo) -> String {
     let (change, records) = (change_line(job), job.records());
     format!("{change}, {records} records, {}", duration(job.duration))
@@ -112,6 +127,13 @@ mod tests {
         let expected = "RUNNING: 3 of 4 tasks running, 1 finished, 2 restarts";
         assert_eq!(change_line(&job), expected);
         Ok(())
+    }
+
+    #[test]
+    fn a_countdown_is_no_news() {
+        let text = |seconds| format!("1 of 3 slots are missing; the next is tried in {seconds} s");
+        assert_eq!(without_times(&text(3)), without_times(&text(2)));
+        assert!(without_times(&text(3)).contains("1 of 3 slots"));
     }
 
     #[test]

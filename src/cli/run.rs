@@ -142,8 +142,10 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
         say(format_args!("job {id} can't be recovered: {reason}"));
         return ExitCode::JobFailed;
     }
+    let left_out = job.left_out();
+    let left_out = left_out.map_or_else(String::new, |what| format!(": {what}"));
     say(format_args!(
-        "job {id} {} after {took}",
+        "job {id} {} after {took}{left_out}",
         status_name(job.state)
     ));
     match job.state {

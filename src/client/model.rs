@@ -159,6 +159,24 @@ impl JobInfo {
         finished.sum()
     }
 
+    /// What its tasks have left out, as the end of a sentence: `7 records skipped`. Nothing if that is none.
+    pub fn left_out(&self) -> Option<String> {
+        let sum = |count: fn(&VertexMetrics) -> u64| -> u64 {
+            self.vertices.iter().map(|it| count(&it.metrics)).sum()
+        };
+        let said = [
+            (sum(|it| it.records_skipped), "skipped"),
+            (sum(|it| it.late_records_dropped), "dropped as too late"),
+        ];
+        let said = said.iter().filter(|(count, _)| *count > 0);
+        let said = said.map(|(count, how)| match count {
+            1 => format!("1 record {how}"),
+            count => format!("{count} records {how}"),
+        });
+        let said: Vec<String> = said.collect();
+        (!said.is_empty()).then(|| said.join(", "))
+    }
+
     /// Records that its tasks sent each other.
     pub fn records(&self) -> u64 {
         let written = self.vertices.iter();
@@ -171,7 +189,7 @@ impl JobInfo {
 pub struct JobEventInfo {
     /// Milliseconds since 1970.
     pub timestamp: i64,
-    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`.
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`.
     pub kind: String,
     /// The term in which it happened.
     pub epoch: u64,
@@ -223,6 +241,12 @@ pub struct VertexMetrics {
     pub read_records: u64,
     /// Records to other tasks.
     pub write_records: u64,
+    /// Records that came after the last window which they belong to.
+    #[serde(default)]
+    pub late_records_dropped: u64,
+    /// Records that could not be read, of steps that skip such.
+    #[serde(default)]
+    pub records_skipped: u64,
 }
 
 /// A TaskManager in a list.

@@ -367,11 +367,14 @@ options! {
         SHUTDOWN_TIMEOUT: Duration = "process.shutdown-timeout", Value("30 s"),
             "How long an orderly end may take before the process is ended.";
         LOG_LEVEL: LogLevel = "log.level", Value("info"),
-            "Which log events are shown. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is finer and wins.";
+            "Which log events JobManagers and TaskManagers show, and, given with `-D`, any command. `TANIST_LOG` (as in `info,tanist::rpc=debug`) is finer and wins.";
         LOG_FORMAT: LogFormat = "log.format", Value("text"),
             "How log events look on standard error.";
     }
 }
+
+const NO_HEAP: &str = "there is no heap to size: remove it";
+const NO_JVM: &str = "there is no JVM: remove it";
 
 /// Keys that users of Flink know, for which there is something else here.
 pub(super) const ELSEWHERE: &[(&str, &str)] = &[
@@ -393,19 +396,15 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
         "cleanup-strategy.type",
         "cleanup always is retried with exponential delay: remove it",
     ),
-    ("env.java.opts.all", "there is no JVM: remove it"),
-    (
-        "jobmanager.memory.process.size",
-        "there is no heap to size: remove it",
-    ),
-    (
-        "jobmanager.memory.flink.size",
-        "there is no heap to size: remove it",
-    ),
-    (
-        "jobmanager.memory.heap.size",
-        "there is no heap to size: remove it",
-    ),
+    ("env.java.opts.all", NO_JVM),
+    ("env.java.opts", NO_JVM),
+    ("env.java.opts.jobmanager", NO_JVM),
+    ("env.java.opts.taskmanager", NO_JVM),
+    ("env.java.home", NO_JVM),
+    ("jobmanager.heap.size", NO_HEAP),
+    ("jobmanager.memory.process.size", NO_HEAP),
+    ("jobmanager.memory.flink.size", NO_HEAP),
+    ("jobmanager.memory.heap.size", NO_HEAP),
     (
         "taskmanager.heap.size",
         "write `taskmanager.memory.process.size`",

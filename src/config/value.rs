@@ -302,7 +302,7 @@ impl OptionValue for Secret {
 
 /// Declares an enum whose values are words in the configuration.
 macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? } $(else $absent:path)?) => {
+    ($(#[$doc:meta])* $name:ident, $kind:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? } $(also { $($other_word:literal = $same:ident),+ $(,)? })? $(else $absent:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name {
@@ -324,6 +324,7 @@ macro_rules! choice {
             fn parse(text: &str) -> Result<Self, String> {
                 match text.to_ascii_lowercase().as_str() {
                     $($word => Ok(Self::$variant),)+
+                    $($($other_word => Ok(Self::$same),)+)?
                     other => {
                         $(if let Some(why) = $absent(other) {
                             return Err(why);
@@ -414,6 +415,13 @@ choice! {
         FailureRate = "failure-rate",
         /// Restarts after delays that grow while failures go on.
         ExponentialDelay = "exponential-delay",
+    } also {
+        // What Flink takes as well.
+        "off" = None,
+        "disable" = None,
+        "fixeddelay" = FixedDelay,
+        "failurerate" = FailureRate,
+        "exponentialdelay" = ExponentialDelay,
     }
 }
 

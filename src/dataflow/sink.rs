@@ -33,6 +33,12 @@ pub enum SinkError {
         /// The file in the way.
         path: PathBuf,
     },
+    /// There is something else where the directory should be, or be made.
+    #[error("{path:?} can't be a directory: there is a file, or a part of the path is one")]
+    NoDirectory {
+        /// Its path.
+        path: PathBuf,
+    },
     /// Neither the pending nor the visible file is there.
     #[error("output is lost: neither {pending:?} nor {visible:?} is there")]
     Lost {
@@ -54,6 +60,14 @@ pub enum SinkError {
 }
 
 impl SinkError {
+    /// Whether only people can mend it: somebody else's file is in the way.
+    pub(super) fn is_unrecoverable(&self) -> bool {
+        match self {
+            SinkError::Occupied { .. } | SinkError::NoDirectory { .. } => true,
+            SinkError::Lost { .. } | SinkError::Io { .. } => false,
+        }
+    }
+
     fn io(action: &'static str, path: &Path, source: io::Error) -> SinkError {
         SinkError::Io {
             action,
@@ -130,6 +144,11 @@ pub fn check_output(directory: &Path) -> Result<(), SinkError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            return Err(SinkError::NoDirectory {
+                path: directory.to_owned(),
+            });
+        }
         Err(error) => return Err(SinkError::io("read", directory, error)),
     };
     for entry in entries {
@@ -228,22 +247,20 @@ pub fn cleanup(directory: &Path, job: JobId) -> Result<(), SinkError> {
     let pending = ours.join(job.to_string());
     match fs::remove_dir_all(&pending) {
         Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) if is_missing(&error) => {}
         Err(error) => return Err(SinkError::io("remove", &pending, error)),
     }
     match fs::remove_dir(&ours) {
         Ok(()) => Ok(()),
         // Other jobs write here too.
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
-            ) =>
-        {
-            Ok(())
-        }
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty || is_missing(&error) => Ok(()),
         Err(error) => Err(SinkError::io("remove", &ours, error)),
     }
+}
+
+/// Nothing can be in what is not there, nor in what is no directory.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// Makes the name of a pending file durable, with those of the job's directory and of ours.

@@ -156,6 +156,12 @@ pub(super) enum Event {
         broken: u32,
         found: Result<RecoveredJob, JobStoreError>,
     },
+    /// A job of which no JobMaster could be made was read again.
+    Unfit {
+        job: JobId,
+        reason: String,
+        found: Result<RecoveredJob, JobStoreError>,
+    },
     /// Why a job is set aside is written, or can't be.
     SetAside {
         job: JobId,
@@ -423,6 +429,7 @@ impl DispatcherActor {
             } => self.on_job_ended(job, result),
             Event::JobEnded { job, result: None } => self.on_job_broken(job),
             Event::Reread { job, broken, found } => self.on_reread(job, broken, found),
+            Event::Unfit { job, reason, found } => self.on_unfit(job, &reason, found),
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::SetAside { job } => self.set_busy(job, false),
             Event::SuspectsRead { found, reply } => self.start_suspects(found, reply),

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::testing::{JOB, cancel, describe, recovered, result, submission};
 use super::{
     Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
-    RecoveredJob, RecoveredJobs, SinkCleaner,
+    RecoveredJobs, SinkCleaner,
 };
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{
@@ -211,7 +211,12 @@ impl Fixture {
         lock(&self.surroundings.started)[&JOB.to_string()].clone()
     }
 
-    fn launches(&self) -> usize {
+    /// The directories that were cleaned.
+    pub(super) fn cleaned(&self) -> Vec<String> {
+        lock(&self.surroundings.cleaned).clone()
+    }
+
+    pub(super) fn launches(&self) -> usize {
         lock(&self.surroundings.launches).len()
     }
 
@@ -229,7 +234,7 @@ impl Fixture {
     }
 }
 
-fn is_clean(stored: &RecoveredJobs) -> bool {
+pub(super) fn is_clean(stored: &RecoveredJobs) -> bool {
     stored.jobs.is_empty() && stored.results.iter().all(|(_, result)| !result.dirty)
 }
 
@@ -394,77 +399,6 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let listed = dispatcher.list_jobs(pb::ListJobsRequest::default()).await;
     assert_eq!(listed.expect("listed").jobs.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_quarantined_job_is_shown_with_its_reason_until_it_is_canceled() {
-    let fixture = Fixture::new().await;
-    let state = pb::JobState {
-        name: "stream".to_owned(),
-        submission_token: "token".to_owned(),
-        ..pb::JobState::default()
-    };
-    let unreadable = RecoveredJob::Unreadable {
-        kind: pb::QuarantineKind::Unreadable,
-        reason: "bit rot".to_owned(),
-        state: Some(Box::new(state)),
-    };
-    let recovered = RecoveredJobs {
-        jobs: vec![(JOB, unreadable)],
-        ..RecoveredJobs::default()
-    };
-    let dispatcher = fixture.start(recovered);
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(
-        (details.quarantine.as_str(), details.name.as_str()),
-        ("its records can't be read: bit rot", "stream")
-    );
-    let other = dispatcher.submit_job(submission("token")).await;
-    assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
-    fixture.faults.delay(Duration::from_millis(100));
-    let (one, two) = tokio::join!(
-        dispatcher.cancel_job(cancel()),
-        dispatcher.cancel_job(cancel())
-    );
-    one.expect("canceled");
-    // The second one comes while the result is being written: its client asks again.
-    assert!(matches!(two, Err(GatewayError::NotYet(_))), "{two:?}");
-    fixture
-        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
-        .await;
-    dispatcher.cancel_job(cancel()).await.expect("canceled");
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    assert_eq!(details.status(), pb::JobStatus::Canceled);
-    assert_eq!(fixture.launches(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_with_an_operator_that_this_program_lacks_is_set_aside_and_nothing_else() {
-    let fixture = Fixture::new().await;
-    let mut graph = submission("token").graph.expect("a graph");
-    graph.vertices[0].operators[1].spec = r#"{"type":"of-tomorrow"}"#.to_owned();
-    let state = pb::JobState {
-        name: "stream".to_owned(),
-        submission_token: "token".to_owned(),
-        ..pb::JobState::default()
-    };
-    let readable = RecoveredJob::Readable {
-        graph: Box::new(graph),
-        state: Box::new(state),
-    };
-    let recovered = RecoveredJobs {
-        jobs: vec![(JOB, readable)],
-        ..RecoveredJobs::default()
-    };
-    let dispatcher = fixture.start(recovered);
-    let details = dispatcher.describe_job(describe()).await.expect("known");
-    let reason = "this JobManager can't lead it: step `out`: its specification is not known";
-    assert!(
-        details.quarantine.starts_with(reason),
-        "{}",
-        details.quarantine
-    );
-    assert_eq!(fixture.launches(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use futures::future::join_all;
+use futures::StreamExt as _;
+use futures::stream;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::actor::{DispatcherActor, Event};
-use super::entry::{Entry, describe, ended_details, no_such_job, status_name};
+use super::descriptions::in_short;
+use super::entry::{Described, Entry, describe, ended_details, no_such_job, status_name};
 use super::handle::Reply;
 use super::submissions::suspended;
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterGateway, ResourceRequirementsGateway, START_BY_HAND,
 };
+
+/// How many JobMasters describe their jobs at once where all jobs are listed.
+const DESCRIBED_AT_ONCE: usize = 256;
 
 impl DispatcherActor {
     pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
@@ -66,7 +71,8 @@ impl DispatcherActor {
             }
             Some(Entry::Quarantined { job: quarantined }) => {
                 quarantined.is_busy = true;
-                let result = quarantined.canceled_result(job);
+                let epoch = self.context.session.epoch().get();
+                let result = quarantined.canceled_result(job, epoch);
                 self.cancel_quarantined(job, result, reply);
             }
         }
@@ -105,7 +111,7 @@ impl DispatcherActor {
         let _ = reply.send(Err(refusal));
     }
 
-    /// Nothing of a quarantined job runs: its result takes the place of its records.
+    /// Its result takes the place of its records: what runs of it ends when TaskExecutors learn that from the store.
     pub(super) fn cancel_quarantined(
         &mut self,
         job: JobId,
@@ -159,7 +165,7 @@ impl DispatcherActor {
                 });
             }
             Some(entry) => {
-                let described = describe(job, entry);
+                let described = describe(job, entry).details();
                 let as_of = Some(self.position());
                 let resources = self.context.resources.clone();
                 self.spawn_reply(reply, async move {
@@ -180,8 +186,10 @@ impl DispatcherActor {
         let as_of = self.position();
         let resources = self.context.resources.clone();
         self.spawn_reply(reply, async move {
-            let described = join_all(described).await.into_iter();
-            let mut jobs: Vec<_> = described.filter_map(Result::ok).collect();
+            let described = stream::iter(described).map(Described::details);
+            let described = described.buffered(DESCRIBED_AT_ONCE);
+            let described = described.filter_map(async |details| details.ok().map(listed));
+            let mut jobs: Vec<_> = described.collect().await;
             tell_of_workers(&mut jobs, &*resources).await;
             Ok(pb::ListJobsResponse {
                 jobs,
@@ -226,6 +234,19 @@ impl DispatcherActor {
             change: self.context.store.last_change().number,
             suspended: self.is_suspended(),
         }
+    }
+}
+
+/// What a list says of a job: how many tasks are in each state, not which, where and since when. There may be very many jobs.
+fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
+    // Of an ended job that is all there is.
+    if details.vertices.is_empty() {
+        return details;
+    }
+    pb::JobDetails {
+        hindrances: std::mem::take(&mut details.hindrances),
+        cleaning_up: details.cleaning_up,
+        ..in_short(&details)
     }
 }
 

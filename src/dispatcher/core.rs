@@ -3,6 +3,7 @@
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
+use super::quarantine::sink_directories;
 use crate::gateway::{GatewayError, GatewayResult};
 
 /// What makes a submission the same as another one.
@@ -102,6 +103,9 @@ pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
         submitted_at_ms: now_ms,
         submission_token: submission.key.token.clone(),
         graph_digest: submission.key.digest.clone(),
+        sinks: Some(pb::SinkDirectories {
+            paths: sink_directories(&submission.graph),
+        }),
         ..pb::JobState::default()
     }
 }

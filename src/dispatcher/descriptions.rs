@@ -212,8 +212,10 @@ impl JobStore {
         let prepared = match tokio::time::timeout(KEEP_PATIENCE, preparing).await {
             Ok(prepared) => prepared,
             Err(_elapsed) => {
-                warn!(%job, "a job's description is not kept: the blob store gives no answer");
-                return Ok(Err("the blob store gave no answer when it ended".to_owned()));
+                warn!(%job, "a job's description is not kept: the blob store does not take it");
+                return Ok(Err(
+                    "the blob store did not take it when the job ended".to_owned()
+                ));
             }
         };
         let prepared = match prepared {

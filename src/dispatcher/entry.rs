@@ -7,7 +7,7 @@ use tanist_proto::v1 as pb;
 
 use super::core::{Submission, SubmissionKey};
 use super::handle::Reply;
-use super::quarantine::Quarantined;
+use super::quarantined::Quarantined;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 
 /// A job.
@@ -42,39 +42,45 @@ pub(super) enum Entry {
     Quarantined { job: Box<Quarantined> },
 }
 
-/// The description of a job, whatever its entry; of one that has ended what is in memory.
-pub(super) fn describe(
-    job: JobId,
-    entry: &Entry,
-) -> impl Future<Output = GatewayResult<pb::JobDetails>> + Send + use<> {
-    let (known, control) = match entry {
-        Entry::Running { control, .. } => (None, Some(control.clone())),
+/// Who describes a job.
+pub(super) enum Described {
+    /// Its JobMaster.
+    ByJobMaster(Arc<dyn JobMasterControl>),
+    /// Nobody has to be asked.
+    Known(Box<pb::JobDetails>),
+}
+
+impl Described {
+    /// The description.
+    pub(super) async fn details(self) -> GatewayResult<pb::JobDetails> {
+        match self {
+            Described::ByJobMaster(control) => control.describe().await,
+            Described::Known(details) => Ok(*details),
+        }
+    }
+}
+
+/// Who describes a job, whatever its entry; one that has ended as it is in memory.
+pub(super) fn describe(job: JobId, entry: &Entry) -> Described {
+    let details = match entry {
+        Entry::Running { control, .. } => return Described::ByJobMaster(control.clone()),
         Entry::Persisting { name, .. } => {
             let why = (pb::HindranceKind::Store, "its submission is being written");
-            let details = bare_details(job, name, pb::JobStatus::Initializing, why);
-            (Some(details), None)
+            bare_details(job, name, pb::JobStatus::Initializing, why)
         }
         Entry::Rebuilding { name, why, .. } => {
             let why = (pb::HindranceKind::Recovering, *why);
-            let details = bare_details(job, name, pb::JobStatus::Reconciling, why);
-            (Some(details), None)
+            bare_details(job, name, pb::JobStatus::Reconciling, why)
         }
         Entry::Ended {
             result, waiting, ..
         } => {
             let details = result.details.clone().unwrap_or_default();
-            let details = ended_details(details, result, waiting.len());
-            (Some(details), None)
+            ended_details(details, result, waiting.len())
         }
-        Entry::Quarantined { job: quarantined } => (Some(quarantined.details(job)), None),
+        Entry::Quarantined { job: quarantined } => quarantined.details(job),
     };
-    async move {
-        match (known, control) {
-            (_, Some(control)) => control.describe().await,
-            (Some(details), None) => Ok(details),
-            (None, None) => Err(no_such_job(job)),
-        }
-    }
+    Described::Known(Box::new(details))
 }
 
 fn bare_details(

@@ -225,7 +225,7 @@ impl JobStore {
         prepared.map_err(JobStoreError::Refused)
     }
 
-    /// The same for what has to be written: tries until the blob store answers or the term is over.
+    /// The same for what has to be written: tries until the blob store takes it or the term is over.
     pub(super) async fn prepare_surely<T: Record + Clone>(
         &self,
         job: JobId,
@@ -248,7 +248,7 @@ impl JobStore {
                 .records
                 .prepare_within(&name, self.epoch, &record, share);
             match prepared.await.map_err(JobStoreError::Refused) {
-                Err(JobStoreError::Refused(error)) if error.outcome() != Outcome::Fatal => {
+                Err(JobStoreError::Refused(error)) if may_pass(&error) => {
                     warn!(%job, %error, "a record is prepared again");
                 }
                 definite => return definite,
@@ -299,19 +299,24 @@ impl JobStateStore for JobStore {
             JobStoreError::NotUploaded(reason) => PersistError::Refused(reason),
         };
         let job = job_id(&state.job_id).map_err(refused)?;
-        let prepared = self
-            .prepare_surely(job, StateRecord(state.clone()))
-            .await
-            .map_err(refused)?;
+        // After a takeover ten thousand are written at once. Boxed: who waits for the commit holds nothing of the preparation.
+        let preparing = self.prepare_surely(job, StateRecord(state.clone()));
+        let prepared = Box::pin(preparing).await.map_err(refused)?;
         let written = vec![(job, Kind::States, prepared.blob)];
-        let committed = self.commit_surely(vec![prepared.write], written).await;
-        committed.map_err(refused)
+        let committing = self.commit_surely(vec![prepared.write], written);
+        Box::pin(committing).await.map_err(refused)
     }
 }
 
 pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
     text.parse()
         .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
+}
+
+/// Whether a record that could not be prepared may be later. Credentials of a blob store are renewed, and its rights mended:
+/// neither a job nor its result is to be lost for that.
+fn may_pass(error: &Error) -> bool {
+    error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
 }
 
 pub(super) fn name_of(job: JobId) -> Name {
@@ -379,6 +384,22 @@ protobuf_record! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_blob_store_denies_is_tried_again_and_what_is_too_large_is_not() {
+        let denied = Error::Denied {
+            store: "the blob store",
+            reason: "the token has expired".to_owned(),
+        };
+        assert!(may_pass(&denied));
+        let too_large = Error::TooLarge {
+            store: "etcd",
+            what: "a record",
+            size: 2,
+            limit: 1,
+        };
+        assert!(!may_pass(&too_large));
+    }
 
     #[test]
     fn a_state_is_of_the_oldest_format_that_whoever_reads_it_has_to_know() {

@@ -40,6 +40,9 @@ mod handle;
 pub mod job_store;
 mod parts;
 mod quarantine;
+#[cfg(test)]
+mod quarantine_tests;
+mod quarantined;
 mod recovery;
 mod results;
 #[cfg(test)]

@@ -108,15 +108,23 @@ impl JobStore {
 
     /// Removes parts that nothing points to; nothing happens for those that are not there.
     pub(super) async fn remove_parts(&self, names: &[Name]) -> Result<(), JobStoreError> {
-        for some in names.chunks(self.pipeline.limits().writes.max(1)) {
-            let keys = some.iter().map(|name| Key::new(Kind::Parts, name.clone()));
-            let writes = keys.map(|key| Write::Delete { key }).collect();
+        for writes in self.deletions(names) {
             self.pipeline.commit(writes).await?;
         }
         Ok(())
     }
 
-    /// Removes the parts that the result of a job names.
+    /// As many transactions as it takes.
+    fn deletions(&self, names: &[Name]) -> impl Iterator<Item = Vec<Write>> {
+        let most = self.pipeline.limits().writes.max(1);
+        names.chunks(most).map(|some| {
+            let keys = some.iter().map(|name| Key::new(Kind::Parts, name.clone()));
+            keys.map(|key| Write::Delete { key }).collect()
+        })
+    }
+
+    /// Removes the parts that the result of a job names, however long the store has no space for that: fails only where the
+    /// term is over.
     pub(super) async fn clean_parts(
         &self,
         job: JobId,
@@ -130,7 +138,10 @@ impl JobStore {
             }
         });
         let names: Vec<Name> = names.collect();
-        self.remove_parts(&names).await
+        for writes in self.deletions(&names) {
+            self.commit_surely(writes, Vec::new()).await?;
+        }
+        Ok(())
     }
 
     /// Removes the parts of earlier terms that no graph points to: a leader died between the parts and the graph. To be

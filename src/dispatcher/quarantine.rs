@@ -3,7 +3,8 @@
 //! A job is set aside when its records can't be read, when this build has not all of its operators, when its JobMasters broke
 //! one after the other, or when it ended the processes that led it. No JobMaster is started for it; nothing of it is removed,
 //! and its tasks run on. What is wrong with its records or this build is found anew by each term, so that one that can
-//! lead it does; the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it.
+//! lead it does; the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it. One that was
+//! cancelled before ends as CANCELED at once: that was acknowledged.
 //!
 //! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
 //! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
@@ -15,14 +16,15 @@
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
 use super::breakage;
-use super::core::SubmissionKey;
 use super::entry::{Entry, no_such_job, state_key};
 use super::handle::Reply;
 use super::job_store::{JobStore, JobStoreError};
+use super::quarantined::{Quarantined, Told, event};
 use super::recovery::RecoveredJob;
 use super::submissions::suspended;
 use crate::dataflow::operator::custom::unknown_operators;
@@ -31,70 +33,13 @@ use crate::gateway::persistence::{JobStateStore as _, PersistError};
 use crate::gateway::{GatewayError, GatewayResult};
 use crate::job::unsupported;
 
-/// A job that is set aside.
-#[derive(Debug, Clone)]
-pub(super) struct Quarantined {
-    pub(super) key: SubmissionKey,
-    pub(super) name: String,
-    pub(super) submitted_at_ms: u64,
-    pub(super) sink_directories: Vec<String>,
-    /// There is a result, only that it can't be read.
-    pub(super) has_ended: bool,
-    /// Something is being written about it.
-    pub(super) is_busy: bool,
-    pub(super) quarantine: pb::Quarantine,
-}
-
-impl Quarantined {
-    pub(super) fn canceled_result(&self, job: JobId) -> pb::JobResult {
-        pb::JobResult {
-            job_id: job.to_string(),
-            name: self.name.clone(),
-            status: pb::JobStatus::Canceled.into(),
-            cause: self.quarantine.reason.clone(),
-            submitted_at_ms: self.submitted_at_ms,
-            ended_at_ms: wall_clock_ms(),
-            dirty: true,
-            remove: Some(pb::Cleanup {
-                sink_directories: self.sink_directories.clone(),
-                ..pb::Cleanup::default()
-            }),
-            submission_token: self.key.token.clone(),
-            graph_digest: self.key.digest.clone(),
-            details: Some(pb::JobDetails {
-                quarantine: String::new(),
-                hindrances: Vec::new(),
-                ..self.details(job)
-            }),
-            description: None,
-        }
-    }
-
-    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
-        pb::JobDetails {
-            job_id: job.to_string(),
-            name: self.name.clone(),
-            status: pb::JobStatus::Suspended.into(),
-            started_at_ms: self.submitted_at_ms,
-            quarantine: self.quarantine.reason.clone(),
-            quarantined: Some(self.quarantine.clone()),
-            hindrances: vec![pb::Hindrance {
-                kind: pb::HindranceKind::Quarantined.into(),
-                text: format!("quarantined: {}", self.quarantine.reason),
-                since_ms: self.quarantine.since_ms,
-                ..pb::Hindrance::default()
-            }],
-            ..pb::JobDetails::default()
-        }
-    }
-}
-
 /// What is wrong with a job that was read.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) quarantine: pb::Quarantine,
     pub(super) state: pb::JobState,
-    pub(super) sink_directories: Vec<String>,
+    /// None: the graph was not read. The state may know them.
+    pub(super) sink_directories: Option<Vec<String>>,
 }
 
 /// A job that can be led.
@@ -141,6 +86,7 @@ impl DispatcherActor {
                 kind,
                 reason,
                 state,
+                graph,
             } => {
                 let reason = match kind {
                     pb::QuarantineKind::TooNew => {
@@ -148,10 +94,15 @@ impl DispatcherActor {
                     }
                     _ => format!("its records can't be read: {reason}"),
                 };
+                let graph = graph.as_deref();
+                let only_graph = || pb::JobState {
+                    name: graph.map(|it| it.name.clone()).unwrap_or_default(),
+                    ..pb::JobState::default()
+                };
                 return Err(Box::new(Fault {
                     quarantine: self.found(kind, reason),
-                    state: state.map(|state| *state).unwrap_or_default(),
-                    sink_directories: Vec::new(),
+                    state: state.map_or_else(only_graph, |state| *state),
+                    sink_directories: graph.map(sink_directories),
                 }));
             }
             RecoveredJob::Suspect { state } => {
@@ -159,7 +110,7 @@ impl DispatcherActor {
                 return Err(Box::new(Fault {
                     quarantine: self.found(pb::QuarantineKind::Unspecified, reason),
                     state: *state,
-                    sink_directories: Vec::new(),
+                    sink_directories: None,
                 }));
             }
             RecoveredJob::SetAside {
@@ -170,7 +121,7 @@ impl DispatcherActor {
                 return Err(Box::new(Fault {
                     quarantine: state.quarantine.clone().unwrap_or_default(),
                     state: *state,
-                    sink_directories: graph.as_deref().map(sink_directories).unwrap_or_default(),
+                    sink_directories: graph.as_deref().map(sink_directories),
                 }));
             }
             RecoveredJob::Readable { graph, state } => (graph, state),
@@ -180,7 +131,7 @@ impl DispatcherActor {
             let reason = format!("this JobManager can't lead it: {reason}");
             return Err(Box::new(Fault {
                 quarantine: self.found(pb::QuarantineKind::UnknownOperator, reason),
-                sink_directories: sink_directories(&graph),
+                sink_directories: Some(sink_directories(&graph)),
                 state: *state,
             }));
         }
@@ -208,20 +159,32 @@ impl DispatcherActor {
         }
     }
 
-    pub(super) fn quarantine(&mut self, job: JobId, fault: Fault) {
+    pub(super) fn quarantine(&mut self, job: JobId, mut fault: Fault) {
         let reason = &fault.quarantine.reason;
         error!(%job, reason, "a job is quarantined");
+        // That somebody wants it to end was acknowledged, and needs nobody who leads it.
+        let is_canceled = fault.state.wanted() == pb::WantedStatus::Canceled
+            && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
+        let told = Told::of(&mut fault.state);
+        let of_state = fault.state.sinks.take().map(|it| it.paths);
         let quarantined = Box::new(Quarantined {
             key: state_key(&fault.state),
             name: fault.state.name,
             submitted_at_ms: fault.state.submitted_at_ms,
-            sink_directories: fault.sink_directories,
+            sink_directories: fault.sink_directories.or(of_state),
             has_ended: false,
-            is_busy: false,
+            is_busy: is_canceled,
             quarantine: fault.quarantine,
+            told,
         });
+        let epoch = self.context.session.epoch().get();
+        let result = is_canceled.then(|| quarantined.canceled_result(job, epoch));
         let entry = Entry::Quarantined { job: quarantined };
         self.jobs.insert(job, entry);
+        if let Some(result) = result {
+            info!(%job, "it was cancelled before");
+            self.cancel_quarantined(job, result, oneshot::channel().0);
+        }
     }
 
     /// Its result can't be read: it is never run again.
@@ -236,7 +199,7 @@ impl DispatcherActor {
         let fault = Fault {
             quarantine,
             state: pb::JobState::default(),
-            sink_directories: Vec::new(),
+            sink_directories: None,
         };
         self.quarantine(job, fault);
         if let Some(Entry::Quarantined { job }) = self.jobs.get_mut(&job) {
@@ -252,8 +215,16 @@ impl DispatcherActor {
         if self.context.session.is_over() {
             return;
         }
-        let broken = self.breakages.note(job, wall_clock_ms());
-        error!(%job, broken, "a JobMaster broke");
+        let unfit = control.unfit();
+        let broken = match &unfit {
+            // Another one would not be fit either.
+            Some(_) => breakage::TOLERATED + 1,
+            None => {
+                let broken = self.breakages.note(job, wall_clock_ms());
+                error!(%job, broken, "a JobMaster broke");
+                broken
+            }
+        };
         let (key, name, control) = (key.clone(), name.clone(), control.clone());
         let why = "its JobMaster broke, and another one is started";
         self.jobs.insert(job, Entry::Rebuilding { key, name, why });
@@ -261,8 +232,34 @@ impl DispatcherActor {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let found = breakage::clear_away(job, broken, control, resources, store).await;
-            Event::Reread { job, broken, found }
+            match unfit {
+                Some(reason) => Event::Unfit { job, reason, found },
+                None => Event::Reread { job, broken, found },
+            }
         });
+    }
+
+    /// The records of a job can be read, and don't make one: nothing of them is touched.
+    pub(super) fn on_unfit(
+        &mut self,
+        job: JobId,
+        reason: &str,
+        found: Result<RecoveredJob, JobStoreError>,
+    ) {
+        match found {
+            Err(failure) => warn!(%job, %failure, "the term is ending"),
+            Ok(RecoveredJob::Readable { graph, state }) => {
+                let reason = format!("its records can't be executed: {reason}");
+                let quarantine = self.found(pb::QuarantineKind::Unreadable, reason);
+                let fault = Fault {
+                    quarantine,
+                    state: *state,
+                    sink_directories: Some(sink_directories(&graph)),
+                };
+                self.quarantine(job, fault);
+            }
+            Ok(found) => self.take_up(job, found),
+        }
     }
 
     pub(super) fn on_reread(
@@ -286,13 +283,16 @@ impl DispatcherActor {
                     })
                     .collect();
                 state.quarantine = Some(quarantine.clone());
-                self.keep_set_aside(job, (*state).clone());
+                // One that was cancelled ends now, and has no record to keep that in.
+                if state.wanted() != pb::WantedStatus::Canceled {
+                    self.keep_set_aside(job, (*state).clone());
+                }
                 self.quarantine(
                     job,
                     Fault {
                         quarantine,
                         state: *state,
-                        sink_directories: sink_directories(&graph),
+                        sink_directories: Some(sink_directories(&graph)),
                     },
                 );
                 self.set_busy(job, true);
@@ -354,7 +354,8 @@ impl DispatcherActor {
                         self.forget_unreadable(job, reply);
                     }
                     pb::QuarantineAction::Delete => {
-                        self.cancel_quarantined(job, known.canceled_result(job), reply);
+                        let epoch = self.context.session.epoch().get();
+                        self.cancel_quarantined(job, known.canceled_result(job, epoch), reply);
                     }
                     pb::QuarantineAction::Retry | pb::QuarantineAction::Unspecified => {
                         self.retry(job, reply);
@@ -390,8 +391,16 @@ impl DispatcherActor {
                 return;
             }
         };
+        let known = match self.jobs.get(&job) {
+            Some(Entry::Quarantined { job }) => Some((job.set_aside(), job.quarantine.clone())),
+            _ => None,
+        };
         match judged {
-            Ok(sound) => {
+            Ok(mut sound) => {
+                let epoch = self.context.session.epoch().get();
+                let retried = event(pb::JobEventKind::Retry, epoch, wall_clock_ms());
+                let told = known.map(|(set_aside, _)| set_aside).into_iter();
+                sound.state.events.extend(told.chain([retried]));
                 let store = self.context.store.clone();
                 self.tasks.spawn(async move {
                     let cleared = clear(&store, &sound.state).await;
@@ -403,7 +412,10 @@ impl DispatcherActor {
                     }
                 });
             }
-            Err(fault) => {
+            Err(mut fault) => {
+                if let Some((_, before)) = known.filter(|it| it.1.kind == fault.quarantine.kind) {
+                    fault.quarantine.since_ms = before.since_ms;
+                }
                 let text = format!("job {job} stays quarantined: {}", fault.quarantine.reason);
                 self.quarantine(job, *fault);
                 let _ = reply.send(Err(GatewayError::Conflict(text)));

@@ -51,6 +51,8 @@ pub enum RecoveredJob {
         reason: String,
         /// The state, if at least that can be read.
         state: Option<Box<pb::JobState>>,
+        /// Or the graph.
+        graph: Option<Box<pb::JobGraph>>,
     },
     /// An earlier term, or this one, set it aside.
     SetAside {
@@ -256,7 +258,8 @@ impl JobStore {
     ) -> Result<(), PersistError> {
         let refused = |error: Error| PersistError::Refused(error.to_string());
         let stored = self.records.get::<StateRecord>(&name_of(job)).await;
-        let Some(stored) = stored.map_err(refused)? else {
+        let stored = stored.map_err(refused)?;
+        let Some(stored) = stored.filter(|it| it.record.0.job_id == job.to_string()) else {
             return Ok(());
         };
         let state = pb::JobState {
@@ -266,7 +269,7 @@ impl JobStore {
         self.put_state(&state).await
     }
 
-    fn recovered_job(
+    pub(super) fn recovered_job(
         &self,
         job: JobId,
         graph: Found<GraphRecord>,
@@ -281,7 +284,15 @@ impl JobStore {
             self.note_unreadable(error);
             (unreadable_kind(error), error.to_string())
         };
+        // What is written of such a job would be written over the other one's.
+        let of_another = |kind: &str, of: &str| {
+            let reason = format!("{kind}/{job} is of job {of}");
+            (pb::QuarantineKind::Unreadable, reason)
+        };
         let state = match state {
+            Some(Ok(stored)) if stored.record.0.job_id != job.to_string() => {
+                Err(of_another("states", &stored.record.0.job_id))
+            }
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::States, stored.blob);
                 Ok(Box::new(stored.record.0))
@@ -290,6 +301,10 @@ impl JobStore {
             None => Err(missing("states")),
         };
         let graph = match graph {
+            Some(Ok(stored)) if stored.record.0.job_id != job.to_string() => {
+                self.lock_parts().note_unreadable(job);
+                Err(of_another("graphs", &stored.record.0.job_id))
+            }
             Some(Ok(stored)) => {
                 self.note_blob(job, Kind::Graphs, stored.blob);
                 self.lock_parts().note(job, stored.parts);
@@ -312,11 +327,13 @@ impl JobStore {
                 kind,
                 reason,
                 state: state.ok(),
+                graph: None,
             },
-            (Ok(_), Err((kind, reason))) => RecoveredJob::Unreadable {
+            (Ok(graph), Err((kind, reason))) => RecoveredJob::Unreadable {
                 kind,
                 reason,
                 state: None,
+                graph: Some(graph),
             },
         }
     }

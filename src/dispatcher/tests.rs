@@ -38,13 +38,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub(super) enum End {
     NotYet,
     Broken,
+    Unfit,
     Result(Box<pb::JobResult>),
 }
 
 /// A JobMaster that ends when the test says so.
 #[derive(Debug)]
 pub(super) struct Scripted {
-    state: pb::JobState,
+    pub(super) state: pb::JobState,
     end: watch::Sender<End>,
 }
 
@@ -75,8 +76,13 @@ impl JobMasterControl for Scripted {
         let ended = end.wait_for(|end| !matches!(end, End::NotYet)).await;
         match &*ended.expect("the sender is this one's") {
             End::Result(result) => Some((**result).clone()),
-            End::NotYet | End::Broken => None,
+            End::NotYet | End::Broken | End::Unfit => None,
         }
+    }
+
+    fn unfit(&self) -> Option<String> {
+        let is_unfit = matches!(*self.end.borrow(), End::Unfit);
+        is_unfit.then(|| "it names nothing".to_owned())
     }
 
     fn task_manager_gone(&self, _: ResourceId, _: String) {}
@@ -93,8 +99,8 @@ impl JobMasterControl for Scripted {
 /// The surroundings of a Dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    job_masters: Mutex<Vec<Arc<Scripted>>>,
-    withdrawn: Mutex<Vec<JobId>>,
+    pub(super) job_masters: Mutex<Vec<Arc<Scripted>>>,
+    pub(super) withdrawn: Mutex<Vec<JobId>>,
     cleaned: Mutex<Vec<String>>,
 }
 
@@ -241,7 +247,7 @@ impl Leader {
         self.dispatcher.describe_job(request).await
     }
 
-    async fn cancel(&self, job: JobId) -> GatewayResult<pb::Ack> {
+    pub(super) async fn cancel(&self, job: JobId) -> GatewayResult<pb::Ack> {
         let job_id = job.to_string();
         let request = pb::CancelJobRequest { job_id };
         self.dispatcher.cancel_job(request).await
@@ -463,40 +469,6 @@ async fn a_result_that_is_too_large_is_kept_without_its_details() {
     a.end_last(End::Result(Box::new(result)));
     a.wait_for(JOB, pb::JobStatus::Finished).await;
     assert!(recovered(&a.store).await.jobs.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
-    let cluster = MemoryCluster::default();
-    let a = Leader::of(&cluster, "a").await;
-    a.submit(JOB).await.expect("acknowledged");
-    use crate::gateway::persistence::JobStateStore as _;
-    let state = pb::JobState {
-        job_incarnation: 5,
-        ..super::core::first_state(&submission(JOB, 0), 1)
-    };
-    a.store.put_state(&state).await.expect("written");
-    for broken in 1..=3 {
-        a.end_last(End::Broken);
-        a.wait_for(JOB, pb::JobStatus::Reconciling).await;
-        let denied = a
-            .dispatcher
-            .job_master(JOB)
-            .await
-            .expect_err("there is none");
-        assert!(matches!(denied, GatewayError::NotYet(_)), "{denied:?}");
-        a.wait_for(JOB, pb::JobStatus::Running).await;
-        let job_masters = lock(&a.world.job_masters);
-        assert_eq!(job_masters.len(), broken + 1);
-        assert_eq!(job_masters[broken].state.job_incarnation, 5);
-        assert_eq!(*lock(&a.world.withdrawn), vec![JOB; broken]);
-    }
-    a.end_last(End::Broken);
-    a.wait_for(JOB, pb::JobStatus::Suspended).await;
-    let quarantine = a.describe(JOB).await.expect("known").quarantine;
-    assert!(quarantine.contains("broke 4 times"), "{quarantine}");
-    a.cancel(JOB).await.expect("it can be given up");
-    a.wait_for(JOB, pb::JobStatus::Canceled).await;
 }
 
 #[tokio::test(start_paused = true)]

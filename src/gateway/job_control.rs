@@ -63,6 +63,10 @@ pub trait JobMasterControl: Send + Sync + fmt::Debug + 'static {
     /// Completes with the result (dirty) when the job is globally terminal; it writes nothing any more then. `None`: it
     /// stopped with its term.
     async fn ended(&self) -> Option<pb::JobResult>;
+    /// Why no JobMaster can be made of a job that had one before, where it ended for that.
+    fn unfit(&self) -> Option<String> {
+        None
+    }
     /// It is proven that this incarnation of a TaskManager is gone: another one answers at its address, or its host
     /// refuses. What the record places there is not waited for any longer. Says nothing of one that has registered.
     fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String);

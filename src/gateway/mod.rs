@@ -17,7 +17,6 @@ pub mod refusals;
 pub mod registration;
 pub mod remote_files;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -25,7 +24,9 @@ use async_trait::async_trait;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
+
+use crate::notice::Notice;
+use crate::small_map::SmallMap;
 
 pub use components::Components;
 pub use connector::Connector;
@@ -225,10 +226,17 @@ pub struct JobMasterRegistration {
     pub job: tanist_proto::id::JobId,
     /// Who.
     pub job_master: JobMasterId,
-    /// Cancelled when a younger one takes its place.
-    pub superseded: tokio_util::sync::CancellationToken,
-    /// Tells it whether the job needs what it will never get.
-    pub unfulfillable: Arc<watch::Sender<Option<Unfulfillable>>>,
+    /// Where it is told what becomes of it.
+    pub verdict: Notice<Verdict>,
+}
+
+/// What the ResourceManager tells a JobMaster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verdict {
+    /// A younger one has taken its place.
+    pub is_superseded: bool,
+    /// The job needs what it will never get.
+    pub unfulfillable: Option<Box<Unfulfillable>>,
 }
 
 /// A slot that no TaskManager could give, if nothing of it were taken.
@@ -254,7 +262,7 @@ pub struct ResourceRequirements {
     pub resources: Vec<ResourceRequirement>,
     /// The slots that it has held since before this term on each of these TaskManagers. One that has not registered at
     /// the ResourceManager yet has them all the same.
-    pub held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
+    pub held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
 }
 
 /// A number of slots of one profile.

@@ -188,7 +188,7 @@ fn parse_sha256(digits: &str) -> Result<Vec<u8>, String> {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

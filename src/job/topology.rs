@@ -101,7 +101,7 @@ pub fn chosen_rule(graph: &JobGraph) -> (RegionRule, usize) {
 }
 
 /// How many regions there are by [`RegionRule::Subtasks`].
-pub fn count_regions(graph: &JobGraph) -> usize {
+pub(crate) fn count_regions(graph: &JobGraph) -> usize {
     let (region_of, index_of) = (region_of(graph), index_of(graph));
     let mut counts: Vec<usize> = vec![0; graph.vertices.len()];
     for (vertex, region) in graph.vertices.iter().zip(&region_of) {

@@ -7,25 +7,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures::StreamExt as _;
+use futures::channel::mpsc;
 use rand::Rng as _;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint_of;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
-use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::calls::{Calls, Done};
 use super::core::JobMasterCore;
 use super::details::failed_initialization;
 use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
+use super::execution_graph::BuildError;
 use super::failed_job::serve_failed;
-use super::handle::{JobMasterHandle, Message, Progress, Reply};
+use super::handle::{JobMasterHandle, Message, Reply, Telling};
 use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, millis};
 use super::watch::Peer;
-use crate::gateway::{Adoption, GatewayError, GatewayResult};
+use crate::gateway::{Adoption, GatewayError, GatewayResult, Verdict};
+use crate::small_map::SmallMap;
 
 /// The JobMaster of one job in one term.
 #[derive(Debug)]
@@ -38,18 +40,12 @@ impl JobMaster {
         context: JobMasterContext,
     ) -> JobMasterHandle {
         let options = options.into();
-        let (mailbox, messages) = mpsc::channel(options.mailbox_capacity.max(1));
-        let (seen, progress) = watch::channel(Progress::default());
-        let stop = CancellationToken::new();
-        let name = Arc::from(format!("the JobMaster of {}", context.graph.job_id));
-        let handle = JobMasterHandle {
-            name,
-            mailbox,
-            progress,
-            stop: stop.clone(),
-        };
+        // Not tokio's: that sets memory aside for 32 messages, and there may be thousands of JobMasters.
+        let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
+        let seen = Telling::default();
+        let handle = JobMasterHandle::new(job_id(&context.graph), mailbox, seen.0.clone());
         // There may be ten thousand of them: what is large is kept once, and not in every state of the task.
-        tokio::spawn(run(options, Box::new(context), messages, seen, stop));
+        tokio::spawn(run(options, Box::new(context), messages, seen));
         handle
     }
 }
@@ -58,14 +54,14 @@ async fn run(
     options: Arc<JobMasterOptions>,
     context: Box<JobMasterContext>,
     messages: mpsc::Receiver<Box<Message>>,
-    seen: watch::Sender<Progress>,
-    stop: CancellationToken,
+    seen: Telling,
 ) {
     let name = context.graph.job_id.clone();
     // Boxed: it lives as long as the building takes, and the task keeps no room for it.
     match Box::pin(begin(options, context, seen)).await {
-        Ok(Begun::Actor(actor)) => actor.run(messages, stop).await,
-        Ok(Begun::Failed(result)) => serve_failed(&result, messages, stop).await,
+        Ok(Begun::Actor(actor)) => actor.run(messages).await,
+        Ok(Begun::Failed(result, seen)) => serve_failed(&result, messages, &seen).await,
+        Ok(Begun::Unfit) => {}
         Err(error) => tracing::error!(job = name, %error, "JobMaster broke"),
     }
 }
@@ -74,19 +70,22 @@ async fn run(
 enum Begun {
     Actor(Box<JobMasterActor>),
     /// The job can't be initialized.
-    Failed(Arc<pb::JobResult>),
+    Failed(Arc<pb::JobResult>, Telling),
+    /// It was once, so that something is wrong with its records: that ends no job.
+    Unfit,
 }
 
 async fn begin(
     options: Arc<JobMasterOptions>,
     mut context: Box<JobMasterContext>,
-    seen: watch::Sender<Progress>,
+    seen: Telling,
 ) -> GatewayResult<Begun> {
     if context.is_recovered {
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
     let clock = WallClock::start();
     let epoch = Epoch::new(context.sender.epoch);
+    let had_a_job_master = context.is_recovered && context.state.job_incarnation > 0;
     let core = build(&options, &mut context, epoch, clock.now_ms());
     match core {
         Ok(core) => {
@@ -97,7 +96,7 @@ async fn begin(
                 core,
                 seen,
                 io: JoinSet::new(),
-                peers: BTreeMap::new(),
+                peers: SmallMap::new(),
                 followed: 0,
                 silence_at: None,
                 cancels: Vec::new(),
@@ -112,23 +111,37 @@ async fn begin(
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
         }
-        Err(result) => {
-            seen.send_modify(|seen| {
+        Err(unfit) if had_a_job_master => {
+            seen.0.change(|seen| {
+                seen.reconciled = Some(Adoption::default());
+                seen.unfit = Some(unfit.error.to_string().into());
+            });
+            Ok(Begun::Unfit)
+        }
+        Err(Unbuilt { result, .. }) => {
+            seen.0.change(|seen| {
                 seen.reconciled = Some(Adoption::default());
                 seen.outcome = Some(result.clone());
             });
-            Ok(Begun::Failed(result))
+            Ok(Begun::Failed(result, seen))
         }
     }
 }
 
-/// The core with the state that the context brings, or the result of a job that can't be initialized.
+/// A job of which no ExecutionGraph can be built.
+struct Unbuilt {
+    error: BuildError,
+    /// If it never had one.
+    result: Arc<pb::JobResult>,
+}
+
+/// The core with the state that the context brings.
 fn build(
     options: &JobMasterOptions,
     context: &mut JobMasterContext,
     epoch: Epoch,
     now_ms: u64,
-) -> Result<Box<JobMasterCore>, Arc<pb::JobResult>> {
+) -> Result<Box<JobMasterCore>, Unbuilt> {
     let state = Arc::new(std::mem::take(&mut context.state));
     let core = JobMasterCore::build(
         context.graph.clone(),
@@ -141,8 +154,9 @@ fn build(
     core.map(Box::new).map_err(|error| {
         let cause = format!("the job can't be initialized: {error}");
         tracing::warn!(job = context.graph.job_id, %error, "job can't be initialized");
-        let result = failed_initialization(&context.graph, &state, cause, now_ms);
-        Arc::new(result)
+        let result = failed_initialization(&context.graph, &state, cause, epoch, now_ms);
+        let result = Arc::new(result);
+        Unbuilt { error, result }
     })
 }
 
@@ -179,9 +193,9 @@ pub(super) struct JobMasterActor {
     pub(super) calls: Calls,
     clock: WallClock,
     pub(super) core: Box<JobMasterCore>,
-    pub(super) seen: watch::Sender<Progress>,
+    pub(super) seen: Telling,
     pub(super) io: JoinSet<Done>,
-    pub(super) peers: BTreeMap<ResourceId, Box<Peer>>,
+    pub(super) peers: SmallMap<ResourceId, Box<Peer>>,
     /// As of which version of the core's registrations they are those.
     pub(super) followed: u64,
     /// Nobody is silent for too long before this: whoever is heard of meanwhile is so later.
@@ -206,31 +220,26 @@ pub(super) enum Next {
 }
 
 impl JobMasterActor {
-    async fn run(
-        mut self: Box<Self>,
-        mut messages: mpsc::Receiver<Box<Message>>,
-        stop: CancellationToken,
-    ) {
+    async fn run(mut self: Box<Self>, mut messages: mpsc::Receiver<Box<Message>>) {
         if let Err(refusal) = self.hear(Event::Started) {
             tracing::error!(%refusal, "the first event is never refused");
         }
         self.declare();
-        let superseded = self.calls.superseded();
-        tokio::pin!(superseded);
-        let mut verdicts = self.calls.unfulfillable.subscribe();
+        let mut heard = Verdict::default();
         let closing = loop {
             let wakeup = self.next_wakeup();
             let next = tokio::select! {
                 biased;
-                () = stop.cancelled() => Next::Forget,
-                () = &mut superseded => {
-                    tracing::warn!(job = self.calls.graph.job_id, "another JobMaster took over");
-                    Next::Forget
-                }
-                Ok(()) = verdicts.changed() => {
-                    let verdict = verdicts.borrow_and_update().clone();
-                    self.note(Event::Unfulfillable(verdict));
-                    Next::Continue
+                () = self.seen.to_stop() => Next::Forget,
+                verdict = self.calls.verdict.find(|told| (*told != heard).then(|| told.clone())) => {
+                    heard = verdict;
+                    if heard.is_superseded {
+                        tracing::warn!(job = self.calls.graph.job_id, "another JobMaster took over");
+                        Next::Forget
+                    } else {
+                        self.note(Event::Unfulfillable(heard.unfulfillable.clone()));
+                        Next::Continue
+                    }
                 }
                 Some(done) = self.io.join_next() => match done {
                     Ok(done) => self.note_done(done),
@@ -240,7 +249,7 @@ impl JobMasterActor {
                         Next::Forget
                     }
                 },
-                message = messages.recv() => match message {
+                message = messages.next() => match message {
                     Some(message) => self.answer(*message),
                     None => Next::Forget,
                 },
@@ -259,7 +268,7 @@ impl JobMasterActor {
         if let Some(reply) = closing {
             let closing = Box::pin(self.calls.close(self.core.connections()));
             tokio::select! {
-                () = stop.cancelled() => {}
+                () = self.seen.to_stop() => {}
                 () = closing => {}
             }
             // Whoever asked and has gone does not need the answer.
@@ -290,7 +299,7 @@ impl JobMasterActor {
                     let (status, cause) = (result.status(), result.cause.as_str());
                     tracing::info!(job = result.job_id, ?status, cause, "job ended");
                     let result = Arc::from(result);
-                    self.seen.send_modify(|seen| seen.outcome = Some(result));
+                    self.seen.0.change(|seen| seen.outcome = Some(result));
                 }
                 effect @ (Effect::Persist { .. }
                 | Effect::Prepare { .. }
@@ -312,18 +321,17 @@ impl JobMasterActor {
 
     /// Tells, once, that the record names this JobMaster.
     fn tell_begun(&self) {
-        if self.core.is_durable() && self.seen.borrow().begun.is_none() {
+        if self.core.is_durable() && self.seen.0.look(|seen| seen.begun.is_none()) {
             let incarnation = self.core.job_incarnation();
-            self.seen.send_modify(|seen| seen.begun = Some(incarnation));
+            self.seen.0.change(|seen| seen.begun = Some(incarnation));
         }
     }
 
     /// Tells, once, that nothing is awaited any more.
     fn tell_reconciled(&self) {
-        let is_told = self.seen.borrow().reconciled.is_some();
+        let is_told = self.seen.0.look(|seen| seen.reconciled.is_some());
         if !is_told && let Some(adoption) = self.core.adoption() {
-            self.seen
-                .send_modify(|seen| seen.reconciled = Some(adoption));
+            self.seen.0.change(|seen| seen.reconciled = Some(adoption));
         }
     }
 

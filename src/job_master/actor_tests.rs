@@ -247,6 +247,32 @@ async fn a_job_that_can_not_be_initialized_ends_as_failed_with_its_cause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
+    let graph = graph_of(&[("a", 1)], &[]);
+    let mut state = submitted(&graph);
+    state.job_incarnation = 3;
+    state.regions = vec![pb::RegionState {
+        generation: 2,
+        epoch: 1,
+        placements: vec![pb::Placement {
+            vertex_id: "of another graph".to_owned(),
+            ..pb::Placement::default()
+        }],
+        ..pb::RegionState::default()
+    }];
+    let store = MemoryJobStateStore::default();
+    let fixture = Fixture::start_with(JobMasterOptions::default(), graph, state, store);
+    assert_eq!(fixture.job_master.ended().await, None);
+    let unfit = fixture.job_master.unfit().expect("that is why");
+    assert!(unfit.contains("of another graph"), "{unfit}");
+    let adoption = fixture.job_master.reconciled().await;
+    assert!(
+        adoption.is_some(),
+        "nobody waits for what it does not await"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
     let fixture = Fixture::start(options(RestartStrategy::default()));
     let task_executor = fixture.task_executor("tm1");
@@ -475,7 +501,10 @@ async fn a_job_master_whose_place_another_one_took_forgets() {
         !lock(&told.surroundings.registered).is_empty()
     })
     .await;
-    lock(&told.surroundings.registered)[0].superseded.cancel();
+    let registered = lock(&told.surroundings.registered)[0].clone();
+    registered
+        .verdict
+        .change(|verdict| verdict.is_superseded = true);
     assert_eq!(told.job_master.ended().await, None);
 
     let refused = Fixture::start(options(RestartStrategy::None));

@@ -10,14 +10,16 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
+use crate::small_map::SmallMap;
 
 /// The profiles of the slots in which adopted executions are, by TaskManager.
-pub type Held = BTreeMap<ResourceId, Arc<[ResourceProfile]>>;
+pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct AdoptedSlots {
-    held: Held,
+    // Shared with what was declared while nothing has changed since.
+    held: Arc<Held>,
     /// Whose are to be looked at again.
     stale: BTreeSet<ResourceId>,
 }
@@ -40,18 +42,19 @@ impl JobMasterCore {
     }
 
     /// The slots in which adopted executions are.
-    pub(super) fn adopted_slots(&mut self) -> Held {
+    pub(super) fn adopted_slots(&mut self) -> Arc<Held> {
         for task_manager in std::mem::take(&mut self.adopted_slots.stale) {
             let slots = self.adopted_slots_on(&task_manager);
+            let held = Arc::make_mut(&mut self.adopted_slots.held);
             match slots.is_empty() {
-                true => self.adopted_slots.held.remove(&task_manager),
-                false => self.adopted_slots.held.insert(task_manager, slots),
+                true => held.remove(&task_manager),
+                false => held.insert(task_manager, slots),
             };
         }
         self.adopted_slots.held.clone()
     }
 
-    fn adopted_slots_on(&self, task_manager: &ResourceId) -> Arc<[ResourceProfile]> {
+    fn adopted_slots_on(&self, task_manager: &ResourceId) -> Vec<ResourceProfile> {
         let mut slots: BTreeMap<AllocationId, &ResourceProfile> = BTreeMap::new();
         for index in self.execution.live_on(task_manager) {
             let task = &self.execution.tasks[index];

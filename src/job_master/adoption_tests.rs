@@ -430,8 +430,8 @@ fn while_it_reconciles_no_timer_of_slots_runs_and_afterwards_all_is_declared() {
         _ => None,
     };
     let declared: Vec<_> = job.effects.iter().filter_map(held).collect();
-    let one: Arc<[ResourceProfile]> = [ResourceProfile::Unknown].into();
-    let held = [(id("tm0"), one.clone()), (id("tm1"), one)].into();
+    let one = vec![ResourceProfile::Unknown];
+    let held = Arc::new([(id("tm0"), one.clone()), (id("tm1"), one)].into());
     let slots = [(ResourceProfile::Unknown, 2)].into();
     assert_eq!(declared, [(slots, held)]);
     assert_eq!(

@@ -101,11 +101,11 @@ impl JobMasterCore {
             at_ms,
             retry_delay_ms: (retry_delay_ms * 2).min(10_000),
         };
-        self.commit_failure = Some(pb::FailureRecord {
+        self.commit_failure = Some(Box::new(pb::FailureRecord {
             at_ms: now_ms,
             cause: format!("committing the sinks failed and is tried again: {reason}"),
             ..pb::FailureRecord::default()
-        });
+        }));
     }
 
     /// What the sinks wrote can't be made visible: the job fails, once the record says so. No commit follows.

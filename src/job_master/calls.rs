@@ -11,9 +11,7 @@ use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::actor::job_id;
 use super::coordinator::{self, Coordinated, Unprepared};
@@ -27,8 +25,9 @@ use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::gateway::refusals::{self, Question, Refusals};
 use crate::gateway::{
     Connector, Departure, GatewayError, GatewayResult, JobMasterId, ResourceRequirementsGateway,
-    TaskExecutorGateway, Unfulfillable,
+    TaskExecutorGateway, Verdict,
 };
+use crate::notice::Notice;
 
 /// What a task ended with.
 #[derive(Debug)]
@@ -64,9 +63,8 @@ pub(super) struct Calls {
     job: pb::JobScope,
     pub(super) graph: Arc<pb::JobGraph>,
     pub(super) id: JobMasterId,
-    pub(super) superseded: CancellationToken,
-    /// What the ResourceManager says that nobody could ever give.
-    pub(super) unfulfillable: Arc<watch::Sender<Option<Unfulfillable>>>,
+    /// What the ResourceManager says of this JobMaster.
+    pub(super) verdict: Notice<Verdict>,
     /// The same for TaskManagers, where it is too large to be sent with each deployment.
     held: Option<HeldBlob>,
     pub(super) rpc_address: String,
@@ -109,8 +107,7 @@ impl Calls {
                 epoch: Epoch::new(context.sender.epoch),
                 incarnation: job_incarnation,
             },
-            superseded: CancellationToken::new(),
-            unfulfillable: Arc::default(),
+            verdict: Notice::default(),
             graph,
             held,
             rpc_address: context.rpc_address.clone(),
@@ -344,15 +341,10 @@ impl Calls {
         });
     }
 
-    /// Completes when another JobMaster has taken this one's place.
-    pub(super) fn superseded(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.superseded.clone().cancelled_owned()
-    }
-
     /// The job has a durable result: nothing is needed any more, and whoever holds something of it lets it go.
     pub(super) async fn close(
         &self,
-        connections: Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)>,
+        connections: Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)>,
     ) {
         let goodbyes = connections.into_iter().map(|(connection, location, _)| {
             let request = self.goodbye(&connection, "the job has ended".to_owned(), true);

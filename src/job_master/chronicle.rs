@@ -91,6 +91,8 @@ impl Chronicle {
 
     fn add(&mut self, mut event: JobEvent) {
         shorten(&mut event.text, KEPT_TEXT);
+        // A list begins with room for four; the next news may be long in coming.
+        self.events.reserve_exact(1);
         self.events.push(event);
         keep_newest(&mut self.events);
     }
@@ -194,9 +196,12 @@ impl JobMasterCore {
             return;
         }
         let record = Arc::make_mut(&mut self.record);
-        record.events.append(&mut chronicle.events);
+        // Taken, not drained: nothing more happens to most jobs for long, and they would keep the memory.
+        let mut events = std::mem::take(&mut chronicle.events);
+        record.events.reserve_exact(events.len());
+        record.events.append(&mut events);
         keep_newest(&mut record.events);
-        for it in chronicle.entered.drain(..) {
+        for it in std::mem::take(&mut chronicle.entered) {
             enter(&mut record.statuses, it.status(), it.at_ms);
         }
     }

@@ -148,9 +148,30 @@ fn the_times_of_adopted_tasks_are_those_that_their_task_managers_know() {
             entered.find(|it| it.state() == state).map(|it| it.at_ms)
         };
         assert_eq!(subtask.started_at_ms, placed_at);
+        // It waited for its slots since it was taken up.
+        assert_eq!(at(S::Created), Some(1_000_000));
+        assert_eq!(at(S::Scheduled), Some(1_000_000));
         assert_eq!(at(S::Deploying), Some(placed_at));
         assert_eq!(at(S::Initializing), Some(next.now_ms - 480));
         assert_eq!(at(S::Running), Some(next.now_ms - 470));
+    }
+}
+
+#[test]
+fn what_was_never_placed_was_created_with_its_job() {
+    let graph = one_region();
+    let mut job = Recovered::with_options(&graph, submitted(&graph), 2, restarting());
+    // The status that it began with, as the first leader of a job notes it.
+    job.stored.statuses.push(pb::StatusTimestamp {
+        status: JobStatus::Created.into(),
+        at_ms: 1_000_007,
+    });
+    let next = next_term(&job, 3, 500);
+    let details = next.core.details();
+    for subtask in details.vertices.iter().flat_map(|it| &it.subtasks) {
+        let mut entered = subtask.timestamps.iter();
+        let created = entered.find(|it| it.state() == S::Created);
+        assert_eq!(created.map(|it| it.at_ms), Some(1_000_007), "{subtask:?}");
     }
 }
 
@@ -165,14 +186,13 @@ fn what_has_finished_keeps_all_its_times() {
         let details = job.core.details();
         let subtasks = details.vertices.iter().flat_map(|it| it.subtasks.clone());
         let known = subtasks.map(|mut it| {
-            let kept = |state: S| matches!(state, S::Deploying | S::Running | S::Finished);
-            it.timestamps.retain(|it| kept(it.state()));
+            it.timestamps.retain(|it| it.state() != S::Reconciling);
             (it.started_at_ms, it.ended_at_ms, it.timestamps)
         });
         known.collect::<Vec<_>>()
     };
     let before = times(&job);
-    assert!(before.iter().all(|it| it.2.len() == 3), "{before:?}");
+    assert!(before.iter().all(|it| it.2.len() == 6), "{before:?}");
     assert_eq!(times(&next_term(&job, 3, 500)), before);
 }
 

@@ -2,7 +2,6 @@
 //! event.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
@@ -12,6 +11,7 @@ use super::adopted_slots::Held;
 use super::core::JobMasterCore;
 use super::execution::Execution;
 use super::execution_graph::{Region, RegionPhase};
+use super::failover::FailoverStrategy;
 use super::overview::Overview;
 
 impl JobMasterCore {
@@ -32,7 +32,7 @@ impl JobMasterCore {
         if self.result.is_none() {
             self.assert_nothing_forgotten();
             let held = self.adopted_slots_plainly();
-            assert_eq!(self.adopted_slots(), held, "adopted slots are not those");
+            assert_eq!(*self.adopted_slots(), held, "adopted slots are not those");
         }
     }
 
@@ -71,6 +71,7 @@ impl JobMasterCore {
 
     /// What a look at every region would decide or do was decided and done with the events that led to it.
     fn assert_nothing_forgotten(&self) {
+        let mut may_restart = 0;
         for (region, at) in self.execution.regions.iter().enumerate() {
             let executions = at
                 .tasks
@@ -91,8 +92,7 @@ impl JobMasterCore {
                     let is_due = restart_at_ms.is_some_and(|at_ms| at_ms <= self.settled_at_ms);
                     let is_over = executions.clone().all(Execution::is_ended);
                     let is_durable = written[region].generation == record[region].generation;
-                    let may_restart = is_due && is_over && is_durable && !is_held;
-                    assert!(!may_restart, "region {region} could start anew");
+                    may_restart += usize::from(is_due && is_over && is_durable && !is_held);
                 }
                 RegionPhase::Placed => {
                     let is_durable = self.is_durable && written[region] == record[region];
@@ -104,6 +104,14 @@ impl JobMasterCore {
                 | RegionPhase::Deployed => {}
             }
         }
+        let waits_for_others = match self.options.failover_strategy {
+            FailoverStrategy::Full => may_restart < self.execution.restarting().len(),
+            FailoverStrategy::Region => false,
+        };
+        assert!(
+            may_restart == 0 || waits_for_others,
+            "{may_restart} regions could start anew"
+        );
         self.assert_ends_recorded();
         self.assert_ends_acknowledged();
         self.assert_cancelled();
@@ -160,9 +168,8 @@ impl JobMasterCore {
                 there.insert(place.allocation, profile.clone());
             }
         }
-        let profiles = |it: BTreeMap<AllocationId, ResourceProfile>| it.into_values().collect();
         let held = slots.into_iter();
-        held.map(|(id, it)| (id.clone(), profiles(it)))
-            .collect::<BTreeMap<ResourceId, Arc<[ResourceProfile]>>>()
+        held.map(|(id, it)| (id.clone(), it.into_values().collect()))
+            .collect()
     }
 }

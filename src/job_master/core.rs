@@ -32,6 +32,7 @@ use super::restart::{RestartBackoff, RestartStrategy};
 use super::slot_pool::SlotPool;
 use super::strays::Strays;
 use crate::gateway::Unfulfillable;
+use crate::small_map::SmallMap;
 
 /// Bounds of the core's patience, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,7 +59,7 @@ pub struct CoreOptions {
 #[derive(Debug, Clone)]
 pub(super) struct TaskManager {
     pub(super) registration: Registration,
-    pub(super) location: pb::TaskManagerLocation,
+    pub(super) location: Arc<pb::TaskManagerLocation>,
     // Ended executions that it reports until they are acknowledged: index of the task, generation.
     pub(super) unacknowledged: BTreeSet<(usize, u64)>,
     // Outputs that it keeps, and how far their release is.
@@ -125,9 +126,8 @@ pub struct JobMasterCore {
     pub(super) is_recovered: bool,
     pub(super) execution: ExecutionGraph,
     pub(super) pool: SlotPool,
-    // Boxed: a map has room for eleven, and most jobs have one.
-    pub(super) task_managers: BTreeMap<ResourceId, Box<TaskManager>>,
-    pub(super) seen: BTreeMap<ResourceId, Registration>,
+    pub(super) task_managers: SmallMap<ResourceId, Box<TaskManager>>,
+    pub(super) seen: SmallMap<ResourceId, Registration>,
     pub(super) strays: Strays,
     pub(super) agenda: Agenda,
     pub(super) looked_at: LookedAt,
@@ -150,7 +150,7 @@ pub struct JobMasterCore {
     pub(super) cancel_is_requested: bool,
     pub(super) stop_is_requested: bool,
     pub(super) commit: Commit,
-    pub(super) commit_failure: Option<pb::FailureRecord>,
+    pub(super) commit_failure: Option<Box<pb::FailureRecord>>,
     // The slots that are needed, as of the last event: how many of each profile.
     pub(super) profiles_needed: Vec<(ResourceProfile, u32)>,
     // Counts the changes of `task_managers`: who comes, registers anew, goes.
@@ -167,7 +167,7 @@ pub struct JobMasterCore {
     pub(super) has_stale_ends: bool,
     pub(super) declared: Option<Arc<Needs>>,
     // What no TaskManager could ever give, says the ResourceManager.
-    pub(super) unfulfillable: Option<Unfulfillable>,
+    pub(super) unfulfillable: Option<Box<Unfulfillable>>,
     // None where no operator has a half here.
     pub(super) coordination: Option<Box<Coordination>>,
     pub(super) result: Option<Box<pb::JobResult>>,
@@ -211,8 +211,8 @@ impl JobMasterCore {
             is_recovered,
             execution,
             pool: SlotPool::default(),
-            task_managers: BTreeMap::new(),
-            seen: BTreeMap::new(),
+            task_managers: SmallMap::new(),
+            seen: SmallMap::new(),
             strays: Strays::default(),
             agenda: Agenda::default(),
             looked_at: LookedAt::default(),
@@ -418,7 +418,9 @@ impl JobMasterCore {
     }
 
     /// All registered TaskManagers and the slots that are held there.
-    pub fn connections(&self) -> Vec<(Connection, pb::TaskManagerLocation, Vec<AllocationId>)> {
+    pub fn connections(
+        &self,
+    ) -> Vec<(Connection, Arc<pb::TaskManagerLocation>, Vec<AllocationId>)> {
         let known = self.task_managers.iter();
         let described = known.map(|(id, known)| {
             let connection = Connection {
@@ -447,7 +449,7 @@ impl JobMasterCore {
     }
 
     /// Where a TaskManager is reached, if it is registered.
-    pub fn location(&self, task_manager: &ResourceId) -> Option<&pb::TaskManagerLocation> {
+    pub fn location(&self, task_manager: &ResourceId) -> Option<&Arc<pb::TaskManagerLocation>> {
         self.task_managers
             .get(task_manager)
             .map(|known| &known.location)

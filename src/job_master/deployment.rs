@@ -33,7 +33,10 @@ pub fn task_deployment(graph: &ExecutionGraph, task: usize) -> pb::TaskDeploymen
                 source_vertex_id: source.id.to_string(),
                 source_subtask: subtask,
                 generation: producer.generation.get(),
-                location: producer.place.as_ref().map(|place| place.location.clone()),
+                location: producer
+                    .place
+                    .as_ref()
+                    .map(|place| (*place.location).clone()),
             }
         };
         pb::InputGate {

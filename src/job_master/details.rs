@@ -1,5 +1,6 @@
 //! The description of a job, for people and for REST, and its result. Pure; decides nothing.
 
+use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
 use super::chronicle::entering;
@@ -21,7 +22,7 @@ impl JobMasterCore {
                 .collect(),
         });
         let mut failures = self.record.failures.clone();
-        failures.extend(self.commit_failure.clone());
+        failures.extend(self.commit_failure.as_deref().cloned());
         pb::JobDetails {
             job_id: self.record.job_id.clone(),
             name: self.record.name.clone(),
@@ -136,8 +137,10 @@ pub fn failed_initialization(
     graph: &pb::JobGraph,
     state: &pb::JobState,
     cause: String,
+    epoch: Epoch,
     now_ms: u64,
 ) -> pb::JobResult {
+    let event = entering(pb::JobStatus::Failed, &cause, epoch.get(), now_ms);
     let entered = |status: pb::JobStatus| pb::StatusTimestamp {
         status: status.into(),
         at_ms: now_ms,
@@ -157,6 +160,7 @@ pub fn failed_initialization(
             cause: cause.clone(),
             ..pb::FailureRecord::default()
         }],
+        events: vec![event],
         ..pb::JobDetails::default()
     };
     result(graph, state, pb::JobStatus::Failed, cause, details, now_ms)

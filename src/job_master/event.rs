@@ -155,7 +155,7 @@ pub enum Event {
         request: CoordinatorRequest,
     },
     /// The ResourceManager says what of the job's needs no TaskManager could ever give, or that there is nothing.
-    Unfulfillable(Option<Unfulfillable>),
+    Unfulfillable(Option<Box<Unfulfillable>>),
     /// Somebody wants the job canceled.
     CancelRequested,
     /// Somebody wants the job stopped: its sources end, and it finishes.
@@ -269,7 +269,7 @@ pub struct Needs {
     /// How many of them at least: with fewer the next region can't start, nor will it without any.
     pub at_once: Vec<(ResourceProfile, u32)>,
     /// Those of them that are held since before this term, by TaskManager.
-    pub held: Held,
+    pub held: Arc<Held>,
 }
 
 /// Something is to be done.
@@ -341,7 +341,7 @@ pub enum Effect {
         /// Which.
         connection: Connection,
         /// Where it is reached.
-        location: pb::TaskManagerLocation,
+        location: Arc<pb::TaskManagerLocation>,
         /// Why.
         cause: String,
     },

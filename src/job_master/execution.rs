@@ -3,6 +3,8 @@
 //! Invariant: a state changes only along [`next_state`], by [`Execution::enter`]; an ended execution never changes again, only a
 //! new generation replaces it.
 
+use std::sync::Arc;
+
 use tanist_proto::id::{AllocationId, Generation, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -17,7 +19,7 @@ pub struct Place {
     /// In which slot.
     pub allocation: AllocationId,
     /// Where that is reached.
-    pub location: pb::TaskManagerLocation,
+    pub location: Arc<pb::TaskManagerLocation>,
 }
 
 /// How far the cancellation of an execution has come.
@@ -193,7 +195,8 @@ pub fn is_terminal(state: ExecutionState) -> bool {
 /// The state after `from` when `to` is heard of or wanted; `None` if that is no edge (late or repeated news).
 ///
 /// Apache Flink's edges, and two more: what was cancelled may have finished before it heard of that, and what a new leader awaits may be
-/// found in any state that a TaskManager reports.
+/// found in any state that a TaskManager reports. What fails while it is cancelled is CANCELED: mostly it misses another task that was
+/// told sooner.
 pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionState> {
     use ExecutionState as S;
     let allowed = match from {
@@ -204,6 +207,7 @@ pub fn next_state(from: ExecutionState, to: ExecutionState) -> Option<ExecutionS
         }
         S::Initializing => is_terminal(to) || matches!(to, S::Running | S::Canceling),
         S::Running => is_terminal(to) || to == S::Canceling,
+        S::Canceling if to == S::Failed => return Some(S::Canceled),
         S::Canceling => is_terminal(to),
         S::Reconciling => {
             let is_there = matches!(to, S::Deploying | S::Initializing | S::Running);
@@ -242,6 +246,23 @@ mod tests {
         assert_eq!(next_state(S::Running, S::Initializing), None);
         assert_eq!(next_state(S::Canceling, S::Running), None);
         assert_eq!(next_state(S::Canceling, S::Finished), Some(S::Finished));
+    }
+
+    #[test]
+    fn what_fails_while_it_is_cancelled_is_canceled() {
+        let mut execution = Execution::created(Generation::new(1));
+        let way = [
+            ExecutionState::Scheduled,
+            ExecutionState::Deploying,
+            ExecutionState::Running,
+            ExecutionState::Canceling,
+        ];
+        assert!((1..).zip(way).all(|(at_ms, to)| execution.enter(to, at_ms)));
+        assert!(execution.enter(ExecutionState::Failed, 9));
+        assert_eq!(execution.state, ExecutionState::Canceled);
+        assert_eq!(execution.entered_at_ms(ExecutionState::Canceled), 9);
+        assert_eq!(execution.entered_at_ms(ExecutionState::Failed), 0);
+        assert_eq!(execution.ended_at_ms, 9);
     }
 
     #[test]

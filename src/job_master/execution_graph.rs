@@ -5,9 +5,11 @@
 //! Invariant: a region's executions have one generation.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tanist_proto::id::JobVertexId;
 use tanist_proto::resources::ResourceProfile;
+use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 pub use super::building::BuildError;
@@ -206,6 +208,14 @@ impl ExecutionGraph {
         }
     }
 
+    /// Where a TaskManager is reached, kept once: as executions that are placed there have it.
+    pub fn keep_once(&self, location: pb::TaskManagerLocation) -> Arc<pb::TaskManagerLocation> {
+        let places = self.tasks.iter();
+        let mut places = places.filter_map(|task| task.execution.place.as_ref());
+        let same = places.find(|place| *place.location == location);
+        same.map_or_else(|| Arc::new(location), |place| place.location.clone())
+    }
+
     /// How many executions are in a state.
     pub fn count(&self, state: ExecutionState) -> usize {
         self.overview.states[number_of(state)]
@@ -274,8 +284,6 @@ pub fn as_index(subtask: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use tanist_proto::v1 as pb;
-
     use super::*;
     use crate::job::RegionRule;
     use crate::job_master::testing::graph_of;

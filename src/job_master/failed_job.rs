@@ -1,23 +1,23 @@
 //! What is left of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until that is written.
 
+use futures::StreamExt as _;
+use futures::channel::mpsc;
 use tanist_proto::v1 as pb;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-use super::handle::Message;
+use super::handle::{Message, Telling};
 use crate::gateway::GatewayError;
 
 /// Answers for a job that could not be initialized, until its result is written.
 pub(super) async fn serve_failed(
     result: &pb::JobResult,
     mut messages: mpsc::Receiver<Box<Message>>,
-    stop: CancellationToken,
+    seen: &Telling,
 ) {
     let over = || GatewayError::Conflict(result.cause.clone());
     loop {
         let message = tokio::select! {
-            () = stop.cancelled() => return,
-            message = messages.recv() => message.map(|message| *message),
+            () = seen.to_stop() => return,
+            message = messages.next() => message.map(|message| *message),
         };
         // Whoever asked and has gone does not need the answer.
         match message {

@@ -29,7 +29,7 @@ pub enum FailoverStrategy {
 }
 
 /// Of one event so many failures are logged.
-pub(super) const LOGGED: usize = 16;
+const LOGGED: usize = 16;
 
 impl JobMasterCore {
     /// All that failed at one event is one failure for the restart strategy.
@@ -55,19 +55,16 @@ impl JobMasterCore {
         let (failures, uncounted): (Vec<Failure>, Vec<Failure>) =
             failures.into_iter().partition(|failure| failure.is_counted);
         let regions: Vec<usize> = uncounted.iter().map(|failure| failure.region).collect();
-        for failure in uncounted.iter().take(LOGGED) {
-            tracing::info!(
-                job = self.record.job_id,
-                task = failure.task,
-                cause = failure.cause,
-                of = regions.len(),
-                "region starts anew"
-            );
-        }
-        self.restart_all(&regions, now_ms);
+        self.log_failures(&uncounted, "region starts anew");
         let Some(first) = failures.first().cloned() else {
-            return;
+            return self.restart_all(&regions, now_ms);
         };
+        let (at_once, together) = match self.options.failover_strategy {
+            FailoverStrategy::Region => (regions, Vec::new()),
+            // They begin with the others.
+            FailoverStrategy::Full => (Vec::new(), regions),
+        };
+        self.restart_all(&at_once, now_ms);
         let verdict = if first.is_unrecoverable {
             Verdict::GiveUp {
                 reason: "that would not help".to_owned(),
@@ -81,17 +78,9 @@ impl JobMasterCore {
             self.backoff.judge(counters, now_ms, random)
         };
         self.revision += 1;
-        let regions: Vec<usize> = failures.iter().map(|failure| failure.region).collect();
-        for failure in failures.iter().take(LOGGED) {
-            tracing::warn!(
-                job = self.record.job_id,
-                task = failure.task,
-                task_manager = failure.resource_id,
-                cause = failure.cause,
-                of = regions.len(),
-                "region failed"
-            );
-        }
+        let failed = failures.iter().map(|failure| failure.region);
+        let regions: Vec<usize> = failed.chain(together).collect();
+        self.log_failures(&failures, "region failed");
         match verdict {
             Verdict::Restart { at_ms } => self.restart_all(&regions, at_ms),
             Verdict::GiveUp { reason } => {
@@ -103,6 +92,20 @@ impl JobMasterCore {
                 Arc::make_mut(&mut self.record).fatal_cause =
                     format!("{of_task}{} (not restarted: {reason})", first.cause);
             }
+        }
+    }
+
+    /// Tells the log what became of regions, each by one failure.
+    pub(super) fn log_failures(&self, failures: &[Failure], what: &'static str) {
+        for failure in failures.iter().take(LOGGED) {
+            tracing::warn!(
+                job = self.record.job_id,
+                task = failure.task,
+                task_manager = failure.resource_id,
+                cause = failure.cause,
+                of = failures.len(),
+                "{what}"
+            );
         }
     }
 
@@ -164,8 +167,7 @@ impl JobMasterCore {
         *state = pb::RegionState {
             generation: state.generation.max(1) + 1,
             epoch: self.epoch.get(),
-            placements: Vec::new(),
-            placed_at_ms: 0,
+            ..pb::RegionState::default()
         };
         self.has_stale_ends |= !record.terminal.is_empty();
         self.forget_coordinators(region);
@@ -195,9 +197,10 @@ impl JobMasterCore {
     /// New executions of the generation that the record has. They are best where the former ones were.
     pub(super) fn renew_executions(&mut self, region: usize) {
         let generation = Generation::new(self.record.regions[region].generation);
+        let at_ms = self.created_at_ms(generation);
         for task in self.execution.regions[region].tasks.clone() {
             let mut execution = Execution::created(generation);
-            execution.note_entered(ExecutionState::Created, self.settled_at_ms);
+            execution.note_entered(ExecutionState::Created, at_ms);
             let former = self.execution.replace(task, execution);
             if let Some(place) = former.place {
                 if !self.durable_ends.contains_key(&task) {
@@ -209,6 +212,16 @@ impl JobMasterCore {
             }
         }
         self.forget_given_up(region);
+    }
+
+    /// When executions of a generation that are made at present were CREATED. What was never placed came with the job, whoever led then.
+    fn created_at_ms(&self, generation: Generation) -> u64 {
+        let mut entered = self.record.statuses.iter();
+        let created = entered.find(|it| it.status() == pb::JobStatus::Created);
+        match created {
+            Some(created) if generation.get() == 0 => created.at_ms,
+            Some(_) | None => self.settled_at_ms,
+        }
     }
 
     /// The regions that have not durably finished.

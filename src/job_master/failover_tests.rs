@@ -101,6 +101,35 @@ fn a_failure_that_may_pass_restarts_its_region_and_no_other() {
     assert_eq!(job.stored.fatal_cause, "");
 }
 
+#[test]
+fn failures_that_a_leader_noted_whose_clock_was_ahead_are_forgotten_in_their_time() {
+    let graph = one_region();
+    let mut state = placed(&graph, 3);
+    state.restarts = Some(pb::RestartCounters {
+        restarts: 1,
+        failures_ms: vec![1_000_000 + 3_600_000],
+        ..pb::RestartCounters::default()
+    });
+    let strategy = RestartStrategy::FailureRate {
+        max_failures: 1,
+        interval_ms: 60_000,
+        delay_ms: 1,
+    };
+    let options = CoreOptions {
+        restart_strategy: strategy,
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, state, 2, options);
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    job.pass(60_000);
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    assert_eq!(
+        (job.stored.fatal_cause.as_str(), job.generations()),
+        ("", vec![4])
+    );
+}
+
 fn all_together() -> CoreOptions {
     CoreOptions {
         failover_strategy: FailoverStrategy::Full,
@@ -126,6 +155,46 @@ fn under_the_full_strategy_a_failure_restarts_all_regions_in_one_write() {
             .iter()
             .all(|(_, generation)| *generation == 4)
     );
+}
+
+#[test]
+fn under_the_full_strategy_all_regions_begin_together() {
+    let mut job = running(&two_regions(), all_together());
+    job.reports("tm0", vec![report(1, 0, 3, S::Failed)]);
+    job.reports("tm1", vec![report(1, 1, 3, S::Canceled)]);
+    job.pass(2_000);
+    job.reports("tm0", vec![report(2, 0, 3, S::Canceled)]);
+    assert_eq!(job.deployed(), [], "a task of the other region still stops");
+    job.reports("tm1", vec![report(2, 1, 3, S::Canceled)]);
+    assert_eq!(job.deployed().len(), 4);
+}
+
+#[test]
+fn under_the_full_strategy_what_was_never_started_begins_with_what_failed() {
+    let mut job = running(&two_regions(), all_together());
+    // One region runs, the other one was placed and its tasks are not known to have started.
+    job.reports("tm0", vec![report(2, 0, 3, S::Failed)]);
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        let ended = report(1, subtask, 3, S::Canceled);
+        job.reports(name, vec![ended]);
+    }
+    job.reports("tm1", vec![report(2, 1, 3, S::Canceled)]);
+    job.pass(2_000);
+    assert_eq!((job.deployed().len(), job.generations()), (4, vec![4, 4]));
+    let running = report(1, 1, 4, S::Running);
+    job.reports("tm1", vec![running, report(2, 1, 4, S::Running)]);
+    job.effects.clear();
+    // It connects again: of one region it says that a task failed, of the other one it has nothing.
+    job.register("tm0", "1", vec![report(1, 0, 4, S::Failed)]);
+    assert_eq!(job.generations(), [5, 5]);
+    job.reports("tm1", both(1, 4, S::Canceled));
+    assert_eq!(
+        job.deployed(),
+        [],
+        "the delay of the failure holds for both"
+    );
+    job.pass(5_000);
+    assert_eq!(job.deployed().len(), 4);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{Commit, JobMasterCore};
+use super::outputs::Output;
 use crate::gateway::START_BY_HAND;
 
 /// So many subtasks or TaskManagers are named.
@@ -72,14 +73,32 @@ impl JobMasterCore {
     }
 
     fn reconciling(&self) -> Option<pb::Hindrance> {
-        let awaited = self.execution.tasks.iter().map(|task| &task.execution);
-        let awaited = awaited.filter(|it| it.state == ExecutionState::Reconciling);
-        let places: Vec<_> = awaited.filter_map(|it| it.place.as_ref()).collect();
-        let ids: BTreeSet<&str> = places.iter().map(|at| at.task_manager.as_str()).collect();
+        if !self.is_reconciling() {
+            return None;
+        }
+        let executions = self.execution.tasks.iter().map(|task| &task.execution);
+        let (mut running, mut outputs, mut ids) = (0, 0, BTreeSet::new());
+        for (execution, place) in executions.filter_map(|it| Some((it, it.place.as_ref()?))) {
+            let of_kind = if execution.state == ExecutionState::Reconciling {
+                &mut running
+            } else if execution.output == Output::Awaited {
+                &mut outputs
+            } else {
+                continue;
+            };
+            *of_kind += 1;
+            ids.insert(place.task_manager.as_str());
+        }
         let first = ids.first()?;
+        let what = match (running, outputs) {
+            (running, 0) => format!("{running} running tasks"),
+            (0, outputs) => format!("the outputs of {outputs} finished tasks"),
+            (running, outputs) => {
+                format!("{running} running tasks and the outputs of {outputs} finished ones")
+            }
+        };
         let text = format!(
-            "{} running tasks are awaited, on {} TaskManagers that have not registered since the leader changed: {first}{}",
-            places.len(),
+            "{what} are awaited, on {} TaskManagers that have not registered since the leader changed: {first}{}",
             ids.len(),
             if ids.len() > 1 { " and others" } else { "" }
         );

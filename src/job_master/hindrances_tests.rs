@@ -4,7 +4,9 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, HindranceKind};
 
 use super::core::CoreOptions;
-use super::recovered::{RECONCILE_MS, Recovered, both, one_region, options, placed, report};
+use super::recovered::{
+    RECONCILE_MS, Recovered, both, end, one_region, options, placed, report, two_regions,
+};
 use super::restart::RestartStrategy;
 
 fn only(job: &Recovered) -> pb::Hindrance {
@@ -34,6 +36,29 @@ fn it_names_the_task_managers_that_are_awaited_and_until_when() {
     assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
     job.register("tm1", "1", both(1, 3, S::Running));
     assert_eq!(job.core.hindrances(), []);
+}
+
+#[test]
+fn outputs_of_finished_tasks_are_awaited_by_name_too() {
+    let graph = two_regions();
+    let mut state = placed(&graph, 3);
+    let mut graph = graph;
+    graph.edges.push(pb::JobEdge {
+        source: graph.vertices[0].id.clone(),
+        target: graph.vertices[1].id.clone(),
+        partitioning: pb::Partitioning::Rebalance.into(),
+        exchange: pb::Exchange::Blocking.into(),
+        ..pb::JobEdge::default()
+    });
+    state.terminal = vec![end(1, 0, 3, S::Finished), end(1, 1, 3, S::Finished)];
+    state.regions[1] = pb::RegionState::default();
+    let job = Recovered::new(&graph, state);
+    assert_eq!(job.core.status(), pb::JobStatus::Reconciling);
+    let hindrance = only(&job);
+    assert_eq!(hindrance.kind(), HindranceKind::Reconciling);
+    assert_eq!(hindrance.missing, ["tm0", "tm1"]);
+    let expected = "the outputs of 2 finished tasks are awaited, on 2 TaskManagers";
+    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
 }
 
 #[test]

@@ -74,6 +74,8 @@ mod isolation_tests;
 mod many_regions_tests;
 mod options;
 mod outputs;
+#[cfg(test)]
+mod outputs_tests;
 mod overview;
 mod patience;
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub struct JobMasterOptions {
     pub failover_strategy: FailoverStrategy,
     /// How many failures of the job are remembered (`web.exception-history-size`).
     pub exception_history_size: usize,
-    /// How many messages may wait.
+    /// How many messages may wait, beside one of each sender.
     pub mailbox_capacity: usize,
 }
 

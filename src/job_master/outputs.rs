@@ -17,7 +17,6 @@ use super::deployment::execution_id;
 use super::event::{Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
-use super::failover::LOGGED;
 
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,15 +193,7 @@ impl JobMasterCore {
             if all.is_empty() {
                 return;
             }
-            for lost in all.iter().take(LOGGED) {
-                tracing::warn!(
-                    job = self.record.job_id,
-                    task = lost.task,
-                    cause = lost.cause,
-                    of = all.len(),
-                    "region runs again"
-                );
-            }
+            self.log_failures(&all, "region runs again");
             let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
             self.note_failures(&all, Vec::new(), now_ms);
             self.restart_all(&regions, now_ms);
@@ -344,12 +335,16 @@ impl JobMasterCore {
             return generation > durable[region].generation;
         }
         let may_read = |reader: usize| {
-            let finished = |task: &usize| {
-                self.durable_ends.get(task).copied() == Some(ExecutionState::Finished)
-            };
             let is_present = durable[reader].generation == self.record.regions[reader].generation;
-            !is_present || !self.execution.regions[reader].tasks.iter().all(finished)
+            !is_present || !self.has_durably_finished(reader)
         };
-        self.execution.is_read_by(task, known, may_read)
+        // What a task has made for readers of its own region, over pipelined edges, goes with it.
+        !self.has_durably_finished(region) || self.execution.is_read_by(task, known, may_read)
+    }
+
+    fn has_durably_finished(&self, region: usize) -> bool {
+        let finished =
+            |task: &usize| self.durable_ends.get(task) == Some(&ExecutionState::Finished);
+        self.execution.regions[region].tasks.iter().all(finished)
     }
 }

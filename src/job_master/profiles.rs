@@ -20,6 +20,8 @@ pub(super) fn profiles(graph: &pb::JobGraph, vertices: &[Vertex]) -> Vec<Resourc
             profiles.push(slot_profile(graph, group));
         }
     }
+    // Most jobs have one.
+    profiles.shrink_to_fit();
     profiles
 }
 
@@ -58,7 +60,7 @@ impl ExecutionGraph {
 impl JobMasterCore {
     /// The regions of these that will never get their slots, and why, if that is known.
     pub(super) fn never_served(&self, regions: &[usize]) -> Vec<(usize, &Unfulfillable)> {
-        let Some(verdict) = &self.unfulfillable else {
+        let Some(verdict) = self.unfulfillable.as_deref() else {
             return Vec::new();
         };
         let (mut known, mut assignment) = (OfVertices::default(), None);

@@ -1,5 +1,7 @@
 //! Jobs that state resources, and vertices that are to share slots: what is asked for, what is taken, and where tasks go.
 
+use std::sync::Arc;
+
 use tanist_proto::id::AllocationId;
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
@@ -131,10 +133,10 @@ fn what_nobody_could_ever_give_fails_at_once_and_names_the_largest() {
         profile: profile.into(),
         largest: cores(1),
     };
-    job.hear(Event::Unfulfillable(Some(verdict(cores(7)))));
+    job.hear(Event::Unfulfillable(Some(Box::new(verdict(cores(7))))));
     job.pass(1_000);
     assert_eq!(job.core.details().failures, [], "that is none of its slots");
-    job.hear(Event::Unfulfillable(Some(verdict(cores(2)))));
+    job.hear(Event::Unfulfillable(Some(Box::new(verdict(cores(2))))));
     let details = job.core.details();
     let cause = &details.failures.last().expect("it failed").cause;
     for part in ["a slot of 2 cores", "the largest there is has 1 cores"] {
@@ -162,10 +164,10 @@ fn adopted_slots_are_stated_by_their_profiles() {
     // Both vertices share slots: a slot has what both need.
     let both = ResourceProfile::from(cores(2));
     let held = [
-        (id("tm0"), [both.clone()].into()),
-        (id("tm1"), [both.clone()].into()),
-    ]
-    .into();
+        (id("tm0"), vec![both.clone()]),
+        (id("tm1"), vec![both.clone()]),
+    ];
+    let held = Arc::new(held.into());
     let slots = vec![(both, 2)];
     let needs = Needs {
         at_once: slots.clone(),

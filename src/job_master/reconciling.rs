@@ -18,7 +18,6 @@ use tanist_proto::v1::ExecutionState;
 
 use super::core::{Failure, JobMasterCore};
 use super::execution_graph::RegionPhase;
-use super::failover::LOGGED;
 use super::outputs::Output;
 use crate::gateway::Adoption;
 
@@ -163,17 +162,8 @@ impl JobMasterCore {
         });
         self.note_failures(&all, Vec::new(), now_ms);
         let mut regions = BTreeSet::new();
-        for missed in all {
-            if !regions.insert(missed.region) || regions.len() > LOGGED {
-                continue;
-            }
-            tracing::warn!(
-                job = self.record.job_id,
-                task = missed.task,
-                cause = missed.cause,
-                "region can't be adopted"
-            );
-        }
+        all.retain(|missed| regions.insert(missed.region));
+        self.log_failures(&all, "region can't be adopted");
         let regions: Vec<usize> = regions.into_iter().collect();
         self.restart_all(&regions, now_ms);
     }

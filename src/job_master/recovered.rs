@@ -69,6 +69,8 @@ pub(super) fn placed(graph: &pb::JobGraph, generation: u64) -> pb::JobState {
             epoch: 1,
             placements: placements(ids),
             placed_at_ms: 5,
+            created_at_ms: 3,
+            scheduled_at_ms: 4,
         })
         .collect();
     state.job_incarnation = 1;

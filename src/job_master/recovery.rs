@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tanist_proto::id::Generation;
+use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
 use super::core::{JobMasterCore, parse};
@@ -63,6 +64,12 @@ impl JobMasterCore {
         self.promise_to_wait();
         let record = Arc::make_mut(&mut self.record);
         record.job_incarnation = record.job_incarnation.saturating_add(1);
+        let failures = record
+            .restarts
+            .iter_mut()
+            .flat_map(|it| &mut it.failures_ms);
+        // They are over, whatever the clock of the leader showed that noted them.
+        failures.for_each(|at_ms| *at_ms = (*at_ms).min(now_ms));
         self.revision += 1;
         self.announce_reconciliation();
         Ok(())
@@ -76,10 +83,17 @@ impl JobMasterCore {
                 Execution::created(Generation::new(state.generation));
         }
         let unknown = |what: &str| BuildError::OtherGraph(format!("it names {what}"));
+        let mut before: Option<Arc<pb::TaskManagerLocation>> = None;
         for placement in &state.placements {
             let task = self.execution.find(&placement.vertex_id, placement.subtask);
             let task = task.ok_or_else(|| unknown(&placement.vertex_id))?;
             let location = placement.location.clone().unwrap_or_default();
+            // Neighbours often are in the same place.
+            let location = match before.take() {
+                Some(before) if *before == location => before,
+                _ => Arc::new(location),
+            };
+            before = Some(location.clone());
             let place = Place {
                 task_manager: parse(&location.resource_id)
                     .ok_or_else(|| unknown("no TaskManager"))?,
@@ -94,7 +108,14 @@ impl JobMasterCore {
             }
             let execution = &mut self.execution.tasks[task].execution;
             execution.started_at_ms = state.placed_at_ms;
-            execution.note_entered(ExecutionState::Deploying, state.placed_at_ms);
+            let entered = [
+                (ExecutionState::Created, state.created_at_ms),
+                (ExecutionState::Scheduled, state.scheduled_at_ms),
+                (ExecutionState::Deploying, state.placed_at_ms),
+            ];
+            for (state, at_ms) in entered {
+                execution.note_entered(state, at_ms);
+            }
             execution.enter(ExecutionState::Reconciling, self.settled_at_ms);
             execution.place = Some(place);
         }

@@ -341,6 +341,7 @@ impl JobMasterCore {
     /// An execution was never sent to its TaskManager, or under a registration that this did not have any more, and never will
     /// start. Nothing of the job has failed: its region is placed anew, and the restart strategy does not count that.
     fn note_never_started(&mut self, task: usize, cause: &str, now_ms: u64) {
+        self.execution.tasks[task].execution.started_at_ms = 0;
         if self.is_to_stop(task) {
             self.execution
                 .advance(task, ExecutionState::Canceled, now_ms);

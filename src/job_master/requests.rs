@@ -104,7 +104,7 @@ impl JobMasterActor {
                 let _ = reply.send(Ok(self.core.details()));
             }
             Message::ResultWritten(reply) => {
-                if self.seen.borrow().outcome.is_some() {
+                if self.seen.0.look(|seen| seen.outcome.is_some()) {
                     return Next::Close(reply);
                 }
                 let _ = reply.send(Err(GatewayError::Conflict(

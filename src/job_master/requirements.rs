@@ -27,8 +27,7 @@ impl Calls {
         let registration = is_registering.then(|| JobMasterRegistration {
             job: job_id(&self.graph),
             job_master: self.id,
-            superseded: self.superseded.clone(),
-            unfulfillable: self.unfulfillable.clone(),
+            verdict: self.verdict.clone(),
         });
         let requirements = wanted.as_ref().map(|wanted| self.requirements(wanted));
         let (ask_timeout, retry_delay) = (self.ask_timeout, self.retry_delay);
@@ -66,14 +65,12 @@ impl Calls {
             minimum: at_once(profile).min(*number),
             maximum: *number,
         });
-        let held = wanted.held.iter();
-        let held = held.map(|(task_manager, slots)| (task_manager.clone(), slots.to_vec()));
         ResourceRequirements {
             job: job_id(&self.graph),
             job_master: self.id,
             job_master_address: self.rpc_address.clone(),
             resources: resources.collect(),
-            held: held.collect(),
+            held: wanted.held.clone(),
         }
     }
 }

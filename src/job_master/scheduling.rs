@@ -155,8 +155,9 @@ impl JobMasterCore {
 
     fn place_region(&mut self, region: usize, assigned: &Assigned, now_ms: u64) {
         let generation = self.record.regions[region].generation.max(1);
-        let (mut placements, mut places) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
         let tasks = self.execution.regions[region].tasks.clone();
+        let mut placements = Vec::with_capacity(tasks.len());
         for task in tasks {
             let allocation = assigned[&self.execution.slot_key(task)];
             let slot = self.pool.get(&allocation);
@@ -172,7 +173,7 @@ impl JobMasterCore {
                 vertex_id: self.execution.vertex_of(task).id.to_string(),
                 subtask: self.execution.tasks[task].subtask,
                 allocation_id: allocation.to_string(),
-                location: Some(known.location.clone()),
+                location: Some((*known.location).clone()),
             });
             let place = Place {
                 task_manager: slot.task_manager.clone(),
@@ -189,11 +190,20 @@ impl JobMasterCore {
             self.execution.place(task, generation, place);
         }
         let epoch = self.epoch.get();
+        let first = self.execution.regions[region].tasks.first();
+        let first = first.map(|task| &self.execution.tasks[*task].execution);
+        let entered = |state| first.map_or(0, |execution| execution.entered_at_ms(state));
+        let (created_at_ms, scheduled_at_ms) = (
+            entered(ExecutionState::Created),
+            entered(ExecutionState::Scheduled),
+        );
         Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
             generation,
             epoch,
             placements,
             placed_at_ms: now_ms,
+            created_at_ms,
+            scheduled_at_ms,
         };
         self.has_placed = true;
         self.fix_rule();

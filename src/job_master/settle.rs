@@ -14,6 +14,7 @@ use super::core::{Commit, Failure, JobMasterCore};
 use super::event::{CancelAnswer, Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
+use super::failover::FailoverStrategy;
 
 /// So long a region waits whose slots nobody could ever give: a restart strategy without delay must not go round and round.
 pub(super) const NEVER_SERVED_MS: u64 = 1_000;
@@ -216,6 +217,11 @@ impl JobMasterCore {
         }
         let due = self.restarts_due_by(now_ms);
         may_restart.extend(due);
+        let begin_together = self.options.failover_strategy == FailoverStrategy::Full;
+        if begin_together && !may_restart.is_empty() {
+            may_restart.clone_from(self.execution.restarting());
+        }
+        let mut may_start = Vec::new();
         for region in may_restart {
             let RegionPhase::Stopping {
                 restart_at_ms: Some(at_ms),
@@ -228,9 +234,14 @@ impl JobMasterCore {
             if !is_durable || self.is_held(region, now_ms) {
                 continue;
             }
-            if now_ms < at_ms || !self.execution.region_is_ended(region) {
-                continue;
+            if now_ms >= at_ms && self.execution.region_is_ended(region) {
+                may_start.push(region);
             }
+        }
+        if begin_together && may_start.len() < self.execution.restarting().len() {
+            return;
+        }
+        for region in may_start {
             self.renew_executions(region);
             let phase = RegionPhase::Waiting { since_ms: now_ms };
             self.execution.set_phase(region, phase);

@@ -16,6 +16,7 @@ use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 
 use super::idle_slots::IdleSlots;
+use crate::small_map::SmallMap;
 
 /// What one slot is needed for: subtask `index` of each vertex in slot sharing group `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,12 +57,13 @@ const REMEMBERED: usize = 4096;
 /// The slots of one job.
 #[derive(Debug, Clone, Default)]
 pub struct SlotPool {
-    slots: BTreeMap<AllocationId, PoolSlot>,
+    // Boxed: what is in order is moved when there is one more.
+    slots: SmallMap<AllocationId, Box<PoolSlot>>,
     // The same by TaskManager and number there, in order. A list: most jobs have few, and there may be very many jobs.
     by_place: Vec<(ResourceId, u32, AllocationId)>,
     // How many there are of each profile; none is zero. Shared with the slots.
     by_profile: Vec<(Arc<ResourceProfile>, u32)>,
-    former: BTreeMap<SlotKey, (ResourceId, AllocationId)>,
+    former: SmallMap<SlotKey, (ResourceId, AllocationId)>,
     idle: IdleSlots,
     // In the order in which they were let go.
     let_go: VecDeque<(ResourceId, AllocationId)>,
@@ -98,6 +100,9 @@ impl SlotPool {
         }
         let at = place.unwrap_or_else(|at| at);
         let place = (task_manager.clone(), index, allocation);
+        if self.by_place.is_empty() {
+            self.by_place.reserve_exact(1);
+        }
         self.by_place.insert(at, place);
         let task_manager = task_manager.clone();
         let slot = PoolSlot {
@@ -106,7 +111,7 @@ impl SlotPool {
             profile: self.count(profile),
             accepted_in: turn,
         };
-        self.slots.insert(allocation, slot);
+        self.slots.insert(allocation, Box::new(slot));
         self.idle.add(allocation);
         before.map_or(OfferAnswer::Accepted, OfferAnswer::AcceptedInsteadOf)
     }
@@ -124,7 +129,7 @@ impl SlotPool {
         if self.let_go.len() > REMEMBERED {
             self.let_go.pop_front();
         }
-        Some(slot)
+        Some(*slot)
     }
 
     /// A TaskManager has registered anew: nothing comes late from before that.
@@ -153,6 +158,7 @@ impl SlotPool {
             return profile.clone();
         }
         let profile = Arc::new(profile);
+        self.by_profile.reserve_exact(1);
         self.by_profile.push((profile.clone(), 1));
         profile
     }
@@ -182,7 +188,7 @@ impl SlotPool {
 
     /// The slot with this allocation.
     pub fn get(&self, allocation: &AllocationId) -> Option<&PoolSlot> {
-        self.slots.get(allocation)
+        self.slots.get(allocation).map(Box::as_ref)
     }
 
     /// How many are held.
@@ -203,13 +209,8 @@ impl SlotPool {
 
     /// Forgets where these keys were: what is placed now is remembered when it is to be placed again.
     pub fn forget_former(&mut self, keys: &[SlotKey]) {
-        for key in keys {
-            self.former.remove(key);
-        }
-        if self.former.is_empty() {
-            // An emptied map keeps its memory.
-            self.former = BTreeMap::new();
-        }
+        self.former
+            .retain(|key, _| keys.binary_search(key).is_err());
     }
 
     /// Remembers where a key was, so that it goes back there.

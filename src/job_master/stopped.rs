@@ -96,10 +96,9 @@ impl JobMasterCore {
                 .iter()
                 .any(|edge| edge.target == at.vertex);
             let execution = &at.execution;
-            // One of which nothing is known yet may have been started by a deployment whose answer is lost.
+            // Once a deployment was sent it may have begun, whatever became of the answer and of its TaskManager since.
             let may_have = is_awaited
-                || execution.is_deployed()
-                || execution.known_since.is_some()
+                || execution.started_at_ms > 0
                 || execution.state == ExecutionState::Finished;
             is_source && may_have
         };

@@ -9,7 +9,7 @@ use super::recovered::{
     RECONCILE_MS, Recovered, both, end, one_region, options, placed, two_regions,
 };
 use super::restart::RestartStrategy;
-use super::testing::submitted;
+use super::testing::{graph_of, submitted};
 
 /// A job that runs, of which nothing was sent yet.
 fn running() -> Recovered {
@@ -195,6 +195,34 @@ fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_los
     // It may read since before the stop was wanted.
     job.reports("tm0", both(0, 1, S::Running));
     assert_eq!(job.generations(), [1]);
+    assert!(
+        job.stored.fatal_cause.contains("without a checkpoint"),
+        "{}",
+        job.stored.fatal_cause
+    );
+}
+
+#[test]
+fn what_sources_may_have_read_whose_task_manager_is_lost_before_its_answer_is_not_lost_in_silence()
+{
+    // Each subtask is a region of its own.
+    let graph = graph_of(&[("a", 2)], &[]);
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 3,
+            delay_ms: 0,
+        },
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, submitted(&graph), 1, options);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(job.deployed().len(), 2);
+    job.hear(Event::StopRequested);
+    // Another process took its place; the answer to the deployment never comes.
+    job.register("tm0", "2", vec![]);
+    assert_eq!(job.generations(), [1, 1]);
     assert!(
         job.stored.fatal_cause.contains("without a checkpoint"),
         "{}",

@@ -145,7 +145,7 @@ impl JobMasterActor {
                     has_heartbeat_under_way: false,
                 })
             };
-            self.peers.entry(id.clone()).or_insert_with(new);
+            self.peers.get_or_insert_with(id.clone(), new);
         }
         let silence_at = Instant::now() + self.options.heartbeat_timeout;
         self.silence_at.get_or_insert(silence_at);

@@ -14,7 +14,7 @@ use crate::telemetry::ExitCode;
 
 /// How the cluster stands. An error: the process is to end, as `ending` says.
 pub(super) fn application_standing(services: &TermServices, records: &Records) -> Result<Standing> {
-    let own = services.application.as_ref().map(ApplicationSetup::name);
+    let own: Option<&ApplicationSetup> = services.application.as_ref();
     let (code, cause) = match application::standing(own, &services.options.ha.cluster_id, records) {
         Ok(Standing::Over(record)) => (record.status.exit_code(), application::last_words(&record)),
         Ok(standing) => return Ok(standing),

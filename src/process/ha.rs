@@ -127,6 +127,17 @@ pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
     Ok(RecordStore::new(store, blobs, 0))
 }
 
+/// Removes all that the servers of a store have of a cluster which has ended for good, and which nobody asks for any more.
+pub async fn remove_cluster(options: &HaOptions) -> Result<()> {
+    match Backend::of(options) {
+        Backend::Etcd(options) => etcd::remove_cluster(options).await,
+        Backend::ZooKeeper(options) => zookeeper::remove_cluster(options).await,
+        Backend::Embedded(_) => Err(Error::Misconfigured(
+            "an embedded store has no servers: remove its directory".into(),
+        )),
+    }
+}
+
 async fn open_blobs(storage: &StorageOptions) -> Result<BlobStore> {
     let options = BlobOptions {
         url: match &storage.location {

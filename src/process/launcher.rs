@@ -116,11 +116,12 @@ impl JobMasterLauncher for Launcher {
     fn launch(
         &self,
         mut graph: pb::JobGraph,
-        state: pb::JobState,
+        mut state: pb::JobState,
         recovered: bool,
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
         shrink(&mut graph);
+        shrink_state(&mut state);
         let context = JobMasterContext {
             graph: Arc::new(graph),
             state,
@@ -162,6 +163,16 @@ fn shrink(graph: &mut pb::JobGraph) {
     }
 }
 
+/// The same of the record: all are there at once when a term begins.
+fn shrink_state(state: &mut pb::JobState) {
+    state.regions.shrink_to_fit();
+    for region in &mut state.regions {
+        region.placements.shrink_to_fit();
+    }
+    state.statuses.shrink_to_fit();
+    state.events.shrink_to_fit();
+}
+
 /// A JobMaster as its Dispatcher sees it.
 #[derive(Debug)]
 struct Started(JobMasterHandle);
@@ -186,6 +197,10 @@ impl JobMasterControl for Started {
 
     async fn ended(&self) -> Option<pb::JobResult> {
         self.0.ended().await.map(|result| (*result).clone())
+    }
+
+    fn unfit(&self) -> Option<String> {
+        self.0.unfit()
     }
 
     fn task_manager_gone(&self, resource_id: ResourceId, incarnation: String) {

@@ -6,6 +6,7 @@ mod attending;
 pub mod careful;
 mod contender;
 mod control_groups;
+mod decoding;
 pub mod demo;
 mod dial;
 mod forwarding;

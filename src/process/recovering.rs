@@ -25,8 +25,9 @@ use super::term::{FIRST_RETRY, SLOWEST_RETRY, TermServices};
 use crate::dispatcher::{Caution, DispatcherHandle, JobStore, RecoveredJob, RecoveredJobs};
 use crate::gateway::persistence::PersistError;
 
-/// For so long the process has to live on once JobMasters stand, before they are held for innocent.
-const SETTLING: Duration = Duration::from_millis(500);
+/// For so long the process has to live on once JobMasters stand, before they are held for innocent. A job that ends its process
+/// mostly does so at once; whoever kills leaders from outside, a little further apart than this, is not taken for one.
+const SETTLING: Duration = Duration::from_millis(200);
 
 /// Reads how the terms before ended, and says what follows from that.
 pub(super) async fn look_back(services: &TermServices, session: &LeaderSession) -> Result<Plan> {
@@ -102,8 +103,10 @@ pub(super) fn suspects(recovered: &RecoveredJobs) -> Vec<JobId> {
     suspects
 }
 
-/// Starts the suspects, and says in the record when everything stands. Never ends; ends with the term, by being dropped.
+/// Starts the suspects among so many recovered jobs, and says in the record when everything stands. Never ends; ends with the
+/// term, by being dropped.
 pub(super) async fn finish_recovery(
+    recovered: usize,
     mut suspects: Vec<JobId>,
     dispatcher: &DispatcherHandle,
     adoptions: &Adoptions,
@@ -113,7 +116,11 @@ pub(super) async fn finish_recovery(
         adoptions.all_started();
     }
     adoptions.stand().await;
-    tokio::time::sleep(SETTLING).await;
+    let are_all_suspects = !suspects.is_empty() && suspects.len() == recovered;
+    // Without others there is nobody yet whose innocence that would show.
+    if !are_all_suspects {
+        tokio::time::sleep(SETTLING).await;
+    }
     while !suspects.is_empty() {
         let group = careful::next_group(&suspects).to_vec();
         let (all, starting) = (JobRange::of(&suspects), JobRange::of(&group));

@@ -40,7 +40,7 @@ impl SinkCommitter for FileSinks {
         match done {
             Ok(Ok(())) => Ok(()),
             // What is in the way is another run's, and nobody but its owner removes it.
-            Ok(Err(error @ SinkError::Occupied { .. })) => {
+            Ok(Err(error @ (SinkError::Occupied { .. } | SinkError::NoDirectory { .. }))) => {
                 Err(CommitError::Refused(error.to_string()))
             }
             // Also what seems lost may be there again: its directory may not be mounted.

@@ -16,27 +16,26 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::retry::Backoff;
-use tanist_ha::store::cache::{Records, WarmCache};
+use tanist_ha::store::cache::WarmCache;
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::adoptions::Adoptions;
 use super::application::{ApplicationSetup, Ending, Standing};
 use super::attending::{application_standing, attend_application};
+use super::decoding::recover;
 use super::dial::{self, Awaiting, DialServices, Placements};
 use super::ha::HaServices;
 use super::history::{HistoryRecord, Phases, Recovery, TermRecord};
 use super::launcher::{Launcher, LauncherServices};
 use super::newer;
 use super::peers::{
-    HandOverOptions, PeersHandle, Reports, hand_over_when_cut_off, keep_pulse,
-    look_for_the_deposed, refusals,
+    HandOverOptions, PeersHandle, hand_over_when_cut_off, keep_pulse, look_for_the_deposed,
+    refusals,
 };
 use super::recovering;
 use super::settings;
@@ -46,7 +45,7 @@ use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use super::workers;
 use crate::config::ClusterOptions;
-use crate::dispatcher::{Caution, Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::dispatcher::{Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
@@ -263,6 +262,7 @@ async fn lead_on(
                 () = attending => Ok(()),
                 never = newer::give_way_when_possible(services, session, &store) => match never {},
                 never = recovering::finish_recovery(
+                    jobs,
                     suspects,
                     &term.components.dispatcher,
                     &term.adoptions,
@@ -442,57 +442,6 @@ fn sender(session: &LeaderSession) -> pb::Sender {
 fn on_higher_epoch(services: &TermServices) -> Arc<dyn Fn(Epoch) + Send + Sync> {
     let election = services.ha.election.clone();
     Arc::new(move |epoch| election.heard(epoch))
-}
-
-/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or
-/// the term is over.
-async fn recover(
-    store: &JobStore,
-    records: &Records,
-    caution: &Caution,
-    session: &LeaderSession,
-    decoded: watch::Receiver<u64>,
-    reports: Option<&Reports>,
-) -> Result<RecoveredJobs> {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-    let mut best = 0;
-    loop {
-        let following = follow_decoding(decoded.clone(), records.len() as u64, &mut best, reports);
-        let tried = tokio::select! {
-            tried = store.recover(records, caution) => tried,
-            never = following => match never {},
-        };
-        match tried {
-            Ok(recovered) => return Ok(recovered),
-            Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
-        }
-    }
-}
-
-/// Reports how many records are decoded. One more try that comes no further than the last one is no progress.
-async fn follow_decoding(
-    mut decoded: watch::Receiver<u64>,
-    total: u64,
-    best: &mut u64,
-    reports: Option<&Reports>,
-) -> Infallible {
-    let before = *decoded.borrow_and_update();
-    loop {
-        let done = *decoded.borrow_and_update() - before;
-        if done > *best || *best == 0 {
-            *best = done;
-            if let Some(reports) = reports {
-                reports.recovering(done, total);
-            }
-        }
-        if decoded.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-    }
 }
 
 fn millis(since: tokio::time::Instant) -> f64 {

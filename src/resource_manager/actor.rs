@@ -186,7 +186,7 @@ impl Actor {
         let replaced = self.core.register_job_master(now, job, job_master)?;
         let before = self.job_masters.insert(job, registration);
         if let Some(older) = before.filter(|_| replaced.is_some()) {
-            older.superseded.cancel();
+            older.verdict.change(|verdict| verdict.is_superseded = true);
         }
         self.judged(job, self.core.unfulfillable(job).cloned());
         Ok(())
@@ -195,11 +195,10 @@ impl Actor {
     /// Tells a JobMaster what its job will never get.
     fn judged(&self, job: JobId, verdict: Option<Unfulfillable>) {
         if let Some(job_master) = self.job_masters.get(&job) {
-            job_master.unfulfillable.send_if_modified(|told| {
-                let is_new = *told != verdict;
-                *told = verdict;
-                is_new
-            });
+            let told = &job_master.verdict;
+            if told.look(|told| told.unfulfillable.as_deref() != verdict.as_ref()) {
+                told.change(|told| told.unfulfillable = verdict.map(Box::new));
+            }
         }
     }
 

@@ -1,20 +1,19 @@
 //! What jobs are told that ask for more than any TaskExecutor has.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::tests::{ScriptedTaskExecutor, id, needs, registration, start};
 use super::*;
 use crate::gateway::{
     JobMasterRegistration, ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _, Unfulfillable,
+    ResourceRequirementsGateway as _, Verdict,
 };
+use crate::notice::Notice;
 
 const JOB: JobId = JobId::from_bits(0xA);
 
@@ -48,13 +47,11 @@ async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_tim
     let (small, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     let start = Instant::now();
     register(&handle, "small", 4, small.report()).await;
-    let unfulfillable: Arc<watch::Sender<Option<Unfulfillable>>> = Arc::default();
-    let mut told = unfulfillable.subscribe();
+    let told: Notice<Verdict> = Notice::default();
     let job_master = JobMasterRegistration {
         job: JOB,
         job_master: id(1),
-        superseded: CancellationToken::new(),
-        unfulfillable,
+        verdict: told.clone(),
     };
     let declare = async |cores_of_a_slot| {
         let registered = handle.register_job_master(job_master.clone()).await;
@@ -74,13 +71,12 @@ async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_tim
     declare(8).await;
     // A JobMaster repeats itself, which is how it is heard.
     let verdict = loop {
-        let changed = tokio::time::timeout(Duration::from_secs(10), told.changed()).await;
-        if changed.is_ok() {
-            break told.borrow_and_update().clone();
+        let unfulfillable = told.find(|told| told.unfulfillable.clone());
+        if let Ok(verdict) = tokio::time::timeout(Duration::from_secs(10), unfulfillable).await {
+            break *verdict;
         }
         declare(8).await;
     };
-    let verdict = verdict.expect("8 of 4 cores");
     let start_up_time = Options::default().start_up_time;
     assert!(start.elapsed() >= start_up_time, "{:?}", start.elapsed());
     assert!(start.elapsed() < start_up_time + Duration::from_secs(11));
@@ -91,8 +87,8 @@ async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_tim
     // A larger one comes: it will be served.
     let (large, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     register(&handle, "large", 8, large.report()).await;
-    let changed = tokio::time::timeout(Duration::from_secs(10), told.changed()).await;
-    changed.expect("at once").expect("it lives");
-    assert_eq!(*told.borrow_and_update(), None);
+    let fulfillable = told.find(|told| told.unfulfillable.is_none().then_some(()));
+    let told = tokio::time::timeout(Duration::from_secs(10), fulfillable).await;
+    told.expect("at once");
     cluster.manager.stop().await;
 }

@@ -2,6 +2,7 @@
 //! model knows every slot, looks at all of them each time, and keeps no index.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tanist_ha::election::Epoch;
@@ -229,7 +230,7 @@ impl Compared {
                 minimum,
                 maximum,
             }],
-            held: BTreeMap::new(),
+            held: Arc::default(),
         });
     }
 

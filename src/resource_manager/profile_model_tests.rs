@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -180,7 +181,7 @@ impl Compared {
             },
             job_master_address: "jm:1".to_owned(),
             resources: resources.collect(),
-            held: BTreeMap::new(),
+            held: Arc::default(),
         });
         wanted.retain(|(_, _, maximum)| *maximum > 0);
         wanted.sort_by_key(|(profile, ..)| {

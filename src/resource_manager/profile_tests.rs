@@ -1,6 +1,7 @@
 //! Dynamic slots: how they are cut out of what TaskExecutors have left, and what is known of them afterwards.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
@@ -48,7 +49,7 @@ fn needs(of: JobId, profiles: &[(ResourceProfile, u32)]) -> ResourceRequirements
         },
         job_master_address: "jm:1".to_owned(),
         resources: resources.collect(),
-        held: BTreeMap::new(),
+        held: Arc::default(),
     }
 }
 
@@ -182,7 +183,7 @@ fn a_new_leader_knows_dynamic_slots_exactly_from_the_report() {
 #[test]
 fn what_is_held_where_nobody_has_reported_yet_counts_by_its_profile() {
     let mut slots = one_worker(4, 0);
-    let held = BTreeMap::from([(worker(1), vec![ResourceProfile::from(resources(1, 0))])]);
+    let held = Arc::new([(worker(1), vec![ResourceProfile::from(resources(1, 0))])].into());
     let wanted = [(resources(2, 0).into(), 1), (resources(1, 0).into(), 1)];
     slots.declare(ResourceRequirements {
         held,

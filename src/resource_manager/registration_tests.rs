@@ -114,10 +114,16 @@ async fn a_younger_job_master_takes_the_place_of_an_older_one_which_is_told() {
         .await
         .expect("is registered");
     let second = job_master(&handle, JOB, 2).await.expect("a younger one");
-    tokio::time::timeout(Duration::from_secs(1), again.cancelled())
-        .await
-        .expect("the older one is told");
-    assert!(!first.is_cancelled(), "it has registered anew since");
+    tokio::time::timeout(
+        Duration::from_secs(1),
+        again.find(|it| it.is_superseded.then_some(())),
+    )
+    .await
+    .expect("the older one is told");
+    assert!(
+        !first.look(|it| it.is_superseded),
+        "it has registered anew since"
+    );
 
     for refused in [
         job_master(&handle, JOB, 1).await.map(|_| ()),
@@ -140,7 +146,7 @@ async fn a_younger_job_master_takes_the_place_of_an_older_one_which_is_told() {
         .await
         .expect("is registered");
     assert_eq!(next(&mut asked.requests).await.job_id, JOB.to_string());
-    assert!(!second.is_cancelled());
+    assert!(!second.look(|it| it.is_superseded));
 }
 
 #[tokio::test(start_paused = true)]

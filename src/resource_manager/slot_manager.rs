@@ -14,6 +14,7 @@
 //!   of what a TaskExecutor has left. What slots that were asked for are to have counts as taken, answered or not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
@@ -26,6 +27,7 @@ use super::choosing::{Balance, Choice, choose};
 use super::lacking::Bound;
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
+use crate::small_map::SmallMap;
 
 /// A slot to ask a TaskExecutor for. Sent again unchanged until the answer is definite.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +64,7 @@ pub(super) struct Job {
     /// The most demanding first.
     pub(super) resources: Vec<ResourceRequirement>,
     /// Slots that it held before this term.
-    pub(super) held: BTreeMap<ResourceId, Vec<ResourceProfile>>,
+    pub(super) held: Arc<SmallMap<ResourceId, Vec<ResourceProfile>>>,
 }
 
 impl Job {
@@ -200,7 +202,7 @@ impl SlotManager {
             order: next_order,
             address: String::new(),
             resources: Vec::new(),
-            held: BTreeMap::new(),
+            held: Arc::default(),
         });
         self.next_order += 1;
         job.address = requirements.job_master_address;

@@ -1,6 +1,7 @@
 //! Properties of the slot manager against TaskExecutors that lose, delay and repeat messages, and its rules of choice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tanist_ha::election::Epoch;
@@ -13,6 +14,7 @@ use super::slot_manager::{
     SlotsVersion, Turn,
 };
 use crate::gateway::{JobMasterId, ResourceRequirement, ResourceRequirements};
+use crate::small_map::SmallMap;
 
 const SLOTS: u32 = 3;
 /// Of TaskExecutors that tell none.
@@ -39,7 +41,7 @@ fn needs(of: JobId, minimum: u32, maximum: u32) -> ResourceRequirements {
             minimum,
             maximum,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     }
 }
 
@@ -163,7 +165,8 @@ fn what_a_task_executor_reports_counts_for_the_job() {
 #[test]
 fn slots_that_a_job_has_held_since_before_the_term_are_not_given_to_it_twice() {
     let mut slots = with_workers(&[3]);
-    let held = BTreeMap::from([(worker(1), vec![ResourceProfile::Unknown; 2])]);
+    let held: SmallMap<_, _> = [(worker(1), vec![ResourceProfile::Unknown; 2])].into();
+    let held = Arc::new(held);
     slots.declare(ResourceRequirements {
         held: held.clone(),
         ..needs(job(1), 3, 3)

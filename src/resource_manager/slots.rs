@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
+use crate::small_map::SmallMap;
+
 /// Who holds a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotHolder {
@@ -235,7 +237,7 @@ impl Worker {
 pub struct Slots {
     workers: BTreeMap<ResourceId, Worker>,
     /// No count is zero, and no map empty.
-    held: BTreeMap<JobId, BTreeMap<ResourceId, u32>>,
+    held: BTreeMap<JobId, SmallMap<ResourceId, u32>>,
 }
 
 impl Slots {
@@ -419,7 +421,7 @@ impl Slots {
     }
 
     #[cfg(test)]
-    pub fn held(&self) -> &BTreeMap<JobId, BTreeMap<ResourceId, u32>> {
+    pub fn held(&self) -> &BTreeMap<JobId, SmallMap<ResourceId, u32>> {
         &self.held
     }
 
@@ -455,7 +457,7 @@ impl Slots {
         }
         if let Some(holder) = state.holder() {
             let at = self.held.entry(holder.job).or_default();
-            *at.entry(id.clone()).or_default() += 1;
+            *at.get_or_insert_with(id.clone(), || 0) += 1;
         }
     }
 

@@ -7,6 +7,7 @@ use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 
 use super::slots::*;
+use crate::small_map::SmallMap;
 
 fn state() -> impl Strategy<Value = SlotState> {
     let holder = (0..3_u128, 0..4_u128).prop_map(|(job, allocation)| SlotHolder {
@@ -37,7 +38,7 @@ fn profile(memory: u64) -> ResourceProfile {
 
 /// What the indices should be, from the states.
 fn check(slots: &Slots) {
-    let mut held: BTreeMap<JobId, BTreeMap<ResourceId, u32>> = BTreeMap::new();
+    let mut held: BTreeMap<JobId, SmallMap<ResourceId, u32>> = BTreeMap::new();
     for (id, worker) in slots.workers() {
         let (mut free, mut taken) = (Vec::new(), Resources::ZERO);
         for (number, slot) in worker.slots() {
@@ -51,7 +52,7 @@ fn check(slots: &Slots) {
             }
             if let Some(holder) = slot.state.holder() {
                 let at = held.entry(holder.job).or_default();
-                *at.entry(id.clone()).or_default() += 1;
+                *at.get_or_insert_with(id.clone(), || 0) += 1;
             }
             if slot.state == SlotState::Free {
                 free.push(number);

@@ -1,6 +1,5 @@
 //! The ResourceManager against scripted TaskExecutors, on paused time.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,8 +17,9 @@ use crate::gateway::registration::Answer;
 use crate::gateway::{
     GatewayError, GatewayResult, JobMasterId, JobMasterRegistration, LocalConnector,
     ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _, TaskExecutorGateway,
+    ResourceRequirementsGateway as _, TaskExecutorGateway, Verdict,
 };
+use crate::notice::Notice;
 
 const BOUND: Duration = Duration::from_secs(600);
 
@@ -233,21 +233,20 @@ pub(super) fn registration(
     }
 }
 
-/// Registers the JobMaster of a job; gives how it is told that another one took its place.
+/// Registers the JobMaster of a job; gives how it is told what becomes of it.
 pub(super) async fn job_master(
     handle: &ResourceManagerHandle,
     job: JobId,
     incarnation: u64,
-) -> GatewayResult<CancellationToken> {
-    let superseded = CancellationToken::new();
+) -> GatewayResult<Notice<Verdict>> {
+    let verdict = Notice::default();
     let registration = JobMasterRegistration {
         job,
         job_master: id(incarnation),
-        superseded: superseded.clone(),
-        unfulfillable: Arc::default(),
+        verdict: verdict.clone(),
     };
     handle.register_job_master(registration).await?;
-    Ok(superseded)
+    Ok(verdict)
 }
 
 pub(super) fn id(incarnation: u64) -> JobMasterId {
@@ -267,7 +266,7 @@ pub(super) fn needs(job: JobId, slots: u32) -> ResourceRequirements {
             minimum: slots,
             maximum: slots,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     }
 }
 

@@ -233,11 +233,10 @@ impl Actor {
                 answer(reply, core.acknowledge_executions(now, &request));
             }
             Request::ResourceManagerHeartbeat(request, reply) => {
-                let kept = *self.services.launcher.kept_outputs().borrow();
-                let kept = u32::try_from(kept).unwrap_or(u32::MAX);
+                let untaken = *self.services.launcher.kept_outputs().borrow();
                 answer(
                     reply,
-                    core.heartbeat_from_resource_manager(now, &request, kept),
+                    core.heartbeat_from_resource_manager(now, &request, untaken),
                 );
             }
             Request::JobMasterHeartbeat(request, reply) => {

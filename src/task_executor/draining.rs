@@ -20,23 +20,30 @@ impl Core {
         self.is_draining
     }
 
+    /// How many outputs somebody may still read here: those that consumers have not taken to their end, of which the exchange
+    /// knows, and those of blocking edges, which stay until they are released.
+    pub(super) fn kept_outputs(&self, untaken: usize) -> usize {
+        let of_blocking = |known: &super::job::Job| known.executions.output_count();
+        untaken + self.jobs.values().map(of_blocking).sum::<usize>()
+    }
+
     /// Whether it is led, and whether anybody would miss it.
-    pub(super) fn presence(&self, kept_outputs: usize) -> Presence {
+    pub(super) fn presence(&self, untaken: usize) -> Presence {
         Presence {
             is_registered: self.resource_manager.is_registered(),
-            is_unused: self.is_unused(kept_outputs),
+            is_unused: self.is_unused(untaken),
         }
     }
 
-    fn is_unused(&self, kept_outputs: usize) -> bool {
-        let is_unused = |known: &super::job::Job| known.executions.is_empty();
-        kept_outputs == 0 && self.slots.is_free() && self.jobs.values().all(is_unused)
+    fn is_unused(&self, untaken: usize) -> bool {
+        let has_ended = |known: &super::job::Job| known.executions.is_empty();
+        self.kept_outputs(untaken) == 0 && self.slots.is_free() && self.jobs.values().all(has_ended)
     }
 
     /// Leaves if it drains, no job has a slot here, every end is acknowledged, and no output is kept.
-    pub fn review_draining(&mut self, kept_outputs: usize) {
+    pub fn review_draining(&mut self, untaken: usize) {
         let may_leave = self.is_draining && !self.is_stopping && !self.has_left;
-        if may_leave && self.is_unused(kept_outputs) {
+        if may_leave && self.is_unused(untaken) {
             self.has_left = true;
             self.effects.push(Effect::Fatal(Fatal::Drained));
         }

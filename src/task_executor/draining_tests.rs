@@ -1,4 +1,4 @@
-//! A TaskExecutor that drains, on paused time.
+//! A TaskExecutor that drains, and what it says of the outputs that keep it from leaving, on paused time.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::request_slot_response::Answer;
@@ -58,4 +58,42 @@ async fn it_stays_until_all_output_of_its_finished_tasks_was_read_or_released() 
     next.registered_job().await;
     world.launcher.kept_outputs.send_replace(0);
     assert_eq!(world.executor.fatal().await, Fatal::Drained);
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_heartbeats_count_outputs_of_blocking_edges_until_they_are_released() {
+    let mut world = World::start(false);
+    let (_, leader) = world.with_leader("jm1:1", 1).await;
+    leader.request_slot(0, A1).await;
+    leader.registered_job().await;
+    leader.offered().await;
+    let mut blocking = graph();
+    blocking.edges.push(pb::JobEdge {
+        source: VERTEX.to_owned(),
+        target: "00000000000000000000000000000002".to_owned(),
+        exchange: pb::Exchange::Blocking.into(),
+        ..pb::JobEdge::default()
+    });
+    let submitted = leader.submit_graph(&blocking, 1, A1).await;
+    assert_eq!(submitted.expect("is registered").refused, []);
+    let task = world.next_started().await;
+    let kept = async || {
+        let answer = leader.heartbeat().await;
+        answer.expect("is registered").kept_outputs
+    };
+    assert_eq!(kept().await, 0);
+    let committables = Vec::new();
+    task.status
+        .send_replace(TaskStatus::Finished { committables });
+    leader.updated(pb::ExecutionState::Finished).await;
+    leader.acknowledge(1).await;
+    leader.free(A1).await;
+    leader.freed(0).await;
+    assert_eq!(kept().await, 1);
+    // Those of pipelined edges come on top.
+    world.launcher.kept_outputs.send_replace(2);
+    assert_eq!(kept().await, 3);
+    world.launcher.kept_outputs.send_replace(0);
+    leader.cancel(1).await;
+    assert_eq!(kept().await, 0);
 }

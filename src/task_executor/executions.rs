@@ -87,6 +87,11 @@ impl Executions {
         self.outputs.iter().map(id).collect()
     }
 
+    /// How many these are.
+    pub fn output_count(&self) -> usize {
+        self.outputs.len()
+    }
+
     fn release_outputs(&mut self, up_to: ExecutionKey) {
         self.outputs.retain(|key| {
             (key.vertex, key.subtask) != (up_to.vertex, up_to.subtask)

@@ -42,7 +42,7 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     /// Tasks of an isolated job have ended by then unless this is said again: for what goes on when this process stands still.
     fn may_run_until(&self, _job: JobId, _ends: Moment) {}
     /// Follows how many outputs are kept for consumers that have not taken them to their end, also those of tasks that have
-    /// ended.
+    /// ended. Not those of blocking edges: these stay when they were read.
     fn kept_outputs(&self) -> watch::Receiver<usize>;
     /// What operators of the tasks that are started from here on ask of their coordinators; none where none asks.
     fn questions(&self) -> Option<mpsc::Receiver<Question>> {

@@ -225,12 +225,12 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    /// The ResourceManager asks for a sign of life.
+    /// The ResourceManager asks for a sign of life. `untaken` outputs consumers have not taken to their end.
     pub fn heartbeat_from_resource_manager(
         &mut self,
         now: Instant,
         request: &pb::HeartbeatFromResourceManagerRequest,
-        kept_outputs: u32,
+        untaken: usize,
     ) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         self.admit_resource_manager(now, request.sender.as_ref())?;
         if request.draining {
@@ -239,7 +239,7 @@ impl Core {
         let slot_report = Some(self.slots.report());
         Ok(pb::HeartbeatFromResourceManagerResponse {
             slot_report,
-            kept_outputs,
+            kept_outputs: u32::try_from(self.kept_outputs(untaken)).unwrap_or(u32::MAX),
         })
     }
 

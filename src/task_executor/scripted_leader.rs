@@ -357,16 +357,20 @@ impl Leader {
         answer.expect("is registered");
     }
 
-    pub async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
+    /// Asks for a sign of life as ResourceManager.
+    pub async fn heartbeat(&self) -> GatewayResult<pb::HeartbeatFromResourceManagerResponse> {
         let sender = self.resource_manager_sender();
         let request = pb::HeartbeatFromResourceManagerRequest {
             sender,
             draining: false,
         };
-        let answer = self
-            .task_executor()
+        self.task_executor()
             .heartbeat_from_resource_manager(request)
-            .await?;
+            .await
+    }
+
+    pub async fn slot_report(&self) -> GatewayResult<Vec<pb::SlotStatus>> {
+        let answer = self.heartbeat().await?;
         Ok(answer.slot_report.unwrap_or_default().slots)
     }
 

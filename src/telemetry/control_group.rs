@@ -6,8 +6,8 @@
 //!
 //! Not here: what the limits are, and of whom. Invariant: a group is removed only when nothing runs in it.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ impl ControlGroups {
             Ok(())
         };
         limited().inspect_err(|_| {
-            let _nothing_runs_in_it = fs::remove_dir(&group);
+            let _nothing_runs_in_it = remove_one(&group);
         })?;
         Ok(group)
     }
@@ -152,9 +152,9 @@ impl ControlGroups {
                 .and_then(|rest| rest.split('-').next());
             let maker = maker.and_then(|pid| pid.parse::<u32>().ok());
             let is_orphan = |pid| !Path::new(&format!("/proc/{pid}")).exists();
-            if maker.is_some_and(is_orphan) {
-                // Those in which something runs can't be removed.
-                let _ = fs::remove_dir(entry.path());
+            // What outlives its maker, as TaskManagers do, is making groups in its own, in which nothing runs yet.
+            if maker.is_some_and(is_orphan) && !is_populated(&entry.path()) {
+                let _another_one_tries_again = remove_empty(&entry.path());
             }
         }
     }
@@ -206,14 +206,21 @@ pub fn was_out_of_memory(group: &Path) -> bool {
     })
 }
 
-/// Kills what is left in a group, and removes it. Blocks for a second at most.
+/// Whether something runs in a group, or in one below it.
+fn is_populated(group: &Path) -> bool {
+    let events = fs::read_to_string(group.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line.trim() == "populated 1")
+}
+
+/// Kills what is left in a group, and removes it with all below it. Blocks for a second at most.
 pub fn remove(group: &Path) -> io::Result<()> {
-    // Older kernels can't; then whoever started what is in it has to.
-    let _ = fs::write(group.join("cgroup.kill"), "1");
+    // Older kernels have none; then whoever started what is in it has to.
+    if let Ok(mut kill) = File::options().write(true).open(group.join("cgroup.kill")) {
+        let _ = kill.write_all(b"1");
+    }
     let mut tries = 0;
     loop {
-        match fs::remove_dir(group) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        match remove_empty(group) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < REMOVALS => {
                 tries += 1;
                 let pause = rustix::event::Timespec::try_from(REMOVAL_INTERVAL)
@@ -223,6 +230,37 @@ pub fn remove(group: &Path) -> io::Result<()> {
             other => return other,
         }
     }
+}
+
+/// Removes a group in which nothing runs, those below it first. One that is gone is removed.
+fn remove_empty(group: &Path) -> io::Result<()> {
+    let removed = groups_in(group).and_then(|below| {
+        below.iter().try_for_each(|below| remove_empty(below))?;
+        remove_one(group)
+    });
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// The groups right below one.
+fn groups_in(group: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut below = Vec::new();
+    for entry in fs::read_dir(group)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            below.push(entry.path());
+        }
+    }
+    Ok(below)
+}
+
+/// Removes a group that has none below it. Its files go with it.
+fn remove_one(group: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    tests::remove_files(group);
+    fs::remove_dir(group)
 }
 
 #[cfg(test)]

@@ -40,6 +40,15 @@ impl Tree {
     }
 }
 
+/// The files of a control group vanish with it; those of a made-up one are removed by this. The kernel lets nobody remove its own.
+pub(super) fn remove_files(group: &Path) {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let _the_kernel_refuses = fs::remove_file(entry.path());
+        }
+    }
+}
+
 #[test]
 fn a_process_moves_below_its_own_group_and_makes_others_beside_it() {
     let tree = Tree::with_controllers("cpuset cpu io memory pids\n");
@@ -87,6 +96,41 @@ fn groups_of_processes_that_died_are_removed_and_those_of_others_stay() {
     let is_there = |name: &str| at.join(name).exists();
     assert!(is_there(&own) && is_there(other) && is_there(OWN_LEAF));
     assert!(!is_there(gone));
+}
+
+#[test]
+fn a_group_is_removed_with_those_below_it() {
+    let tree = Tree::with_controllers("cpu memory pids");
+    let at = tree.directory.path().join("service");
+    let groups = ControlGroups::claim_by(&tree.facts("/"), Some(&at), getpid()).expect("claimed");
+    let group = groups.make("worker-1", &GroupLimits::default());
+    let group = group.expect("made");
+    fs::create_dir_all(group.join("tanist-1-program-1/its-own")).expect("made");
+    fs::create_dir(group.join(OWN_LEAF)).expect("made");
+    remove(&group).expect("removed");
+    assert!(!group.exists());
+    remove(&group).expect("there is nothing to be done");
+    assert!(at.exists());
+}
+
+#[test]
+fn what_a_dead_process_left_is_removed_with_all_below_it_unless_something_runs_there() {
+    let tree = Tree::with_controllers("cpu memory pids");
+    let at = tree.directory.path().join("service");
+    let left = |name: &str, populated: &str| {
+        let group = at.join(format!("tanist-4294967295-{name}"));
+        fs::create_dir_all(group.join(OWN_LEAF)).expect("made");
+        fs::create_dir_all(group.join("tanist-4294967294-program-1")).expect("made");
+        let events = format!("populated {populated}\nfrozen 0\n");
+        fs::write(group.join("cgroup.events"), events).expect("written");
+        group
+    };
+    let (dead, alive) = (left("worker-1", "0"), left("worker-2", "1"));
+    let claimed = ControlGroups::claim_by(&tree.facts("/"), Some(&at), getpid());
+    assert!(claimed.is_ok(), "{claimed:?}");
+    assert!(!dead.exists());
+    let below = fs::read_dir(&alive).expect("it is there").count();
+    assert_eq!(below, 3, "nothing of it is touched");
 }
 
 #[test]

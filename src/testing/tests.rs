@@ -8,10 +8,12 @@ use tanist_ha::store::{CommitReply, CommitRequest, Fence, Write};
 use tanist_proto::id::JobId;
 
 use arrow_array::RecordBatch;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use super::*;
 use crate::application::{Application, Operator, OperatorError, Output, job_id_of};
-use crate::job::{CustomSpec, JobBuilder, StreamGraph};
+use crate::job::{ArtifactSpec, CustomSpec, JobBuilder, StreamGraph};
 use crate::process::ha;
 
 /// The examples that use a cluster are tests of it, and it is theirs.
@@ -240,6 +242,64 @@ async fn a_program_that_builds_another_graph_is_refused_and_the_job_goes_on()
     assert_eq!(
         cluster.jobmanager_ended("jm-3").await?,
         ExitCode::JobCanceled
+    );
+    Ok(())
+}
+
+/// Serves another file at each request, and counts them. Gives its address.
+async fn serve_what_changes(requests: Arc<AtomicU64>) -> std::io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = format!("http://{}/model", listener.local_addr()?);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                match stream.read_u8().await {
+                    Ok(byte) => head.push(byte),
+                    Err(_closed) => break,
+                }
+            }
+            let number = requests.fetch_add(1, Ordering::SeqCst);
+            let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\n";
+            let answer = format!("{head}{number:04}");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    Ok(address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_goes_on_under_the_next_leader_though_an_address_has_another_file_by_then()
+-> Result<(), TestClusterError> {
+    let requests = Arc::new(AtomicU64::new(0));
+    let address = serve_what_changes(requests.clone()).await;
+    let address = address.expect("a port is free");
+    let application = Application::new("ships").job(move |_| {
+        Ok(JobBuilder::new("ships")
+            .artifact(ArtifactSpec::new("model", address.as_str()))
+            .datagen("numbers", Some(10), None, 0, 10)
+            .discard("out")
+            .build())
+    });
+    let mut cluster = TestCluster::builder()
+        .application(&application)
+        .start()
+        .await?;
+    let job = first_job(&cluster);
+    cluster.wait_until_running(&job).await?;
+    cluster.kill_leader().await?;
+    cluster.start_jobmanager("jm-2").await?;
+    cluster.wait_until_running(&job).await?;
+    // The program has run by then: it waits for this job.
+    job.cancel().await?;
+    assert_eq!(
+        cluster.jobmanager_ended("jm-2").await?,
+        ExitCode::JobCanceled
+    );
+    assert_eq!(
+        requests.load(Ordering::SeqCst),
+        1,
+        "what was there at first"
     );
     Ok(())
 }

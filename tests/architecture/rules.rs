@@ -4,7 +4,7 @@ use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only layers before its own, and not its neighbours in the same one.
 const LAYERS: [&[&str]; 10] = [
-    &["job", "config", "telemetry"],
+    &["job", "config", "telemetry", "notice", "small_map"],
     &["dataflow"],
     &["gateway"],
     &["rpc"],

@@ -4,7 +4,6 @@
 //! The application's binary is this test's own, started once more for [`the_program`].
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -17,7 +16,7 @@ use tanist_ha::keys::Name;
 use tanist_proto::v1::JobStatus;
 use tokio::process::{Child, Command};
 
-use crate::support::{PROGRAM, need_failpoints};
+use crate::support::{PROGRAM, need_failpoints, spawn_logged};
 
 const PROGRAM_TEST: &str = "application::the_program";
 const ARGUMENTS: &str = "TANIST_TEST_APPLICATION";
@@ -136,17 +135,12 @@ impl Processes {
         for (key, value) in self.settings() {
             arguments.extend(["-D".to_owned(), format!("{key}={value}")]);
         }
-        let log = std::fs::File::create(self.path().join(format!("{id}.log")))?;
-        let child = Command::new(std::env::current_exe()?)
+        let mut program = Command::new(std::env::current_exe()?);
+        program
             .args(["--ignored", "--exact", PROGRAM_TEST, "--nocapture"])
-            .env(ARGUMENTS, arguments.join("\n"))
-            .env("TANIST_FAILPOINTS", failpoints)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok(child)
+            .env(ARGUMENTS, arguments.join("\n"));
+        let log = self.path().join(format!("{id}.log"));
+        spawn_logged(&mut program, &log, failpoints)
     }
 
     async fn client(&self) -> anyhow::Result<ClusterClient> {

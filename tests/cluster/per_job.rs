@@ -2,7 +2,6 @@
 //! of it, when the result is stored and nobody was told. The job runs once.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -10,9 +9,11 @@ use serde_json::Value;
 use tanist_chaos::{RestClient, Store, StoreKind, test_all, wait_for};
 use tokio::process::{Child, Command};
 
-use crate::support::{PROGRAM, job_file, need_failpoints};
+use crate::support::{PROGRAM, job_file, need_failpoints, spawn_logged};
 
 const BOUND: Duration = Duration::from_secs(60);
+/// The exit code of whoever has no business in a cluster.
+const REFUSED: i32 = 21;
 /// Where the leader dies, and the code with which the job's program ends and the whole cluster then.
 const DEATHS: [(&str, u8, i32); 6] = [
     ("job.result-written", 1, 4),
@@ -83,6 +84,10 @@ impl PerJob {
         ensure!(ended == Some(code), "another one ended with {ended:?}");
         let runs = std::fs::read_to_string(self.path("runs"))?;
         ensure!(runs.lines().count() == 1, "it ran again: {runs:?}");
+        // But not whoever brings another job of its name: that one never ran.
+        let mut other = self.start_with("other", "", self.code + 1)?;
+        let ended = self.code_of(&mut other).await?;
+        ensure!(ended == Some(REFUSED), "another job ended with {ended:?}");
         Ok(())
     }
 
@@ -95,13 +100,17 @@ impl PerJob {
     }
 
     fn logs(&self) -> String {
-        let names = ["leader", "standby", "late"];
+        let names = ["leader", "standby", "late", "other"];
         let logs = names.map(|name| format!("--- {name}:\n{}", self.log(name)));
         logs.join("\n")
     }
 
     /// It is killed when it is dropped.
     fn start(&self, name: &str, failpoints: &str) -> anyhow::Result<Child> {
+        self.start_with(name, failpoints, self.code)
+    }
+
+    fn start_with(&self, name: &str, failpoints: &str, code: u8) -> anyhow::Result<Child> {
         let id = self.directory.path().file_name();
         let id = id.context("a directory has a name")?.to_string_lossy();
         let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -116,7 +125,7 @@ impl PerJob {
         let parameters = [
             ("runs", text(&self.path("runs"))),
             ("go", text(&self.path("go"))),
-            ("code", self.code.to_string()),
+            ("code", code.to_string()),
         ];
         for (name, value) in parameters {
             command.args(["--param", &format!("{name}={value}")]);
@@ -124,17 +133,8 @@ impl PerJob {
         for (key, value) in settings {
             command.args(["-D", &format!("{key}={value}")]);
         }
-        let log = std::fs::File::create(self.path(name))?;
-        let child = command
-            .env_remove("TANIST_TEST_ALL")
-            .env("TANIST_FAILPOINTS", failpoints)
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok(child)
+        command.env_remove("TANIST_TEST_ALL").env("NO_COLOR", "1");
+        spawn_logged(&mut command, &self.path(name), failpoints)
     }
 
     async fn until_it_runs(&self) -> anyhow::Result<()> {

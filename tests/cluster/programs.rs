@@ -16,13 +16,13 @@ use crate::support::{cluster_on, example, job_file, need_failpoints};
 const BOUND: Duration = Duration::from_secs(30);
 
 on_stores! {
-    embedded(Embedded) {
+    usually on embedded(Embedded) {
         programs_end_with_their_job_and_with_a_killed_taskmanager,
         what_a_job_ships_survives_the_leader_that_took_it,
         a_job_whose_program_is_missing_fails_in_its_first_attempt,
         a_job_whose_program_is_missing_fails_under_the_next_leader_too,
     }
-    etcd(Etcd) {
+    usually on etcd(Etcd) {
         a_program_of_an_isolated_job_ends_before_the_next_one_begins_also_while_its_taskmanager_is_stopped,
     }
 }

@@ -1,6 +1,7 @@
 //! What the tests of this binary share: the program, and the job that most of them run.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -11,6 +12,7 @@ use tanist_chaos::{
 };
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
+use tokio::process::{Child, Command};
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
@@ -52,6 +54,19 @@ pub fn need_failpoints() -> anyhow::Result<()> {
         "this test needs `--features failpoints`: run `cargo xtask test`"
     );
     Ok(())
+}
+
+/// Starts a process that dies at these failpoints, if any are named, and logs into a file. It is killed when it is dropped.
+pub fn spawn_logged(command: &mut Command, log: &Path, failpoints: &str) -> anyhow::Result<Child> {
+    let log = std::fs::File::create(log)?;
+    let child = command
+        .env("TANIST_FAILPOINTS", failpoints)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok(child)
 }
 
 /// How long something may take that is a matter of a second or two.

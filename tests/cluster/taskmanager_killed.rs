@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::ensure;
 use tanist_chaos::wordcount::visible_files;
-use tanist_chaos::{JobView, StoreKind, Submission};
+use tanist_chaos::{Cluster, JobView, StoreKind, Submission};
 
 use crate::regions::TwoRegions;
 use crate::support::{WordsAndTicks, cluster_on, job_file};
@@ -24,16 +24,17 @@ on_stores! {
     on_etcd(Etcd) { the_region_on_another_taskmanager_than_the_killed_one_is_adopted }
 }
 
+/// Two TaskManagers with a slot each, and one JobManager.
+async fn with_one_jobmanager(kind: StoreKind) -> anyhow::Result<Cluster> {
+    let builder = cluster_on(kind).await?.jobmanagers(1).taskmanagers(2);
+    builder.slots(1).start().await
+}
+
 async fn a_killed_taskmanager_costs_a_restart_and_changes_no_result(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     // Every slot is taken, so that the job can't go on without the TaskManager's successor.
-    let builder = cluster_on(kind)
-        .await?
-        .jobmanagers(1)
-        .taskmanagers(2)
-        .slots(1);
-    let mut cluster = builder.start().await?;
+    let mut cluster = with_one_jobmanager(kind).await?;
     let workload = WordsAndTicks::prepare(&cluster, 4)?;
     let job = cluster.submit(&workload.submission).await?;
     workload.wait_until_ticking(&mut cluster).await?;
@@ -90,12 +91,7 @@ async fn the_region_on_another_taskmanager_than_the_killed_one_is_adopted(
 async fn subtasks_that_nothing_connects_with_those_of_a_killed_taskmanager_run_on(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
-    let builder = cluster_on(kind)
-        .await?
-        .jobmanagers(1)
-        .taskmanagers(2)
-        .slots(1);
-    let mut cluster = builder.start().await?;
+    let mut cluster = with_one_jobmanager(kind).await?;
     let output = cluster.directory().join("output");
     let submission = Submission::new(job_file("side-by-side.yaml")).path("output", &output);
     let job = cluster.submit(&submission).await?;

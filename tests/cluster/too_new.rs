@@ -20,7 +20,7 @@ const READS: u16 = 3;
 const BOUND: Duration = Duration::from_secs(60);
 
 on_stores! {
-    embedded(Embedded) {
+    usually on embedded(Embedded) {
         a_record_of_a_newer_version_is_left_to_a_jobmanager_that_reads_it,
     }
 }

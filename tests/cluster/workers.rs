@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tanist_chaos::{Cluster, ClusterBuilder, StoreKind, Submission, wait_for, wordcount};
+use tanist_chaos::{Cluster, ClusterBuilder, Leader, StoreKind, Submission, wait_for, wordcount};
 
 use crate::support::{PROGRAM, WordsAndTicks, cluster_on, example, job_file, need_failpoints};
 
@@ -64,16 +64,22 @@ async fn until_no_worker_is_left(cluster: &Cluster) -> anyhow::Result<()> {
     .await
 }
 
-/// The first leader dies at this point; the job runs under the next one, on as many workers as it needs.
-async fn the_job_runs_though_the_leader_dies_at(
-    kind: StoreKind,
-    failpoint: &str,
-) -> anyhow::Result<()> {
+/// Two JobManagers with a driver, of which the first leads, and is to die at this point.
+async fn led_until(kind: StoreKind, failpoint: &str) -> anyhow::Result<(Cluster, Leader)> {
     need_failpoints()?;
     let builder = with_driver(kind, 2).await?;
     let builder = builder.failpoints(0, &format!("{failpoint}=kill"));
     let mut cluster = builder.start().await?;
     let former = cluster.leader().await?;
+    Ok((cluster, former))
+}
+
+/// The first leader dies at this point; the job runs under the next one, on as many workers as it needs.
+async fn the_job_runs_though_the_leader_dies_at(
+    kind: StoreKind,
+    failpoint: &str,
+) -> anyhow::Result<()> {
+    let (mut cluster, former) = led_until(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 6)?;
     let standby = cluster.rest_address(1).to_owned();
     cluster
@@ -121,11 +127,7 @@ async fn no_worker_is_left_though_the_leader_dies_at(
     kind: StoreKind,
     failpoint: &str,
 ) -> anyhow::Result<()> {
-    need_failpoints()?;
-    let builder = with_driver(kind, 2).await?;
-    let builder = builder.failpoints(0, &format!("{failpoint}=kill"));
-    let mut cluster = builder.start().await?;
-    let former = cluster.leader().await?;
+    let (mut cluster, former) = led_until(kind, failpoint).await?;
     let workload = WordsAndTicks::prepare(&cluster, 1)?;
     let job = cluster.submit(&workload.submission).await?;
     cluster.wait_for_state(job, "FINISHED").await?;

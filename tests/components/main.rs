@@ -14,6 +14,7 @@ use tanist::gateway::{
     JobStandings, LocalConnector, NoAnswer, ResourceRequirement, ResourceRequirements,
     ResourceRequirementsGateway as _,
 };
+use tanist::notice::Notice;
 use tanist::resource_manager::{
     self, ResourceManager, ResourceManagerHandle, ResourceManagerServices, Term,
 };
@@ -28,7 +29,6 @@ use tanist_proto::resources::{ResourceProfile, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 const BOUND: Duration = Duration::from_secs(600);
 
@@ -245,8 +245,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
     let registration = JobMasterRegistration {
         job,
         job_master,
-        superseded: CancellationToken::new(),
-        unfulfillable: Arc::default(),
+        verdict: Notice::default(),
     };
     handle
         .register_job_master(registration)
@@ -261,7 +260,7 @@ async fn declare(handle: &ResourceManagerHandle, job: JobId, epoch: u64, slots: 
             minimum: slots,
             maximum: slots,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     };
     handle
         .declare_required_resources(requirements)

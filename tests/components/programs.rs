@@ -338,6 +338,28 @@ async fn a_cancelled_task_counts_as_ended_when_its_programs_are_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_program_whose_process_ends_within_its_grace() {
+    let world = Arc::new(World::new());
+    let file = world.file("pids");
+    let patient = ExecSpec {
+        grace_ms: 60_000,
+        ..stubborn_family(&file)
+    };
+    let source = JobBuilder::new("test").exec_source("it", patient);
+    let process = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("threads");
+    let starting = Arc::clone(&world);
+    let starting = process.spawn(async move { starting.start(source.discard("out")).await });
+    let task = starting.await.expect("it starts");
+    let pids = pids(&file, 3).await;
+    task.cancel();
+    process.shutdown_background();
+    check_gone(&pids).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_program_may_end_in_peace() {
     let world = World::new();
     let file = world.file("goodbye");

@@ -23,6 +23,10 @@ mod values;
 use std::fmt;
 use std::time::Duration;
 
+use etcd_client::DeleteOptions;
+
+use self::client::{Connection, Repeat};
+use self::values::Keys;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
@@ -106,4 +110,17 @@ pub async fn open_election(
 pub async fn open_store(options: EtcdOptions) -> Result<EtcdStore> {
     options.check()?;
     EtcdStore::open(options).await
+}
+
+/// Removes all that is there of a cluster that has ended for good, its epochs too: nobody may contend for it any more.
+pub async fn remove_cluster(options: EtcdOptions) -> Result<()> {
+    options.check()?;
+    let keys = Keys::new(&options.namespace);
+    let connection = Connection::new(options);
+    let removing = connection.call(Repeat::Always, |client| {
+        let all = DeleteOptions::new().with_prefix();
+        let prefix = keys.prefix().to_owned();
+        async move { client.kv_client().delete(prefix, Some(all)).await }
+    });
+    removing.await.map(drop)
 }

@@ -145,3 +145,15 @@ pub async fn open_store(options: ZooKeeperOptions) -> Result<ZooKeeperStore> {
     let connection = Connection::open(options, SLOWEST_RETRY).await?;
     Ok(ZooKeeperStore::start(connection, quorum))
 }
+
+/// Removes all that is there of a cluster that has ended for good, its epochs too: nobody may contend for it any more. The
+/// namespace's parents stay.
+pub async fn remove_cluster(options: ZooKeeperOptions) -> Result<()> {
+    options.check()?;
+    let connection = Connection::open(options, SLOWEST_RETRY).await?;
+    let session = connection.session()?;
+    let removed = nodes::remove_tree(&session, session.root()).await;
+    drop(session);
+    connection.close().await;
+    removed
+}

@@ -6,14 +6,20 @@
 //! stranger deletes nodes, or all of them, under a living session.
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::multi::Operation;
-use super::session::{Node, Session};
+use super::multi::{Operation, Reply};
+use super::session::{Node, Session, unavailable};
 use crate::election::{ClusterIncarnation, EpochRecord, EpochToken, ProcessId};
 use crate::error::{Error, Result};
 use crate::keys::{CHANGES_RING, path};
+
+/// So many nodes are looked at, or deleted, at once.
+const AT_ONCE: usize = 256;
+/// How often a tree is looked at that changes meanwhile: ephemeral nodes go when their sessions are over.
+const TRIES: usize = 5;
 
 /// The node that proves the incarnation, relative to the namespace.
 pub(super) fn marker(incarnation: &ClusterIncarnation) -> String {
@@ -99,6 +105,43 @@ pub(super) fn version(token: EpochToken) -> Result<i32> {
         key: path::EPOCH.into(),
         reason: format!("{} is no data version", token.0),
     })
+}
+
+/// Deletes a node with all that is below it.
+pub(super) async fn remove_tree(session: &Session, root: &str) -> Result<()> {
+    for _ in 0..TRIES {
+        if remove_as_seen(session, root).await? {
+            return Ok(());
+        }
+    }
+    Err(unavailable(format!("{root} changes while it is removed")))
+}
+
+/// Whether everything was as it had been listed, and is deleted.
+async fn remove_as_seen(session: &Session, root: &str) -> Result<bool> {
+    // Whatever is below a node comes after it.
+    let mut found = vec![root.to_owned()];
+    let mut listed = 0;
+    while listed < found.len() {
+        let some = &found[listed..found.len().min(listed + AT_ONCE)];
+        let children = try_join_all(some.iter().map(|path| session.children(path))).await?;
+        let below = some.iter().zip(children).flat_map(|(path, names)| {
+            let names = names.unwrap_or_default().into_iter();
+            names.map(move |name| format!("{path}/{name}"))
+        });
+        let below: Vec<String> = below.collect();
+        listed += some.len();
+        found.extend(below);
+    }
+    for some in found.rchunks(AT_ONCE) {
+        let delete = |path: &String| Operation::Delete { path: path.clone() };
+        let deletions: Vec<Operation> = some.iter().rev().map(delete).collect();
+        match session.commit(&deletions).await? {
+            Reply::Applied(_) => {}
+            Reply::Refused { .. } => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 /// The value of a node.

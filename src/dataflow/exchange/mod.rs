@@ -185,7 +185,7 @@ impl Exchange {
     }
 
     /// Follows how many result partitions are kept: those that are not released and that some consumer has not taken to its
-    /// end.
+    /// end. Not those of blocking edges.
     pub fn kept_partitions(&self) -> watch::Receiver<usize> {
         self.partitions().kept()
     }

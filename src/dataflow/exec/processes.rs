@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 /// What `/proc/<pid>/stat` says of a process.
@@ -58,6 +61,21 @@ pub(super) fn kill_session(leader: Pid) {
             }
         }
         std::thread::yield_now();
+    }
+}
+
+/// Whether a child of this process ends within that time, as far as the system can tell. It is not reaped. Blocks.
+pub(super) fn ends_within(child: Pid, time: Duration) -> bool {
+    let process = pidfd_open(child, PidfdFlags::empty());
+    let (Ok(process), Ok(time)) = (process, Timespec::try_from(time)) else {
+        return false;
+    };
+    loop {
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time)) {
+            Ok(ended) => return ended > 0,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A running program as its operator sees it: two pipes, an end, and a handle whose drop asks it to end.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -29,6 +30,8 @@ use crate::dataflow::host::Lingering;
 
 /// How long a supervisor may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a supervisor that nobody attends to any more may take to kill everything.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long is read on from a program that is gone: somebody may have inherited its standard error.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -104,6 +107,7 @@ impl Program {
         let (stdout, stdout_there) = std::io::pipe()?;
         let (stderr, stderr_there) = std::io::pipe()?;
         let (mut control, control_there) = StdUnixStream::pair()?;
+        let its_end = control.try_clone()?;
         let child = Command::new(&around.binary)
             .arg0(SUBCOMMAND)
             .args([SUBCOMMAND, SUPERVISE])
@@ -111,7 +115,10 @@ impl Program {
             .stdout(Stdio::from(stdout_there))
             .stderr(Stdio::from(stderr_there))
             .spawn()?;
-        let supervisor = Supervisor(Some(child));
+        let supervisor = Supervisor {
+            child: Some(child),
+            its_end,
+        };
         match protocol::send(&mut control, request, stdin_there.as_fd()) {
             // It is gone already: that it never said hello tells more.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -187,14 +194,18 @@ fn failed(how: impl ToString, last_lines: impl ToString, is_missing: bool) -> Pr
     }
 }
 
-/// The supervisor's process: killed and reaped when dropped.
+/// The supervisor's process. Dropped, it has to kill everything at once, and is reaped.
 #[derive(Debug)]
-struct Supervisor(Option<Child>);
+struct Supervisor {
+    child: Option<Child>,
+    /// The socket to it, for its end: the supervisor takes that for the end of this process.
+    its_end: StdUnixStream,
+}
 
 impl Supervisor {
     /// Waits for its end, kills what it should have, and reaps it. How it ended.
     fn reap(mut self) -> String {
-        let Some(mut child) = self.0.take() else {
+        let Some(mut child) = self.child.take() else {
             return String::new();
         };
         let pid = Pid::from_child(&child);
@@ -210,9 +221,14 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _it_may_have_ended = child.kill();
-            processes::kill_session(Pid::from_child(&child));
+        if let Some(mut child) = self.child.take() {
+            let pid = Pid::from_child(&child);
+            // Only the supervisor finds what has begun a session of its own, so it must not be killed before that.
+            let _it_may_have_ended = self.its_end.shutdown(Shutdown::Both);
+            if !processes::ends_within(pid, KILL_TIMEOUT) {
+                let _it_may_have_ended = child.kill();
+            }
+            processes::kill_session(pid);
             let _ = child.wait();
         }
     }
@@ -248,7 +264,7 @@ impl Attending {
         let ended = follow(control, &cancel, lease).await;
         let was_asked = cancel.is_cancelled();
         if matches!(ended, Err(Lost::NoHello))
-            && let Some(child) = &mut supervisor.0
+            && let Some(child) = &mut supervisor.child
         {
             let _it_may_have_ended = child.kill();
         }

@@ -4,7 +4,7 @@
 //! One thread, no runtime: it waits in `poll` for its socket and its program. Only process groups and children that were
 //! not reaped are signalled, so that no number has gone to another process meanwhile.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -42,7 +42,7 @@ pub(super) fn supervise() -> i32 {
         // The TaskManager is gone, or nobody could be told.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
-            eprintln!("the supervisor of a program failed: {error}");
+            say(&format!("the supervisor of a program failed: {error}"));
             1
         }
     }
@@ -66,7 +66,7 @@ fn try_supervise() -> io::Result<()> {
             let attended = protocol::report(&mut control, &Report::Started(program.as_raw_pid()))
                 .and_then(|()| attend(&mut control, program, &request));
             if let Err(error) = attended {
-                eprintln!("the supervisor of a program kills it: {error}");
+                say(&format!("the supervisor of a program kills it: {error}"));
             }
             match end(program) {
                 Some(status) => how(status),
@@ -77,6 +77,11 @@ fn try_supervise() -> io::Result<()> {
     };
     let ended = leave_group(&request, ended);
     protocol::report(&mut control, &Report::Ended(ended))
+}
+
+/// Tells the TaskManager's log something. If that is gone there is nobody to tell, which must not be the end of the supervisor.
+fn say(what: &str) {
+    let _ = writeln!(io::stderr(), "{what}");
 }
 
 /// Removes the program's control group, of which nothing is left, and says if that was why it ended.
@@ -95,10 +100,10 @@ fn leave_group(request: &Request, ended: Ended) -> Ended {
         _ => ended,
     };
     if let Err(error) = control_group::remove(group) {
-        eprintln!(
+        say(&format!(
             "the control group {} of a program is left: {error}",
             group.display()
-        );
+        ));
     }
     ended
 }

@@ -171,6 +171,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_in_the_place_of_the_directory_is_beyond_a_restart_and_nothing_to_clean() {
+        let directory = tempfile::tempdir().expect("directory");
+        let file = directory.path().join("file");
+        fs::write(&file, "precious").expect("written");
+        for path in [file.clone(), file.join("below")] {
+            let error = sink(&path).open().expect_err("refused");
+            assert!(error.is_unrecoverable(), "{error}");
+            assert!(
+                error.to_string().contains("can't be a directory"),
+                "{error}"
+            );
+            sink::cleanup(&path, context(0, 1).job).expect("there is nothing");
+        }
+        assert_eq!(fs::read_to_string(file).expect("untouched"), "precious");
+    }
+
+    #[test]
     fn an_output_of_another_run_is_not_touched() {
         let directory = tempfile::tempdir().expect("directory");
         fs::write(directory.path().join("part-0"), "precious").expect("written");

@@ -1,7 +1,8 @@
 //! Follows text files: reads them line by line and goes on when they grow, and looks now and then for files that are new.
 //!
 //! A file is known by its device and inode, not by its name, and belongs to the subtask that its inode chooses: one that is
-//! renamed goes on being read where it was, by whoever had it. A file that became shorter is read from its beginning. One that
+//! renamed goes on being read where it was, by whoever had it. A file that became shorter, or has something else where it was
+//! read last, was truncated and is read from its beginning. One that
 //! is gone (deleted, or renamed to what no path names) is read until it has not grown for a while, so that what is written
 //! just before and after a rotation is not lost. What stands behind a file's last line break waits for its line break, and
 //! counts as a line when the file is gone.
@@ -9,11 +10,11 @@
 //! A file that is not there is waited for; what can't be read although it is there is an error, from the first look on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arrow_schema::SchemaRef;
 use tokio::time::Instant;
@@ -30,6 +31,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// A file that is gone is closed when it has not grown for so long.
 const GRACE: Duration = Duration::from_secs(10);
 const CHUNK: usize = 64 * 1024;
+/// So much of what was read last tells a file that has grown from one that was written anew.
+const REMEMBERED: usize = 128;
 
 pub(super) struct FollowFiles {
     paths: Vec<String>,
@@ -58,6 +61,10 @@ struct Followed {
     file: File,
     /// How much of it was read.
     offset: u64,
+    /// The last bytes of that.
+    remembered: Vec<u8>,
+    /// When it was last written before that.
+    modified: Option<SystemTime>,
     buffer: LineBuffer,
     /// Whether it is gone.
     gone: bool,
@@ -179,6 +186,8 @@ impl Followed {
             path,
             file,
             offset: 0,
+            remembered: Vec::new(),
+            modified: None,
             buffer: LineBuffer::default(),
             gone: false,
             grew_at: now,
@@ -209,16 +218,40 @@ impl Followed {
     }
 
     fn read_chunk(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
-        let mut read = self.file.read(chunk)?;
-        if read == 0 && self.file.metadata()?.len() < self.offset {
+        let metadata = self.file.metadata()?;
+        if self.was_truncated(&metadata)? {
             tracing::info!(path = ?self.path, "a followed file was truncated and is read from its beginning");
             self.file.rewind()?;
             self.offset = 0;
+            self.remembered.clear();
             self.buffer.clear();
-            read = self.file.read(chunk)?;
         }
+        self.modified = metadata.modified().ok();
+        let read = self.file.read(chunk)?;
         self.offset += read as u64;
+        self.remembered
+            .extend(&chunk[read.saturating_sub(REMEMBERED)..read]);
+        let too_many = self.remembered.len().saturating_sub(REMEMBERED);
+        self.remembered.drain(..too_many);
         Ok(read)
+    }
+
+    /// It may have grown beyond what it was since.
+    fn was_truncated(&self, metadata: &Metadata) -> io::Result<bool> {
+        if metadata.len() < self.offset {
+            return Ok(true);
+        }
+        if metadata.len() == self.offset && metadata.modified().ok() == self.modified {
+            return Ok(false);
+        }
+        let mut there = [0; REMEMBERED];
+        let there = &mut there[..self.remembered.len()];
+        let from = self.offset - self.remembered.len() as u64;
+        match self.file.read_exact_at(there, from) {
+            Ok(()) => Ok(*there != self.remembered[..]),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 }
 

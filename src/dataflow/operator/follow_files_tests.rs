@@ -172,6 +172,27 @@ fn a_file_that_is_truncated_is_read_from_its_beginning() {
 }
 
 #[test]
+fn a_file_that_was_truncated_and_is_as_long_again_is_read_from_its_beginning() {
+    let (_directory, file, paths) = directory();
+    append(&file, "first\n");
+    let mut following = Following::new(&paths, 1);
+    assert_eq!(following.read(), ["first"]);
+    for (text, lines) in [
+        ("other\n", vec!["other"]),
+        ("one\ntwo\nthree\n", vec!["one", "two", "three"]),
+    ] {
+        fs::write(&file, text).expect("written anew");
+        // The system's clock for files may stand still for a moment.
+        let written = SystemTime::now() + Duration::from_secs(text.len() as u64);
+        let opened = File::options().write(true).open(&file).expect("opened");
+        opened.set_modified(written).expect("set");
+        assert_eq!(following.read(), lines);
+    }
+    append(&file, "four\n");
+    assert_eq!(following.read(), ["four"]);
+}
+
+#[test]
 fn a_file_that_is_not_there_is_waited_for_and_one_that_can_t_be_there_is_an_error() {
     let directory = TempDir::new().expect("directory");
     let later = directory.path().join("later.txt");

@@ -141,8 +141,8 @@ impl OperatorError {
         match self {
             OperatorError::Specification(_)
             | OperatorError::Key(_)
-            | OperatorError::Unrecoverable(_)
-            | OperatorError::Sink(SinkError::Occupied { .. }) => true,
+            | OperatorError::Unrecoverable(_) => true,
+            OperatorError::Sink(error) => error.is_unrecoverable(),
             OperatorError::Program(error) => error.is_unrecoverable(),
             OperatorError::NoInput {
                 is_unrecoverable, ..
@@ -150,7 +150,6 @@ impl OperatorError {
             OperatorError::Unavailable(_)
             | OperatorError::Record { .. }
             | OperatorError::Io { .. }
-            | OperatorError::Sink(SinkError::Lost { .. } | SinkError::Io { .. })
             | OperatorError::Arrow(_)
             | OperatorError::Custom(_)
             | OperatorError::Coordinator(_) => false,

@@ -10,6 +10,9 @@ use super::{Operator, OperatorError, Output, csv, json};
 use crate::job::ColumnType;
 use crate::job::spec::{ParseCsv, ParseJson};
 
+/// What some programs write at the beginning of a text file. It belongs to no value.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 pub(super) struct Parse<F> {
     column: usize,
     format: F,
@@ -97,6 +100,7 @@ impl Format for Csv {
 impl<F: Format> Operator for Parse<F> {
     fn process(&mut self, batch: RecordBatch, output: &mut Output) -> Result<(), OperatorError> {
         for text in texts_of(&batch, self.column) {
+            let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
             let found = self.format.find(text, &self.rows).transpose();
             if let Some(found) = found {
                 self.rows.add(found, text, output)?;

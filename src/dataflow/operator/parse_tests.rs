@@ -105,6 +105,16 @@ fn a_record_that_can_not_be_read_fails_the_job_or_is_left_out_or_has_no_values()
 }
 
 #[test]
+fn a_byte_order_mark_belongs_to_no_value() {
+    let lines = ["\u{feff}user,bytes", "a,1", "\u{feff}b,2"];
+    let read = parsed(&csv_spec(user_and_bytes(OnError::Fail), true), &lines);
+    assert_eq!(read.expect("read"), ["a 1", "b 2"]);
+    let lines = ["\u{feff}{\"user\": \"a\", \"bytes\": 1}"];
+    let read = parsed(&json_spec(user_and_bytes(OnError::Fail)), &lines);
+    assert_eq!(read.expect("read"), ["a 1"]);
+}
+
+#[test]
 fn skipped_records_are_counted() {
     let input = texts("line", &["", "{}", r#"{"user": "a", "bytes": 1}"#]);
     let mut operator =

@@ -112,6 +112,18 @@ fn functions_give_what_they_are_documented_to_give() {
         values("cast(to_timestamp(0) as varchar)")[0],
         "1970-01-01T00:00:00"
     );
+    assert_eq!(
+        values("to_timestamp(n + 0.5)"),
+        [
+            "1970-01-01T00:00:01.500Z",
+            "1970-01-01T00:00:02.500Z",
+            "1969-12-31T23:59:57.500Z"
+        ]
+    );
+    assert_eq!(
+        values("date_trunc('day', cast('2026-01-02T03:04:05' as timestamp))")[0],
+        "2026-01-02T00:00:00.000Z"
+    );
     assert_eq!(values("5"), ["5", "5", "5"]);
     assert_eq!(
         values("cast(n as int) + cast(1 as smallint)"),

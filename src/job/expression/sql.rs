@@ -172,7 +172,8 @@ fn column_type_of(data_type: &DataType) -> Option<ColumnType> {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(ColumnType::String),
         DataType::Float16 | DataType::Float32 | DataType::Float64 => Some(ColumnType::Float64),
         DataType::Boolean => Some(ColumnType::Bool),
-        DataType::Timestamp(TimeUnit::Millisecond, None) => Some(ColumnType::Timestamp),
+        // What is finer than a millisecond is dropped.
+        DataType::Timestamp(_, None) => Some(ColumnType::Timestamp),
         integer if integer.is_integer() => Some(ColumnType::Int64),
         _ => None,
     }

@@ -61,6 +61,9 @@ fn expressions_have_the_type_of_the_column_that_holds_them() {
         ("\"userId\" + 1", Int64),
         ("UPPER(level)", String),
         ("greatest(amount, 3)", Int64),
+        ("to_timestamp(amount)", Timestamp),
+        ("cast(level as timestamp)", Timestamp),
+        ("date_trunc('hour', to_timestamp_millis(amount))", Timestamp),
         ("round(share, 2)", Float64),
         ("1", Int64),
         ("'a'", String),
@@ -149,8 +152,8 @@ fn types_that_do_not_fit_are_said_with_the_part_that_does_not() {
         "`null`: it is always null, and no column can be null",
     );
     says(
-        "to_timestamp(amount)",
-        "`to_timestamp(amount)`: it is timestamp(ns), which no column can be: write `cast(... as varchar)`, or a function that gives a number or a text",
+        "cast(level as date)",
+        "`cast(level as date)`: it is date32, which no column can be: write `cast(... as varchar)`, or a function that gives a number or a text",
     );
     says(
         "cast(amount as decimal(10, 2))",

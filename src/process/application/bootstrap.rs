@@ -50,7 +50,7 @@ pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing
     let mut record = match standing {
         Standing::Session | Standing::Over(_) => return std::future::pending().await,
         Standing::Fresh => {
-            let record = ApplicationRecord::begin(&term.setup.name, wall_clock_ms());
+            let record = ApplicationRecord::begin(&term.setup, wall_clock_ms());
             term.commit(vec![record.write(&term.cluster_id)]).await;
             failpoint("application.recorded").await;
             record

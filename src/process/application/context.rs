@@ -231,18 +231,18 @@ impl ApplicationContext {
         {
             return Err(self.is_unknown(job));
         }
+        // What an earlier run submitted has its files, whatever is at their addresses by now.
+        let may_differ = |file: &pb::Artifact| !file.url.is_empty() && file.sha256.is_empty();
+        if graph.artifacts.iter().any(may_differ) && self.is_there(job).await {
+            return Ok(self.goes_on_with(job, position).await);
+        }
         if let Err(error) = embed_remote(&mut graph).await {
-            // What an earlier run submitted has its files, wherever they came from.
-            return match self.describe(job).await {
-                Ok(_) => {
-                    warn!(%job, position, %error, "the application goes on with its job, whose files can't be compared");
-                    Ok(self.has(job))
-                }
-                Err(_) => Err(ApplicationError::Refused {
-                    job,
-                    reason: error.to_string(),
-                }),
-            };
+            if self.is_there(job).await {
+                warn!(%job, %error, "a file of the application's job can't be fetched any more");
+                return Ok(self.goes_on_with(job, position).await);
+            }
+            let reason = error.to_string();
+            return Err(ApplicationError::Refused { job, reason });
         }
         let request = pb::SubmitJobRequest {
             graph: Some(graph),
@@ -281,6 +281,25 @@ impl ApplicationContext {
                 reason: error.to_string(),
             }),
         }
+    }
+
+    /// Whether the cluster has the job, as soon as that is known.
+    async fn is_there(&self, job: JobId) -> bool {
+        let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+        loop {
+            match self.describe(job).await {
+                Ok(_) => return true,
+                Err(GatewayError::NotFound(_)) => return false,
+                Err(_) => tokio::time::sleep(backoff.next_delay()).await,
+            }
+        }
+    }
+
+    /// Has the job that an earlier run submitted, of which some files can't be compared.
+    async fn goes_on_with(&self, job: JobId, position: u32) -> ApplicationJob {
+        info!(%job, position, "the application goes on with its job, whose files are not compared");
+        self.inner.submissions.note(job).await;
+        self.has(job)
     }
 
     /// Notes that the cluster has the next job.

@@ -10,6 +10,7 @@ use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::{CoordinationStore, Write};
 
+use super::setup::ApplicationSetup;
 use crate::telemetry::ExitCode;
 
 /// How an application stands, or how it ended.
@@ -57,6 +58,9 @@ impl ApplicationStatus {
 pub struct ApplicationRecord {
     /// The application's name.
     pub name: String,
+    /// What tells it from others of its name; empty where the name says it all.
+    #[serde(default)]
+    pub identity: String,
     /// How it stands.
     pub status: ApplicationStatus,
     /// Why; empty while it runs.
@@ -81,9 +85,10 @@ pub struct ApplicationRecord {
 
 impl ApplicationRecord {
     /// One that begins.
-    pub(super) fn begin(name: &str, now_ms: u64) -> ApplicationRecord {
+    pub(super) fn begin(setup: &ApplicationSetup, now_ms: u64) -> ApplicationRecord {
         ApplicationRecord {
-            name: name.to_owned(),
+            name: setup.name.clone(),
+            identity: setup.identity.clone(),
             status: ApplicationStatus::Running,
             diagnosis: String::new(),
             started_at_ms: now_ms,
@@ -92,6 +97,12 @@ impl ApplicationRecord {
             jobs: Vec::new(),
             cleaned: false,
         }
+    }
+
+    /// Whether it is of this application, or of another one of the same name; where one of them can't say it is taken for the same.
+    fn is_of(&self, setup: &ApplicationSetup) -> bool {
+        let can_say = !self.identity.is_empty() && !setup.identity.is_empty();
+        self.name == setup.name && (!can_say || self.identity == setup.identity)
     }
 
     /// The write that keeps it.
@@ -128,7 +139,7 @@ pub(in crate::process) enum Standing {
 
 /// How the cluster stands; an error: this process has no business in it.
 pub(in crate::process) fn standing(
-    application: Option<&str>,
+    application: Option<&ApplicationSetup>,
     cluster_id: &Name,
     records: &Records,
 ) -> Result<Standing, String> {
@@ -149,12 +160,18 @@ pub(in crate::process) fn standing(
             "cluster {cluster_id} has jobs and is no application's: {elsewhere}"
         )),
         (Some(_), None) => Ok(Standing::Fresh),
-        (Some(own), Some(record)) if own == record.name && record.cleaned => {
+        (Some(own), Some(record)) if record.is_of(own) && record.cleaned => {
             Ok(Standing::Over(Box::new(record)))
         }
-        (Some(own), Some(record)) if own == record.name => {
+        // Whether it goes on with the same jobs is seen when it submits them.
+        (Some(own), Some(record)) if own.name == record.name && !record.cleaned => {
             Ok(Standing::Recovered(Box::new(record)))
         }
+        (Some(own), Some(record)) if own.name == record.name => Err(format!(
+            "cluster {cluster_id} was that of another {:?}, which has ended {}: {elsewhere}",
+            record.name,
+            record.status.name()
+        )),
         (_, Some(record)) => Err(format!(
             "cluster {cluster_id} is that of the application {:?}, which is {}: {elsewhere}",
             record.name,
@@ -175,6 +192,10 @@ mod tests {
         Name::new("c").expect("a name")
     }
 
+    fn setup(name: &str, identity: &str) -> ApplicationSetup {
+        ApplicationSetup::new(name, |_| async { Ok(()) }).identified_by(identity)
+    }
+
     fn records(record: Option<&ApplicationRecord>, graphs: usize) -> Records {
         let mut all = Vec::new();
         if let Some(record) = record
@@ -191,16 +212,17 @@ mod tests {
 
     #[test]
     fn an_application_goes_on_with_its_own_record_and_ends_with_its_tombstone() {
-        let mut record = ApplicationRecord::begin("counts", 7);
+        let own = setup("counts", "");
+        let mut record = ApplicationRecord::begin(&own, 7);
         let of = |record: &ApplicationRecord| {
-            standing(Some("counts"), &cluster(), &records(Some(record), 1))
+            standing(Some(&own), &cluster(), &records(Some(record), 1))
         };
         let recovered = Standing::Recovered(Box::new(record.clone()));
         assert_eq!(of(&record), Ok(recovered));
         record.status = ApplicationStatus::Canceled;
         record.cleaned = true;
         assert_eq!(of(&record), Ok(Standing::Over(Box::new(record.clone()))));
-        let fresh = standing(Some("counts"), &cluster(), &records(None, 0));
+        let fresh = standing(Some(&own), &cluster(), &records(None, 0));
         assert_eq!(fresh, Ok(Standing::Fresh));
         let session = standing(None, &cluster(), &records(None, 3));
         assert_eq!(session, Ok(Standing::Session));
@@ -208,14 +230,37 @@ mod tests {
 
     #[test]
     fn who_has_no_business_in_a_cluster_is_told_whose_it_is() {
-        let record = ApplicationRecord::begin("counts", 7);
-        for stranger in [None, Some("others")] {
-            let refused = standing(stranger, &cluster(), &records(Some(&record), 0));
+        let own = setup("counts", "");
+        let record = ApplicationRecord::begin(&own, 7);
+        for stranger in [None, Some(setup("others", ""))] {
+            let refused = standing(stranger.as_ref(), &cluster(), &records(Some(&record), 0));
             let reason = refused.expect_err("refused");
             assert!(reason.contains("\"counts\""), "{reason}");
         }
-        let refused = standing(Some("counts"), &cluster(), &records(None, 1));
+        let refused = standing(Some(&own), &cluster(), &records(None, 1));
         assert!(refused.expect_err("refused").contains("has jobs"));
+    }
+
+    #[test]
+    fn what_has_ended_answers_nobody_who_brings_something_else_by_the_same_name() {
+        let mut record = ApplicationRecord::begin(&setup("job a", "1"), 7);
+        record.status = ApplicationStatus::Succeeded;
+        let of = |record: &ApplicationRecord, identity| {
+            standing(
+                Some(&setup("job a", identity)),
+                &cluster(),
+                &records(Some(record), 0),
+            )
+        };
+        // Its end is carried out, whoever does it.
+        assert!(matches!(of(&record, "2"), Ok(Standing::Recovered(_))));
+        record.cleaned = true;
+        assert!(matches!(of(&record, "1"), Ok(Standing::Over(_))));
+        let reason = of(&record, "2").expect_err("refused");
+        assert!(reason.contains("another \"job a\""), "{reason}");
+        // One of an earlier version does not know better.
+        record.identity.clear();
+        assert!(matches!(of(&record, "2"), Ok(Standing::Over(_))));
     }
 
     #[test]

@@ -20,6 +20,7 @@ type Program =
 #[derive(Clone)]
 pub struct ApplicationSetup {
     pub(super) name: String,
+    pub(super) identity: String,
     pub(super) program: Arc<Program>,
     pub(super) parameters: Arc<BTreeMap<String, String>>,
     pub(super) compile: CompileOptions,
@@ -34,6 +35,7 @@ impl ApplicationSetup {
     {
         ApplicationSetup {
             name: name.into(),
+            identity: String::new(),
             program: Arc::new(move |context| Box::pin(program(context))),
             parameters: Arc::default(),
             compile: CompileOptions::default(),
@@ -44,6 +46,13 @@ impl ApplicationSetup {
     #[must_use]
     pub fn with_parameters(mut self, parameters: BTreeMap<String, String>) -> ApplicationSetup {
         self.parameters = Arc::new(parameters);
+        self
+    }
+
+    /// What tells it from others of its name: one that has ended answers nobody who asks for another.
+    #[must_use]
+    pub fn identified_by(mut self, identity: impl Into<String>) -> ApplicationSetup {
+        self.identity = identity.into();
         self
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{JobStatus, QuarantineAction, QuarantineKind};
+use tanist_proto::v1::{JobEventKind, JobStatus, QuarantineAction, QuarantineKind};
 
 use crate::process::careful::TermPhase;
 use crate::process::history::{self, HistoryRecord};
@@ -138,6 +138,18 @@ async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_i
     for job in others().chain([CULPRIT]) {
         assert_eq!(cluster.until_running(job, 2).await, 1, "adopted");
     }
+    let details = cluster.client.describe(CULPRIT).await.expect("known");
+    let told = details.events.iter().map(|it| (it.kind(), it.epoch));
+    let told: Vec<(JobEventKind, u64)> = told.collect();
+    let at = |kind| told.iter().position(|it| it.0 == kind);
+    let (set_aside, retried) = (at(JobEventKind::Quarantine), at(JobEventKind::Retry));
+    assert!(set_aside.is_some() && set_aside < retried, "{told:?}");
+    assert!(retried < told.iter().rposition(|it| it.0 == JobEventKind::Takeover));
+    assert_eq!(
+        told.last().map(|it| it.1),
+        Some(cluster.epoch()),
+        "{told:?}"
+    );
     let again = cluster
         .client
         .resolve(CULPRIT, QuarantineAction::Delete)
@@ -197,5 +209,30 @@ async fn a_process_that_is_killed_from_outside_during_recovery_costs_a_careful_t
             .values()
             .all(|state| state.quarantine.is_none())
     );
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_that_are_killed_one_after_the_other_are_not_followed_carefully() {
+    const BETWEEN: Duration = Duration::from_millis(300);
+    let mut cluster = cluster().await;
+    for _ in 0..4 {
+        let leader = cluster.leader().await;
+        cluster.kill_job_manager(&leader).await;
+        let killed_at = cluster.epoch();
+        cluster
+            .until("the next one leads", || cluster.epoch() > killed_at)
+            .await;
+        cluster.start_job_manager(&leader);
+        for job in others().chain([CULPRIT]) {
+            cluster.until_running(job, 2).await;
+        }
+        tokio::time::sleep(BETWEEN).await;
+        let last = records(&cluster).await.pop().expect("its own");
+        assert_eq!(last.phase, Some(TermPhase::Leading));
+        assert!(last.takeover.is_some());
+    }
+    let suspected = |record: &HistoryRecord| !record.suspicion.died.is_empty();
+    assert!(!records(&cluster).await.iter().any(suspected));
     cluster.check();
 }

@@ -1,6 +1,5 @@
 //! TaskManagers that a cluster takes or refuses, and jobs that nobody speaks for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::config::{Configuration, LoadOptions};
 use crate::gateway::fencing::HighestEpoch;
@@ -25,6 +23,7 @@ use crate::gateway::{
     JobMasterId, JobMasterRegistration, LocalConnector, ResourceManagerGateway,
     ResourceRequirement, ResourceRequirements, ResourceRequirementsGateway as _,
 };
+use crate::notice::Notice;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::taskmanager::describe;
 use crate::process::testing::cluster::{TestCluster, graph};
@@ -251,14 +250,13 @@ async fn slots_of_a_job_without_job_master_are_given_to_others_after_the_job_tim
             minimum: 2,
             maximum: 2,
         }],
-        held: BTreeMap::new(),
+        held: Arc::default(),
     };
     let speak = async |job| {
         let registration = JobMasterRegistration {
             job,
             job_master,
-            superseded: CancellationToken::new(),
-            unfulfillable: Arc::default(),
+            verdict: Notice::default(),
         };
         resources.register_job_master(registration).await?;
         resources.declare_required_resources(needs(job)).await

@@ -137,10 +137,16 @@ impl LocalProcessDriver {
     }
 
     fn spawn(&self, request: &WorkerRequest, group: Option<&Path>) -> io::Result<Child> {
-        fs::create_dir_all(&self.options.log_dir)?;
-        prune_logs(&self.options.log_dir);
+        let log_dir = &self.options.log_dir;
+        let unusable = |error: io::Error| {
+            let text = format!("{} can't have its log: {error}", log_dir.display());
+            io::Error::new(error.kind(), text)
+        };
+        fs::create_dir_all(log_dir).map_err(unusable)?;
+        prune_logs(log_dir);
         let path = self.log_path(&request.worker);
-        let log = File::options().create(true).append(true).open(path)?;
+        let log = File::options().create(true).append(true).open(path);
+        let log = log.map_err(unusable)?;
         let mut command = std::process::Command::new(PROGRAM);
         command
             .arg0(&self.options.name)
@@ -233,7 +239,15 @@ impl ResourceManagerDriver for LocalProcessDriver {
         let failed =
             |error: io::Error| DriverError::new(format!("its process can't be started: {error}"));
         let group = self.make_group(request).map_err(failed)?;
-        let mut child = self.spawn(request, group.as_deref()).map_err(failed)?;
+        let mut child = match self.spawn(request, group.as_deref()) {
+            Ok(child) => child,
+            Err(error) => {
+                if let Some(group) = group {
+                    leave_group(group).await;
+                }
+                return Err(failed(error));
+            }
+        };
         tracing::info!(%worker, pid = child.id(), log = %self.log_path(worker).display(), "started a worker");
         let (ended, follow) = watch::channel(None);
         self.children

@@ -67,28 +67,69 @@ fn a_worker_of_another_kind_is_started_with_exactly_what_that_has() {
     assert_eq!(started.taskmanager().worker(host.0, host.1), Ok(kind));
 }
 
-#[tokio::test]
-async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_started() {
+/// Of workers of one kind, with logs here.
+fn options(groups: WorkerGroups, log_dir: PathBuf) -> LocalProcessOptions {
     let configured = Configuration::defaults();
     let usual = configured.taskmanager().worker(CpuCores::whole(1), 4 << 30);
-    let usual = usual.expect("it adds up");
-    let driver = LocalProcessDriver::new(LocalProcessOptions {
+    LocalProcessOptions {
         name: "tanist".to_owned(),
         environment: Vec::new(),
         memory: configured.taskmanager().memory.clone(),
         external_resources: Vec::new(),
-        log_dir: PathBuf::new(),
+        log_dir,
         stop_timeout: Duration::ZERO,
-        groups: WorkerGroups::Refused("process.control-groups: not here".to_owned()),
-        usual: usual.clone(),
-    });
+        groups,
+        usual: usual.expect("it adds up"),
+    }
+}
+
+/// What starting one fails of.
+async fn refusal(options: LocalProcessOptions) -> String {
     let request = WorkerRequest {
         worker: "worker-0-of-a-test".parse().expect("an id"),
-        spec: usual,
+        spec: options.usual.clone(),
         cluster: ClusterIncarnation::generate(),
     };
+    let driver = LocalProcessDriver::new(options);
     let refused = driver.start_worker(&request).await.expect_err("refused");
-    assert!(refused.to_string().contains("not here"), "{refused}");
+    refused.to_string()
+}
+
+#[tokio::test]
+async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_started() {
+    let groups = WorkerGroups::Refused("process.control-groups: not here".to_owned());
+    let refused = refusal(options(groups, PathBuf::new())).await;
+    assert!(refused.contains("not here"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_worker_without_a_place_for_its_log_is_not_started_and_the_place_is_named() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let log_dir = file.path().join("logs");
+    let refused = refusal(options(WorkerGroups::None, log_dir.clone())).await;
+    assert!(refused.contains(&*log_dir.to_string_lossy()), "{refused}");
+}
+
+#[tokio::test]
+async fn a_worker_that_can_t_be_started_leaves_no_control_group() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let at = directory.path().join("delegated");
+    fs::create_dir(&at)?;
+    fs::write(at.join("cgroup.controllers"), "cpu memory pids")?;
+    let groups = ControlGroups::claim(Some(&at)).map_err(anyhow::Error::msg)?;
+    // No directory can be made below a file.
+    let log_dir = at.join("cgroup.controllers").join("logs");
+    let refused = refusal(options(WorkerGroups::In(groups), log_dir)).await;
+    assert!(refused.contains("can't be started"), "{refused}");
+    let mut left = Vec::new();
+    for entry in fs::read_dir(&at)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            left.push(entry.file_name());
+        }
+    }
+    assert!(left.is_empty(), "{left:?}");
+    Ok(())
 }
 
 #[test]

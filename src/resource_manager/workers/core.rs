@@ -48,6 +48,8 @@ pub(super) enum State {
     Registered { idle_since: Option<Instant> },
     /// It is to leave when nothing of it is in use.
     Releasing { is_recorded: bool },
+    /// The same, recorded by a former term: it has not registered. No deadline: the driver has not said what has become of it.
+    RecordedReleasing { deadline: Option<Instant> },
     /// It said goodbye.
     Leaving { deadline: Instant },
     /// Its record is being removed, or its process ended.
@@ -62,6 +64,7 @@ impl State {
             | State::Pending { deadline }
             | State::Unseen { deadline }
             | State::Leaving { deadline } => Some(deadline),
+            State::RecordedReleasing { deadline } => deadline,
             State::Recorded
             | State::Registered { .. }
             | State::Releasing { .. }
@@ -146,7 +149,7 @@ impl Workers {
     ) -> Workers {
         let workers = recorded.into_iter().map(|(id, record)| {
             let state = match record.releasing {
-                true => State::Releasing { is_recorded: true },
+                true => State::RecordedReleasing { deadline: None },
                 false => State::Recorded,
             };
             let worker = Worker {
@@ -240,7 +243,9 @@ impl Workers {
                         &format!("it has not registered within {timeout:?}"),
                     );
                 }
-                State::Unseen { .. } | State::Leaving { .. } => self.stop(&id),
+                State::Unseen { .. } | State::RecordedReleasing { .. } | State::Leaving { .. } => {
+                    self.stop(&id)
+                }
                 State::Recorded
                 | State::Registered { .. }
                 | State::Releasing { .. }
@@ -340,6 +345,7 @@ impl Workers {
                 State::Unseen { .. }
                 | State::Registered { .. }
                 | State::Releasing { .. }
+                | State::RecordedReleasing { .. }
                 | State::Leaving { .. }
                 | State::Stopping => {}
             }
@@ -444,7 +450,10 @@ impl Workers {
         for id in ids {
             match self.workers[&id].state {
                 State::Registered { .. } => self.release(&id),
-                State::Recorded | State::Pending { .. } | State::Unseen { .. } => self.stop(&id),
+                State::Recorded
+                | State::Pending { .. }
+                | State::Unseen { .. }
+                | State::RecordedReleasing { .. } => self.stop(&id),
                 // Stopped when that has come back.
                 State::Requested { .. }
                 | State::Releasing { .. }

@@ -59,7 +59,7 @@ impl Workers {
                     }
                 }
                 (Some(worker), Found::Gone) => match worker.state {
-                    State::Recorded | State::Releasing { .. } => {
+                    State::Recorded | State::RecordedReleasing { .. } => {
                         tracing::info!(worker = %id, "a worker of a former term is gone");
                         self.stop(&id);
                     }
@@ -68,16 +68,20 @@ impl Workers {
                     | State::Unseen { .. }
                     | State::Pending { .. }
                     | State::Registered { .. }
+                    | State::Releasing { .. }
                     | State::Leaving { .. }
                     | State::Stopping => {}
                 },
             }
         }
-        // Of whom nothing was said nothing can be expected.
+        // Of whom nothing was said nothing can be expected; and who may leave, and be it unheard, is not waited for without end.
         let deadline = now + self.options.registration_timeout;
         for worker in self.workers.values_mut() {
             if worker.state == State::Recorded {
                 worker.state = State::Unseen { deadline };
+            } else if worker.state == (State::RecordedReleasing { deadline: None }) {
+                let deadline = Some(deadline);
+                worker.state = State::RecordedReleasing { deadline };
             }
         }
     }
@@ -108,7 +112,7 @@ impl Workers {
             State::Requested { .. } | State::Recorded | State::Pending { .. } => {
                 self.fail(now, id, &format!("it ended before it registered: {how}"));
             }
-            State::Releasing { .. } | State::Leaving { .. } => {
+            State::Releasing { .. } | State::RecordedReleasing { .. } | State::Leaving { .. } => {
                 tracing::info!(worker = %id, how, "a worker has ended");
                 self.stop(id);
             }
@@ -132,6 +136,10 @@ impl Workers {
         match worker.state {
             State::Stopping => Admission::Unknown,
             State::Releasing { .. } => Admission::Welcome { is_releasing: true },
+            State::RecordedReleasing { .. } => {
+                worker.state = State::Releasing { is_recorded: true };
+                Admission::Welcome { is_releasing: true }
+            }
             State::Requested { .. }
             | State::Recorded
             | State::Unseen { .. }

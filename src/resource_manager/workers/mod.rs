@@ -13,6 +13,7 @@
 //!                        v
 //!                     (none)
 //! of an earlier term: RECORDED --the driver looked--> PENDING | UNSEEN (elsewhere) | STOPPING (gone)
+//!    that released it: RECORDED RELEASING --registers--> RELEASING, --too late, ended, gone--> STOPPING
 //! ```
 
 pub(super) mod acting;
@@ -20,6 +21,8 @@ mod brake;
 pub(super) mod core;
 mod driver;
 mod heard;
+#[cfg(test)]
+mod heard_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! The world knows no more than the protocol says: a record before a process, no process for long without a record, slots
 //! given to jobs as a whole. Leaders change between any two steps of an act, and the deposed one may go on with its start.
+//! They lead at one of two places, and see no process of the other one.
+
+mod acts;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -12,11 +15,12 @@ use tokio::time::Instant;
 
 use super::core::{Admission, Effect, Starter, TaskExecutorView, Workers};
 use super::planning::{Lacking, Room};
-use super::{DriverError, Found, WorkerRecord, WorkersOptions};
+use super::{WorkerRecord, WorkersOptions};
 
 pub(super) const EACH: u32 = 2;
 pub(super) const RATE: usize = 3;
 pub(super) const RETRY: Duration = Duration::from_secs(3);
+const PLACES: [&str; 2] = ["here", "there"];
 
 /// A job: what it needs and, once it runs, on which workers.
 #[derive(Debug)]
@@ -31,6 +35,10 @@ pub(super) struct World {
     pub(super) options: WorkersOptions,
     pub(super) workers: Workers,
     epoch: u64,
+    /// Where the leader is.
+    place: &'static str,
+    /// Where each worker was started.
+    started_at: BTreeMap<ResourceId, &'static str>,
     /// The store.
     pub(super) records: BTreeMap<ResourceId, WorkerRecord>,
     pub(super) processes: BTreeSet<ResourceId>,
@@ -44,19 +52,20 @@ pub(super) struct World {
     pub(super) jobs: BTreeMap<JobId, Job>,
     next_job: u128,
     failures: VecDeque<Instant>,
-    seen: BTreeSet<ResourceId>,
     /// Stops that must follow from something that happened to the worker.
     excused: BTreeSet<ResourceId>,
 }
 
 impl World {
     pub(super) fn new(options: WorkersOptions) -> World {
-        let workers = Workers::new(options.clone(), starter(1), Vec::new());
+        let workers = Workers::new(options.clone(), starter(1, PLACES[0]), Vec::new());
         let mut world = World {
             now: Instant::now(),
             options,
             workers,
             epoch: 1,
+            place: PLACES[0],
+            started_at: BTreeMap::new(),
             records: BTreeMap::new(),
             processes: BTreeSet::new(),
             registered: BTreeMap::new(),
@@ -67,7 +76,6 @@ impl World {
             jobs: BTreeMap::new(),
             next_job: 0,
             failures: VecDeque::new(),
-            seen: BTreeSet::new(),
             excused: BTreeSet::new(),
         };
         world.settle();
@@ -88,7 +96,8 @@ impl World {
         for effect in self.workers.take_effects() {
             match &effect {
                 Effect::Start(id) => {
-                    assert!(self.seen.insert(id.clone()), "{id} is started twice");
+                    let earlier = self.started_at.insert(id.clone(), self.place);
+                    assert!(earlier.is_none(), "{id} is started twice");
                     let recent = self
                         .failures
                         .iter()
@@ -217,57 +226,6 @@ impl World {
         self.failures.push_back(self.now);
     }
 
-    /// Carries out the next act, or fails in it.
-    pub(super) fn act(&mut self, fails: bool) {
-        let Some(effect) = self.acts.pop_front() else {
-            return;
-        };
-        match effect {
-            Effect::Recover(recorded) => {
-                if fails {
-                    let error = DriverError::new("blind");
-                    self.workers.recovered(self.now, Err(error));
-                } else {
-                    let found = recorded.iter().map(|it| &it.worker).chain(&self.processes);
-                    let found: BTreeSet<_> = found.cloned().collect();
-                    let state = |id: &ResourceId| match self.processes.contains(id) {
-                        true => Found::Running,
-                        false => Found::Gone,
-                    };
-                    let found = found.into_iter().map(|id| (id.clone(), state(&id)));
-                    self.workers.recovered(self.now, Ok(found.collect()));
-                }
-            }
-            Effect::Start(id) => {
-                let record = self.workers.record_of(&id).expect("it is known").clone();
-                self.records.insert(id.clone(), record);
-                let answer = match fails {
-                    true => Err(DriverError::new("no room")),
-                    false => Ok(()),
-                };
-                if answer.is_ok() {
-                    self.processes.insert(id.clone());
-                } else {
-                    self.note_failure();
-                }
-                self.workers.started(self.now, &id, answer);
-            }
-            Effect::Release(id) => {
-                if !fails && let Some(record) = self.workers.record_of(&id) {
-                    self.records.insert(id.clone(), record.clone());
-                }
-                self.workers.release_recorded(&id, !fails);
-            }
-            Effect::Stop(id) => {
-                self.records.remove(&id);
-                self.end_process(&id);
-                self.workers.stopped(&id);
-            }
-            Effect::Drain(_) | Effect::Watch(_) => unreachable!("these are no acts"),
-        }
-        self.settle();
-    }
-
     fn end_process(&mut self, id: &ResourceId) {
         self.processes.remove(id);
         self.registered.remove(id);
@@ -376,73 +334,6 @@ impl World {
         self.settle();
     }
 
-    /// Another leader; each act of the former one is left after one of its steps.
-    fn change_leader(&mut self, steps: usize) {
-        for (number, act) in std::mem::take(&mut self.acts).into_iter().enumerate() {
-            let step = (steps >> (number % 8)) % 3;
-            match act {
-                Effect::Start(id) => {
-                    if step > 0 {
-                        let record = self.workers.record_of(&id).expect("it is known").clone();
-                        self.records.insert(id.clone(), record);
-                    }
-                    if step == 2 {
-                        self.processes.insert(id);
-                    } else if step == 1 {
-                        self.late.push(id);
-                    }
-                }
-                Effect::Release(id) if step > 0 => {
-                    let record = self.workers.record_of(&id).expect("it is known").clone();
-                    self.records.insert(id, record);
-                }
-                Effect::Stop(id) if step > 0 => {
-                    self.records.remove(&id);
-                    if step == 2 {
-                        self.end_process(&id);
-                    }
-                }
-                Effect::Recover(_)
-                | Effect::Release(_)
-                | Effect::Stop(_)
-                | Effect::Drain(_)
-                | Effect::Watch(_) => {}
-            }
-        }
-        self.epoch += 1;
-        self.registered.clear();
-        self.watched.clear();
-        self.failures.clear();
-        let recorded = self.records.iter();
-        let recorded = recorded
-            .map(|(id, record)| (id.clone(), record.clone()))
-            .collect();
-        self.workers = Workers::new(self.options.clone(), starter(self.epoch), recorded);
-        self.settle();
-    }
-
-    /// A deposed leader goes on; its worker finds no record of itself, sooner or later.
-    pub(super) fn go_on_late(&mut self) {
-        if let Some(id) = self.late.pop() {
-            self.processes.insert(id);
-        }
-    }
-
-    pub(super) fn look_for_records(&mut self) {
-        let unrecorded = self
-            .processes
-            .iter()
-            .filter(|id| !self.records.contains_key(*id));
-        for id in unrecorded.cloned().collect::<Vec<_>>() {
-            if self.registered.contains_key(&id) {
-                continue;
-            }
-            self.end_process(&id);
-            self.tell_end(&id);
-        }
-        self.settle();
-    }
-
     fn submit(&mut self, needs: u32) {
         self.next_job += 1;
         let job = Job {
@@ -483,10 +374,10 @@ impl World {
     }
 }
 
-fn starter(epoch: u64) -> Starter {
+fn starter(epoch: u64, place: &str) -> Starter {
     Starter {
         driver: "model",
-        place: "here".to_owned(),
+        place: place.to_owned(),
         epoch,
         seed: 1,
     }

@@ -23,6 +23,7 @@ impl Workers {
                 | State::Pending { .. } => true,
                 State::Registered { .. }
                 | State::Releasing { .. }
+                | State::RecordedReleasing { .. }
                 | State::Leaving { .. }
                 | State::Stopping => false,
             });

@@ -19,7 +19,8 @@ pub struct Events {
 pub struct EventEntry {
     /// When.
     pub timestamp: u64,
-    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`.
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`,
+    /// `QUARANTINE`, `RETRY`.
     pub kind: &'static str,
     /// The term in which it happened.
     pub epoch: u64,

@@ -9,9 +9,8 @@ use async_trait::async_trait;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1::SendRequest;
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tanist_ha::blob::BlobStore;
 use tanist_ha::election::{Detection, Epoch, LeaderInformation, Member, ProcessId};
@@ -350,7 +349,7 @@ pub(super) struct Answer {
 
 /// A server; stops when dropped.
 pub(super) struct Served {
-    address: String,
+    pub(super) address: String,
     leader: watch::Sender<Leader>,
     known: watch::Sender<LeaderView>,
     role: Arc<Mutex<Role>>,
@@ -477,38 +476,6 @@ impl Served {
             body: serde_json::from_slice(&body)
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned())),
         }
-    }
-}
-
-/// A client with one connection, which fails if that ends.
-#[derive(Debug)]
-pub(super) struct KeptConnection {
-    sender: tokio::sync::Mutex<SendRequest<Full<Bytes>>>,
-}
-
-impl KeptConnection {
-    pub(super) async fn to(served: &Served) -> KeptConnection {
-        let stream = tokio::net::TcpStream::connect(&served.address).await;
-        let stream = TokioIo::new(stream.expect("the server listens"));
-        let (sender, connection) = hyper::client::conn::http1::handshake(stream)
-            .await
-            .expect("it speaks HTTP");
-        tokio::spawn(connection);
-        KeptConnection {
-            sender: tokio::sync::Mutex::new(sender),
-        }
-    }
-
-    /// The status of an answer.
-    pub(super) async fn get(&self, path: &str) -> StatusCode {
-        let request = Request::get(path).header("host", "jm");
-        let request = request.body(Full::default()).expect("a request");
-        let mut sender = self.sender.lock().await;
-        sender.ready().await.expect("the connection is kept");
-        let response = sender.send_request(request).await.expect("an answer");
-        let status = response.status();
-        response.into_body().collect().await.expect("a whole body");
-        status
     }
 }
 

@@ -8,7 +8,8 @@ use serde_json::json;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::scripted::{KeptConnection, ScriptedDispatcher, Served, impatient};
+use super::kept_connection::KeptConnection;
+use super::scripted::{ScriptedDispatcher, Served, impatient};
 use crate::gateway::GatewayError;
 use crate::process::Role;
 use crate::rest::RestServerOptions;

@@ -164,3 +164,31 @@ async fn a_transaction_that_is_too_large_is_refused_before_it_is_sent() -> TestR
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> TestResult {
+    let endpoints = shared_server().await?.endpoints();
+    for namespace in ["removed", "removed-not"] {
+        let options = options(endpoints.clone(), namespace);
+        let election = contender(&options).await?;
+        let store = open_store(options).await?;
+        let first = CommitRequest {
+            fence: take(&election, "a").await?,
+            after: Change::default(),
+            writes: vec![put("job", "1"), put("other", "1")],
+        };
+        assert_eq!(store.commit(&first).await?, CommitReply::Applied);
+    }
+    // Also what was removed before is gone then.
+    for _ in 0..2 {
+        remove_cluster(options(endpoints.clone(), "removed")).await?;
+    }
+    let mut client = etcd_client::Client::connect(&endpoints, None).await?;
+    let mut count = async |prefix: &str| {
+        let below = etcd_client::GetOptions::new().with_prefix();
+        client.get(prefix, Some(below.with_count_only())).await
+    };
+    assert_eq!(count("/test/removed/").await?.count(), 0);
+    assert!(count("/test/removed-not/").await?.count() > 2);
+    Ok(())
+}

@@ -189,3 +189,34 @@ async fn a_late_twin_changes_nothing() -> TestResult {
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn a_cluster_that_is_removed_leaves_nothing_and_its_neighbours_alone() -> TestResult {
+    let server = server().await?;
+    let of = |namespace: &str| ZooKeeperOptions {
+        namespace: format!("/tanist/{namespace}"),
+        ..options(server.endpoints())
+    };
+    for namespace in ["removed", "removed-not"] {
+        let election = open_election(of(namespace), Clock::Boottime, true).await?;
+        let store = open_store(of(namespace)).await?;
+        let term = take(&election, "a").await?;
+        let mut last = Change::default();
+        for _ in 0..3 {
+            let some = (0..100).map(|n| put(&format!("job-{n}"), "1"));
+            let next = request(&term, last, some.collect());
+            assert_eq!(store.commit(&next).await?, CommitReply::Applied);
+            last = next.change();
+        }
+    }
+    // Also what was removed before is gone then.
+    for _ in 0..2 {
+        remove_cluster(of("removed")).await?;
+    }
+    let client = zookeeper_client::Client::connect(&server.endpoints().join(",")).await?;
+    let left = client.list_children("/tanist").await?;
+    assert_eq!(left, ["removed-not"]);
+    let left = client.list_children("/tanist/removed-not/graphs").await?;
+    assert_eq!(left.len(), 100);
+    Ok(())
+}

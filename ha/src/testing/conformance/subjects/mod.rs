@@ -5,6 +5,7 @@ mod etcd;
 mod gates;
 mod memory;
 mod network;
+mod served;
 mod zookeeper;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,8 +49,8 @@ pub(super) async fn open(
     Ok(match backend {
         Backend::Memory => Box::new(memory::MemorySubject::new()),
         Backend::Embedded => Box::new(embedded::EmbeddedSubject::new()?),
-        Backend::Etcd => Box::new(etcd::EtcdSubject::open(place, namespace).await?),
-        Backend::ZooKeeper => Box::new(zookeeper::ZooKeeperSubject::open(place, namespace).await?),
+        Backend::Etcd => Box::new(etcd::open(place, namespace).await?),
+        Backend::ZooKeeper => Box::new(zookeeper::open(place, namespace).await?),
     })
 }
 

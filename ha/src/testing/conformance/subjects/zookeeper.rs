@@ -3,30 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
-use super::super::{CaseResult, OpenElection, Subject};
+use super::super::CaseResult;
 use super::Place;
-use super::gates::Gates;
 use super::network::Network;
+use super::served::{REQUEST_TIMEOUT, ServedBackend, ServedSubject};
 use crate::clock::Clock;
-use crate::election::{ElectionDriver, ProcessId};
+use crate::election::ElectionDriver;
+use crate::error::Result;
 use crate::store::CoordinationStore;
-use crate::testing::proxy::TcpProxy;
 use crate::testing::servers::{ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperServerOptions};
 use crate::zookeeper::{ZooKeeperOptions, open_election, open_store};
 
 #[derive(Debug)]
-pub(super) struct ZooKeeperSubject {
-    gates: Gates,
-    network: Network,
-    /// Past all wires.
-    direct: String,
-    namespace: String,
-    lease: Duration,
-}
+pub(super) struct ZooKeeper;
 
 async fn shared() -> CaseResult<&'static ZooKeeperServer> {
     static SERVER: OnceCell<ZooKeeperServer> = OnceCell::const_new();
@@ -35,118 +27,54 @@ async fn shared() -> CaseResult<&'static ZooKeeperServer> {
     Ok(server.await?)
 }
 
-impl ZooKeeperSubject {
-    pub(super) async fn open(place: Place, namespace: String) -> CaseResult<ZooKeeperSubject> {
-        let options = ZooKeeperServerOptions::default();
-        let network = match place {
-            Place::Shared => Network::new(None, vec![shared().await?.address()]),
-            Place::Own => {
-                let server = ZooKeeperServer::start(options).await?;
-                let address = server.address();
-                Network::new(Some(Box::new(server)), vec![address])
-            }
-            Place::Ensemble => {
-                let mut ensemble = ZooKeeperEnsemble::start(3, options).await?;
-                let addresses = ensemble.servers().iter().map(ZooKeeperServer::address);
-                let addresses = addresses.collect();
-                Network::new(Some(Box::new(ensemble)), addresses)
-            }
-        };
-        let direct: Vec<String> = network.addresses().map(|at| at.to_string()).collect();
-        let default = ZooKeeperOptions::new(Vec::new(), "").session_timeout;
-        Ok(ZooKeeperSubject {
-            gates: Gates::default(),
-            direct: direct.join(","),
-            network,
-            namespace,
-            lease: super::lease(Duration::from_secs(1), default),
-        })
-    }
-
-    async fn options(&self, process: &ProcessId) -> CaseResult<ZooKeeperOptions> {
-        Ok(ZooKeeperOptions {
-            session_timeout: self.lease,
-            request_timeout: Duration::from_secs(2),
-            ..ZooKeeperOptions::new(self.network.endpoints(process).await?, &*self.namespace)
-        })
-    }
+pub(super) async fn open(place: Place, namespace: String) -> CaseResult<ServedSubject<ZooKeeper>> {
+    let options = ZooKeeperServerOptions::default();
+    let network = match place {
+        Place::Shared => Network::new(None, vec![shared().await?.address()]),
+        Place::Own => {
+            let server = ZooKeeperServer::start(options).await?;
+            let address = server.address();
+            Network::new(Some(Box::new(server)), vec![address])
+        }
+        Place::Ensemble => {
+            let mut ensemble = ZooKeeperEnsemble::start(3, options).await?;
+            let addresses = ensemble.servers().iter().map(ZooKeeperServer::address);
+            let addresses = addresses.collect();
+            Network::new(Some(Box::new(ensemble)), addresses)
+        }
+    };
+    let default = ZooKeeperOptions::new(Vec::new(), "").session_timeout;
+    let lease = super::lease(Duration::from_secs(1), default);
+    Ok(ServedSubject::new(network, namespace, lease))
 }
 
-#[async_trait(?Send)]
-impl Subject for ZooKeeperSubject {
-    fn lease(&self) -> Option<Duration> {
-        Some(self.lease)
+impl ServedBackend for ZooKeeper {
+    type Options = ZooKeeperOptions;
+
+    fn options(endpoints: Vec<String>, namespace: &str, lease: Duration) -> ZooKeeperOptions {
+        ZooKeeperOptions {
+            session_timeout: lease,
+            request_timeout: REQUEST_TIMEOUT,
+            ..ZooKeeperOptions::new(endpoints, namespace)
+        }
     }
 
-    async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection> {
-        let options = self.options(process).await?;
-        let enter = self.gates.enter(process);
-        Ok(Box::new(move || {
-            enter();
-            Box::pin(async move {
-                let election = open_election(options, Clock::Boottime, true).await?;
-                Ok(Arc::new(election) as Arc<dyn ElectionDriver>)
-            })
-        }))
-    }
-
-    async fn observer(&self, process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>> {
-        let options = self.options(process).await?;
+    async fn open_election(
+        options: ZooKeeperOptions,
+        contends: bool,
+    ) -> Result<Arc<dyn ElectionDriver>> {
         Ok(Arc::new(
-            open_election(options, Clock::Boottime, false).await?,
+            open_election(options, Clock::Boottime, contends).await?,
         ))
     }
 
-    async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
-        Ok(Arc::new(open_store(self.options(process).await?).await?))
+    async fn open_store(options: ZooKeeperOptions) -> Result<Arc<dyn CoordinationStore>> {
+        Ok(Arc::new(open_store(options).await?))
     }
 
-    async fn stop(&self, process: &ProcessId) {
-        self.gates.stop(process).await;
-    }
-
-    async fn cont(&self, process: &ProcessId) {
-        self.gates.cont(process);
-    }
-
-    /// Its thread never runs again, so nothing of it closes the session.
-    async fn crash(&self, process: &ProcessId) {
-        self.gates.stop(process).await;
-    }
-
-    async fn isolate(&self, process: &ProcessId) {
-        self.network.each_proxy(process, TcpProxy::hold).await;
-    }
-
-    async fn heal(&self, process: &ProcessId) {
-        self.network.each_proxy(process, TcpProxy::forward).await;
-    }
-
-    async fn interrupt(&self, process: &ProcessId) {
-        self.network.interrupt(process).await;
-    }
-
-    async fn delete_leader(&self) -> CaseResult {
-        let client = Client::connect(&self.direct).await?;
-        let path = format!("{}/leader", self.namespace);
-        client.delete(&path, None).await?;
+    async fn delete_leader(addresses: Vec<String>, namespace: &str) -> CaseResult {
+        let client = Client::connect(&addresses.join(",")).await?;
+        client.delete(&format!("{namespace}/leader"), None).await?;
         Ok(())
-    }
-
-    async fn lose_quorum(&self) -> CaseResult {
-        self.network.servers().await?.kill_majority();
-        Ok(())
-    }
-
-    async fn regain_quorum(&self) -> CaseResult {
-        Ok(self.network.servers().await?.start_majority().await?)
-    }
-
-    async fn restart(&self) -> CaseResult {
-        Ok(self.network.servers().await?.restart().await?)
-    }
-
-    async fn restart_wiped(&self) -> CaseResult {
-        Ok(self.network.servers().await?.restart_wiped().await?)
     }
 }

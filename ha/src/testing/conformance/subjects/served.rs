@@ -1,0 +1,139 @@
+//! A backend on real servers. What differs between etcd and ZooKeeper is how its clients are opened ([`ServedBackend`]); what can
+//! be done to servers, wires and processes is the same.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::super::{CaseResult, OpenElection, Subject};
+use super::gates::Gates;
+use super::network::Network;
+use crate::election::{ElectionDriver, ProcessId};
+use crate::error::Result;
+use crate::store::CoordinationStore;
+use crate::testing::proxy::TcpProxy;
+
+/// How long a request may take.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A kind of servers, for its clients.
+pub(super) trait ServedBackend: fmt::Debug + Send + Sync + 'static {
+    /// Who is connected to, where in it, and for how long a client is believed in.
+    type Options: Send + 'static;
+
+    fn options(endpoints: Vec<String>, namespace: &str, lease: Duration) -> Self::Options;
+
+    fn open_election(
+        options: Self::Options,
+        contends: bool,
+    ) -> impl Future<Output = Result<Arc<dyn ElectionDriver>>>;
+
+    fn open_store(
+        options: Self::Options,
+    ) -> impl Future<Output = Result<Arc<dyn CoordinationStore>>>;
+
+    /// Deletes the leader's key behind everybody's back; there has to be one.
+    fn delete_leader(addresses: Vec<String>, namespace: &str) -> impl Future<Output = CaseResult>;
+}
+
+/// A namespace on such servers.
+#[derive(Debug)]
+pub(super) struct ServedSubject<B> {
+    gates: Gates,
+    network: Network,
+    namespace: String,
+    lease: Duration,
+    _backend: std::marker::PhantomData<B>,
+}
+
+impl<B: ServedBackend> ServedSubject<B> {
+    pub(super) fn new(network: Network, namespace: String, lease: Duration) -> ServedSubject<B> {
+        ServedSubject {
+            gates: Gates::default(),
+            network,
+            namespace,
+            lease,
+            _backend: std::marker::PhantomData,
+        }
+    }
+
+    async fn options(&self, process: &ProcessId) -> CaseResult<B::Options> {
+        let endpoints = self.network.endpoints(process).await?;
+        Ok(B::options(endpoints, &self.namespace, self.lease))
+    }
+}
+
+#[async_trait(?Send)]
+impl<B: ServedBackend> Subject for ServedSubject<B> {
+    fn lease(&self) -> Option<Duration> {
+        Some(self.lease)
+    }
+
+    async fn contender(&self, process: &ProcessId) -> CaseResult<OpenElection> {
+        let options = self.options(process).await?;
+        let enter = self.gates.enter(process);
+        Ok(Box::new(move || {
+            enter();
+            Box::pin(B::open_election(options, true))
+        }))
+    }
+
+    async fn observer(&self, process: &ProcessId) -> CaseResult<Arc<dyn ElectionDriver>> {
+        Ok(B::open_election(self.options(process).await?, false).await?)
+    }
+
+    async fn store(&self, process: &ProcessId) -> CaseResult<Arc<dyn CoordinationStore>> {
+        Ok(B::open_store(self.options(process).await?).await?)
+    }
+
+    async fn stop(&self, process: &ProcessId) {
+        self.gates.stop(process).await;
+    }
+
+    async fn cont(&self, process: &ProcessId) {
+        self.gates.cont(process);
+    }
+
+    /// Its thread never runs again, so nothing of it gives the lease back or closes the session.
+    async fn crash(&self, process: &ProcessId) {
+        self.gates.stop(process).await;
+    }
+
+    async fn isolate(&self, process: &ProcessId) {
+        self.network.each_proxy(process, TcpProxy::hold).await;
+    }
+
+    async fn heal(&self, process: &ProcessId) {
+        self.network.each_proxy(process, TcpProxy::forward).await;
+    }
+
+    async fn interrupt(&self, process: &ProcessId) {
+        self.network.interrupt(process).await;
+    }
+
+    /// Past all wires.
+    async fn delete_leader(&self) -> CaseResult {
+        let addresses = self.network.addresses().map(|at| at.to_string()).collect();
+        B::delete_leader(addresses, &self.namespace).await
+    }
+
+    async fn lose_quorum(&self) -> CaseResult {
+        self.network.servers().await?.kill_majority();
+        Ok(())
+    }
+
+    async fn regain_quorum(&self) -> CaseResult {
+        Ok(self.network.servers().await?.start_majority().await?)
+    }
+
+    async fn restart(&self) -> CaseResult {
+        Ok(self.network.servers().await?.restart().await?)
+    }
+
+    async fn restart_wiped(&self) -> CaseResult {
+        Ok(self.network.servers().await?.restart_wiped().await?)
+    }
+}

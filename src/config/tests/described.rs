@@ -1,0 +1,155 @@
+//! What follows from options, and how they are shown: stores, secrets, addresses, restart strategies.
+
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn a_store_is_described_by_its_own_options() {
+    let (_dir, path) = write(
+        "high-availability:\n  type: zookeeper\n  cluster-id: blue\n  storageDir: /mnt/ha\n  storage-shared: true\n  \
+         zookeeper:\n    quorum: [zk1, zk2:2182]\n    auth: {user: tanist, password: 0123}\n    \
+         client.session-timeout: 1 s\n",
+    );
+    let configuration = Configuration::load(LoadOptions::default().with_file(path)).expect("valid");
+    let ha = configuration.ha();
+    assert_eq!(ha.cluster_id.as_str(), "blue");
+    assert!(ha.storage.as_ref().is_some_and(|storage| storage.shared));
+    let BackendOptions::Zookeeper(zookeeper) = &ha.backend else {
+        panic!("{:?}", ha.backend)
+    };
+    assert_eq!(zookeeper.quorum[1].to_string(), "zk2:2182");
+    assert_eq!(zookeeper.connection_timeout, Duration::from_millis(500));
+    let auth = zookeeper.auth.as_ref().expect("a user");
+    assert_eq!(auth.password.reveal(), "0123");
+}
+
+#[test]
+fn the_embedded_store_lives_in_the_users_state_directory() {
+    let directory = |load: LoadOptions| {
+        let configuration = Configuration::load(load).expect("valid");
+        match &configuration.ha().backend {
+            BackendOptions::Embedded(embedded) => embedded.directory.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        directory(environment(&[("HOME", "/h")])),
+        Path::new("/h/.local/state/tanist")
+    );
+    assert_eq!(
+        directory(environment(&[("XDG_STATE_HOME", "/s")])),
+        Path::new("/s/tanist")
+    );
+    assert_eq!(directory(environment(&[])), Path::new("/var/lib/tanist"));
+    assert_eq!(
+        directory(with(&[("high-availability.embedded.dir", "/d")])),
+        Path::new("/d")
+    );
+}
+
+#[test]
+fn a_secret_is_in_no_error_no_setting_and_no_debug_output() {
+    let key = "high-availability.etcd.password";
+    let load = with(&[
+        ("high-availability.type", "etcd"),
+        ("high-availability.etcd.endpoints", "a:1"),
+        ("high-availability.etcd.user", "root"),
+        (key, "hunter2"),
+    ]);
+    let configuration = Configuration::load(load.clone()).expect("valid");
+    let shown = format!("{configuration:?} {:?}", configuration.settings());
+    assert!(
+        shown.contains(MASK) && !shown.contains("hunter2"),
+        "{shown}"
+    );
+    let message = refusal(load.with("heartbeat.interval", "1 h"));
+    assert!(!message.contains("hunter2"), "{message}");
+    let message = refusal(with(&[(key, "")]));
+    assert!(
+        message.starts_with(&format!("`{key}: {MASK}` is empty")),
+        "{message}"
+    );
+}
+
+#[test]
+fn arguments_are_shown_without_secrets() {
+    let key = "high-availability.etcd.password";
+    let arguments = [
+        "tanist".to_owned(),
+        format!("-D{key}=hunter2"),
+        format!("{key}=hunter=2"),
+        "-Dhigh-availability.etcd.pasword=hunter2".to_owned(),
+        "-Dsome.password=hunter2".to_owned(),
+        "rest.port=1".to_owned(),
+    ];
+    let masked = mask_arguments(arguments);
+    assert_eq!(masked[1], format!("-D{key}={MASK}"));
+    assert_eq!(masked[2], format!("{key}={MASK}"));
+    assert_eq!(masked[4], format!("-Dsome.password={MASK}"));
+    assert_eq!(masked[5], "rest.port=1");
+    assert!(!masked.concat().contains("hunter"), "{masked:?}");
+}
+
+#[test]
+fn what_is_allowed_but_hardly_meant_is_warned_of() {
+    let warnings = |pairs: &[(&str, &str)]| {
+        let configuration = Configuration::load(with(pairs)).expect("valid");
+        configuration.warnings().join("\n")
+    };
+    let open = warnings(&[("rest.bind-address", "0.0.0.0")]);
+    assert!(open.contains("full control"), "{open}");
+    let unreachable = warnings(&[("jobmanager.rpc.address", "node-1")]);
+    assert!(
+        unreachable.contains("`jobmanager.bind-host: 0.0.0.0` lets them"),
+        "{unreachable}"
+    );
+    let unused = warnings(&[("restart-strategy.fixed-delay.attempts", "3")]);
+    assert!(unused.contains("has no effect"), "{unused}");
+    assert_eq!(warnings(&[("jobmanager.rpc.address", "localhost")]), "");
+}
+
+#[test]
+fn an_address_for_others_follows_from_what_is_bound() {
+    let load = with(&[
+        ("jobmanager.bind-host", "0.0.0.0"),
+        ("jobmanager.rpc.address", "node-1"),
+        ("rest.bind-address", "0.0.0.0"),
+        ("taskmanager.bind-host", "10.0.0.7"),
+    ]);
+    let configuration = Configuration::load(load).expect("valid");
+    assert_eq!(configuration.rest().address.as_str(), "node-1");
+    assert_eq!(configuration.taskmanager().host.as_str(), "10.0.0.7");
+}
+
+#[test]
+fn every_restart_strategy_is_built_from_its_own_options() {
+    let strategy = |pairs: &[(&str, &str)]| {
+        Configuration::load(with(pairs))
+            .expect("valid")
+            .restart_strategy()
+            .clone()
+    };
+    for none in ["none", "off", "disable"] {
+        let built = strategy(&[("restart-strategy.type", none)]);
+        assert_eq!(built, RestartStrategyOptions::None, "{none}");
+    }
+    let written_together = strategy(&[("restart-strategy.type", "failurerate")]);
+    assert_eq!(
+        written_together,
+        strategy(&[("restart-strategy.type", "failure-rate")])
+    );
+    let fixed = [
+        ("restart-strategy.type", "fixed-delay"),
+        ("restart-strategy.fixed-delay.attempts", "7"),
+    ];
+    let expected = RestartStrategyOptions::FixedDelay {
+        attempts: 7,
+        delay: Duration::from_secs(1),
+    };
+    assert_eq!(strategy(&fixed), expected);
+    assert!(matches!(
+        strategy(&[]),
+        RestartStrategyOptions::ExponentialDelay { .. }
+    ));
+}

@@ -1,0 +1,141 @@
+//! A job that is set aside, as it is described, and the result that it gets when it is cancelled. Decides nothing.
+
+use tanist_ha::clock::wall_clock_ms;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tracing::warn;
+
+use super::core::SubmissionKey;
+
+/// A job that is set aside.
+#[derive(Debug, Clone)]
+pub(super) struct Quarantined {
+    pub(super) key: SubmissionKey,
+    pub(super) name: String,
+    pub(super) submitted_at_ms: u64,
+    /// None: what it wrote is not known.
+    pub(super) sink_directories: Option<Vec<String>>,
+    /// There is a result, only that it can't be read.
+    pub(super) has_ended: bool,
+    /// Something is being written about it.
+    pub(super) is_busy: bool,
+    pub(super) quarantine: pb::Quarantine,
+    pub(super) told: Told,
+}
+
+/// What the record tells of a job's life.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    statuses: Vec<pb::StatusTimestamp>,
+    events: Vec<pb::JobEvent>,
+    failures: Vec<pb::FailureRecord>,
+    restarts: u32,
+}
+
+impl Told {
+    pub(super) fn of(state: &mut pb::JobState) -> Told {
+        Told {
+            statuses: std::mem::take(&mut state.statuses),
+            events: std::mem::take(&mut state.events),
+            failures: std::mem::take(&mut state.failures),
+            restarts: state.restarts.as_ref().map_or(0, |it| it.restarts),
+        }
+    }
+}
+
+/// So much of the text of an event, in bytes.
+const KEPT_TEXT: usize = 256;
+
+pub(super) fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEvent {
+    pb::JobEvent {
+        at_ms,
+        kind: kind.into(),
+        epoch,
+        ..pb::JobEvent::default()
+    }
+}
+
+impl Quarantined {
+    /// That it was set aside, as its events tell it.
+    pub(super) fn set_aside(&self) -> pb::JobEvent {
+        let known = &self.quarantine;
+        let epoch = known.evidence.last().map_or(0, |it| it.epoch);
+        let mut text = known.reason.clone();
+        text.truncate(text.floor_char_boundary(KEPT_TEXT));
+        pb::JobEvent {
+            text,
+            ..event(pb::JobEventKind::Quarantine, epoch, known.since_ms)
+        }
+    }
+
+    /// The result that it gets by whoever leads in term `epoch`.
+    pub(super) fn canceled_result(&self, job: JobId, epoch: u64) -> pb::JobResult {
+        if self.sink_directories.is_none() {
+            warn!(%job, "where the sinks of a quarantined job write is not known: files of it may be left behind");
+        }
+        let now_ms = wall_clock_ms();
+        let status = pb::JobStatus::Canceled.into();
+        let mut details = self.details(job);
+        details.status = status;
+        details.ended_at_ms = now_ms;
+        details.quarantine.clear();
+        details.hindrances.clear();
+        let at_ms = now_ms;
+        details
+            .timestamps
+            .push(pb::StatusTimestamp { status, at_ms });
+        details
+            .events
+            .push(event(pb::JobEventKind::Cancel, epoch, now_ms));
+        details.events.push(pb::JobEvent {
+            status,
+            ..event(pb::JobEventKind::Status, epoch, now_ms)
+        });
+        pb::JobResult {
+            job_id: job.to_string(),
+            name: self.name.clone(),
+            status,
+            cause: self.quarantine.reason.clone(),
+            submitted_at_ms: self.submitted_at_ms,
+            ended_at_ms: now_ms,
+            dirty: true,
+            remove: Some(pb::Cleanup {
+                sink_directories: self.sink_directories.clone().unwrap_or_default(),
+                ..pb::Cleanup::default()
+            }),
+            submission_token: self.key.token.clone(),
+            graph_digest: self.key.digest.clone(),
+            details: Some(details),
+            description: None,
+        }
+    }
+
+    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
+        let status = pb::JobStatus::Suspended.into();
+        let at_ms = self.quarantine.since_ms;
+        let mut timestamps = self.told.statuses.clone();
+        timestamps.retain(|it| it.status != status);
+        timestamps.push(pb::StatusTimestamp { status, at_ms });
+        let mut events = self.told.events.clone();
+        events.push(self.set_aside());
+        pb::JobDetails {
+            job_id: job.to_string(),
+            name: self.name.clone(),
+            status,
+            started_at_ms: self.submitted_at_ms,
+            timestamps,
+            failures: self.told.failures.clone(),
+            restarts: self.told.restarts,
+            events,
+            quarantine: self.quarantine.reason.clone(),
+            quarantined: Some(self.quarantine.clone()),
+            hindrances: vec![pb::Hindrance {
+                kind: pb::HindranceKind::Quarantined.into(),
+                text: format!("quarantined: {}", self.quarantine.reason),
+                since_ms: self.quarantine.since_ms,
+                ..pb::Hindrance::default()
+            }],
+            ..pb::JobDetails::default()
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A value that some change and others wait for. What tokio's `watch` is, where there may be very many of them and few wait for
+//! each: that sets eight lists of waiters aside (half a kilobyte), this one.
+//!
+//! Only the value counts: who waits sees it as it is when it gets to look, and may miss what it was in between.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// See the module. Clones share the value.
+#[derive(Default)]
+pub struct Notice<T> {
+    shared: Arc<Shared<T>>,
+}
+
+#[derive(Default)]
+struct Shared<T> {
+    value: Mutex<T>,
+    changed: Notify,
+}
+
+impl<T> Notice<T> {
+    /// With this value.
+    pub fn new(value: T) -> Notice<T> {
+        let (value, changed) = (Mutex::new(value), Notify::new());
+        let shared = Arc::new(Shared { value, changed });
+        Notice { shared }
+    }
+
+    /// Looks at the value.
+    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.lock())
+    }
+
+    /// Changes the value. Who waits looks at it.
+    pub fn change(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.lock());
+        self.shared.changed.notify_waiters();
+    }
+
+    /// Waits until something is found in the value.
+    pub async fn find<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
+        loop {
+            // Before the look: a change after it is heard.
+            let mut changed = pin!(self.shared.changed.notified());
+            changed.as_mut().enable();
+            if let Some(found) = self.look(&mut find) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        let value = self.shared.value.lock();
+        value.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Clone for Notice<T> {
+    fn clone(&self) -> Notice<T> {
+        let shared = self.shared.clone();
+        Notice { shared }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Notice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.look(|value| f.debug_tuple("Notice").field(value).finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_hears_of_the_change_that_it_waits_for() {
+        let notice = Notice::new(0);
+        let waits = [2, 3, 3].map(|wanted| {
+            let notice = notice.clone();
+            tokio::spawn(async move {
+                notice
+                    .find(|value| (*value >= wanted).then_some(*value))
+                    .await
+            })
+        });
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            notice.change(|value| *value += 1);
+        }
+        for (wait, wanted) in waits.into_iter().zip([2, 3, 3]) {
+            assert!(wait.await.expect("it does not break") >= wanted);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_change_is_missed_between_the_look_and_the_wait() {
+        for _ in 0..1_000 {
+            let notice = Notice::new(false);
+            let told = notice.clone();
+            let told = tokio::spawn(async move { told.change(|value| *value = true) });
+            notice.find(|value| value.then_some(())).await;
+            told.await.expect("it does not break");
+        }
+    }
+}

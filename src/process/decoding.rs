@@ -1,0 +1,65 @@
+//! The jobs of a new term, decoded from the records of its store, and how far that is.
+
+use std::convert::Infallible;
+
+use tanist_ha::election::LeaderSession;
+use tanist_ha::retry::Backoff;
+use tanist_ha::store::cache::Records;
+use tanist_ha::{Error, Result};
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::peers::Reports;
+use super::term::{FIRST_RETRY, SLOWEST_RETRY};
+use crate::dispatcher::{Caution, JobStore, RecoveredJobs};
+
+/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or
+/// the term is over.
+pub(super) async fn recover(
+    store: &JobStore,
+    records: &Records,
+    caution: &Caution,
+    session: &LeaderSession,
+    decoded: watch::Receiver<u64>,
+    reports: Option<&Reports>,
+) -> Result<RecoveredJobs> {
+    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let mut best = 0;
+    loop {
+        let following = follow_decoding(decoded.clone(), records.len() as u64, &mut best, reports);
+        let tried = tokio::select! {
+            tried = store.recover(records, caution) => tried,
+            never = following => match never {},
+        };
+        match tried {
+            Ok(recovered) => return Ok(recovered),
+            Err(error) => warn!(%error, "the jobs can't be read, this is tried again"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = session.over() => return Err(Error::Fenced { epoch: session.epoch().next() }),
+        }
+    }
+}
+
+/// Reports how many records are decoded. One more try that comes no further than the last one is no progress.
+async fn follow_decoding(
+    mut decoded: watch::Receiver<u64>,
+    total: u64,
+    best: &mut u64,
+    reports: Option<&Reports>,
+) -> Infallible {
+    let before = *decoded.borrow_and_update();
+    loop {
+        let done = *decoded.borrow_and_update() - before;
+        if done > *best || *best == 0 {
+            *best = done;
+            if let Some(reports) = reports {
+                reports.recovering(done, total);
+            }
+        }
+        if decoded.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A map for few entries: a sorted list. It takes room for what is in it, where a `BTreeMap` has room for eleven entries as soon as
+//! there is one. There may be very many jobs, and most have a slot or two.
+//!
+//! Not for maps that grow large where entries come in any order: each new one moves those after it.
+
+use std::fmt;
+use std::slice;
+use std::vec;
+
+/// See the module. Iterated in the order of the keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SmallMap<K, V> {
+    /// In the order of the keys, each once.
+    entries: Vec<(K, V)>,
+}
+
+impl<K: Ord, V> SmallMap<K, V> {
+    /// Without entries, and without memory.
+    pub const fn new() -> SmallMap<K, V> {
+        let entries = Vec::new();
+        SmallMap { entries }
+    }
+
+    /// What stands with a key.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        let at = self.find(key).ok()?;
+        Some(&self.entries[at].1)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let at = self.find(key).ok()?;
+        Some(&mut self.entries[at].1)
+    }
+
+    /// Whether there is such an entry.
+    pub fn contains_key(&self, key: &K) -> bool {
+        self.find(key).is_ok()
+    }
+
+    /// Puts an entry; gives what stood there.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match self.find(&key) {
+            Ok(at) => Some(std::mem::replace(&mut self.entries[at].1, value)),
+            Err(at) => {
+                self.insert_at(at, key, value);
+                None
+            }
+        }
+    }
+
+    /// What stands with a key, put there if nothing does.
+    pub fn get_or_insert_with(&mut self, key: K, value: impl FnOnce() -> V) -> &mut V {
+        let at = match self.find(&key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.insert_at(at, key, value());
+                at
+            }
+        };
+        &mut self.entries[at].1
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let at = self.find(key).ok()?;
+        let (_, value) = self.entries.remove(at);
+        self.give_back();
+        Some(value)
+    }
+
+    /// Takes out all entries for which this is not so.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &mut V) -> bool) {
+        self.entries.retain_mut(|(key, value)| is_kept(key, value));
+        self.give_back();
+    }
+
+    fn find(&self, key: &K) -> Result<usize, usize> {
+        self.entries.binary_search_by(|(it, _)| it.cmp(key))
+    }
+
+    fn insert_at(&mut self, at: usize, key: K, value: V) {
+        if self.entries.is_empty() {
+            // A list begins with room for four: most maps stay at one.
+            self.entries.reserve_exact(1);
+        }
+        self.entries.insert(at, (key, value));
+    }
+
+    /// An emptied list keeps its memory.
+    fn give_back(&mut self) {
+        if self.entries.is_empty() {
+            self.entries = Vec::new();
+        }
+    }
+}
+
+impl<K, V> SmallMap<K, V> {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> Iter<'_, K, V> {
+        self.entries.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The same, with values to be changed.
+    pub fn iter_mut(&mut self) -> IterMut<'_, K, V> {
+        let entries = self.entries.iter_mut();
+        entries.map(|(key, value)| (&*key, value))
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.iter().map(|(key, _)| key)
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.iter().map(|(_, value)| value)
+    }
+
+    /// The same, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().map(|(_, value)| value)
+    }
+}
+
+/// The entries of a [`SmallMap`].
+pub type Iter<'a, K, V> = std::iter::Map<slice::Iter<'a, (K, V)>, fn(&'a (K, V)) -> (&'a K, &'a V)>;
+
+/// The same, with values to be changed.
+pub type IterMut<'a, K, V> =
+    std::iter::Map<slice::IterMut<'a, (K, V)>, fn(&'a mut (K, V)) -> (&'a K, &'a mut V)>;
+
+impl<'a, K, V> IntoIterator for &'a SmallMap<K, V> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = Iter<'a, K, V>;
+
+    fn into_iter(self) -> Iter<'a, K, V> {
+        self.iter()
+    }
+}
+
+impl<'a, K, V> IntoIterator for &'a mut SmallMap<K, V> {
+    type Item = (&'a K, &'a mut V);
+    type IntoIter = IterMut<'a, K, V>;
+
+    fn into_iter(self) -> IterMut<'a, K, V> {
+        self.iter_mut()
+    }
+}
+
+impl<K, V> IntoIterator for SmallMap<K, V> {
+    type Item = (K, V);
+    type IntoIter = vec::IntoIter<(K, V)>;
+
+    fn into_iter(self) -> vec::IntoIter<(K, V)> {
+        self.entries.into_iter()
+    }
+}
+
+impl<K: Ord, V> FromIterator<(K, V)> for SmallMap<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> SmallMap<K, V> {
+        let mut map = SmallMap::new();
+        for (key, value) in entries {
+            map.insert(key, value);
+        }
+        map
+    }
+}
+
+impl<K: Ord, V, const N: usize> From<[(K, V); N]> for SmallMap<K, V> {
+    fn from(entries: [(K, V); N]) -> SmallMap<K, V> {
+        entries.into_iter().collect()
+    }
+}
+
+impl<K, V> Default for SmallMap<K, V> {
+    fn default() -> SmallMap<K, V> {
+        let entries = Vec::new();
+        SmallMap { entries }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for SmallMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_larger_map_does(steps in prop::collection::vec((0_u8..5, 0_u8..12), 0..80)) {
+            let (mut small, mut large) = (SmallMap::new(), BTreeMap::new());
+            for (number, (what, key)) in steps.into_iter().enumerate() {
+                match what {
+                    0 | 1 => prop_assert_eq!(small.insert(key, number), large.insert(key, number)),
+                    2 => prop_assert_eq!(small.remove(&key), large.remove(&key)),
+                    3 => {
+                        let there = *small.get_or_insert_with(key, || number);
+                        prop_assert_eq!(there, *large.entry(key).or_insert(number));
+                    }
+                    _ => {
+                        small.retain(|it, _| *it >= key);
+                        large.retain(|it, _| *it >= key);
+                    }
+                }
+                prop_assert_eq!(small.get(&key), large.get(&key));
+                prop_assert_eq!(small.len(), large.len());
+                prop_assert!(small.iter().eq(&large));
+            }
+        }
+    }
+
+    #[test]
+    fn it_takes_room_for_what_is_in_it() {
+        let mut map = SmallMap::new();
+        map.insert(1, "a");
+        assert_eq!(map.entries.capacity(), 1);
+        map.remove(&1);
+        assert_eq!(map.entries.capacity(), 0);
+    }
+}
