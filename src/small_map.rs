@@ -15,12 +15,6 @@ pub struct SmallMap<K, V> {
 }
 
 impl<K: Ord, V> SmallMap<K, V> {
-    /// Without entries, and without memory.
-    pub const fn new() -> SmallMap<K, V> {
-        let entries = Vec::new();
-        SmallMap { entries }
-    }
-
     /// What stands with a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         let at = self.find(key).ok()?;
@@ -96,6 +90,12 @@ impl<K: Ord, V> SmallMap<K, V> {
 }
 
 impl<K, V> SmallMap<K, V> {
+    /// Without entries, and without memory.
+    pub const fn new() -> SmallMap<K, V> {
+        let entries = Vec::new();
+        SmallMap { entries }
+    }
+
     /// How many entries there are.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -185,8 +185,7 @@ impl<K: Ord, V, const N: usize> From<[(K, V); N]> for SmallMap<K, V> {
 
 impl<K, V> Default for SmallMap<K, V> {
     fn default() -> SmallMap<K, V> {
-        let entries = Vec::new();
-        SmallMap { entries }
+        SmallMap::new()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tanist_proto::id::JobVertexId;
+use tanist_proto::id::{JobVertexId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
@@ -209,9 +209,13 @@ impl ExecutionGraph {
     }
 
     /// Where a TaskManager is reached, kept once: as executions that are placed there have it.
-    pub fn keep_once(&self, location: pb::TaskManagerLocation) -> Arc<pb::TaskManagerLocation> {
-        let places = self.tasks.iter();
-        let mut places = places.filter_map(|task| task.execution.place.as_ref());
+    pub fn keep_once(
+        &self,
+        task_manager: &ResourceId,
+        location: pb::TaskManagerLocation,
+    ) -> Arc<pb::TaskManagerLocation> {
+        let tasks = self.tasks_on(task_manager).into_iter();
+        let mut places = tasks.filter_map(|task| self.tasks[task].execution.place.as_ref());
         let same = places.find(|place| *place.location == location);
         same.map_or_else(|| Arc::new(location), |place| place.location.clone())
     }

@@ -69,7 +69,7 @@ impl JobMasterCore {
             outputs: BTreeMap::new(),
             is_told_to_stop: false,
             takes_regions,
-            location: self.execution.keep_once(location),
+            location: self.execution.keep_once(&task_manager, location),
         });
         self.suit_older(&registered, now_ms);
         self.task_managers.insert(task_manager.clone(), registered);

@@ -209,8 +209,9 @@ impl SlotPool {
 
     /// Forgets where these keys were: what is placed now is remembered when it is to be placed again.
     pub fn forget_former(&mut self, keys: &[SlotKey]) {
-        self.former
-            .retain(|key, _| keys.binary_search(key).is_err());
+        for key in keys {
+            self.former.remove(key);
+        }
     }
 
     /// Remembers where a key was, so that it goes back there.
