@@ -266,16 +266,21 @@ async fn a_job_of_whose_records_no_job_master_can_be_made_is_set_aside_at_once_a
     assert_eq!((stored.jobs.len(), stored.results.len()), (1, 0));
 }
 
+/// A leader that was given a job of which this is stored.
+async fn leader_of(state: pb::JobState) -> Leader {
+    let leader = Leader::of(&MemoryCluster::default(), "a").await;
+    leader.submit(OTHER).await.expect("acknowledged");
+    leader.store.put_state(&state).await.expect("written");
+    leader
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
-    let cluster = MemoryCluster::default();
-    let a = Leader::of(&cluster, "a").await;
-    a.submit(OTHER).await.expect("acknowledged");
-    let state = pb::JobState {
+    let a = leader_of(pb::JobState {
         wanted: pb::WantedStatus::Canceled.into(),
         ..first_state(&submission_of(OTHER, 0), 1)
-    };
-    a.store.put_state(&state).await.expect("written");
+    })
+    .await;
     for _ in 1..=3 {
         a.end_last(End::Broken);
         a.wait_for(OTHER, pb::JobStatus::Reconciling).await;
@@ -289,14 +294,11 @@ async fn a_cancelled_job_whose_job_masters_break_is_canceled_all_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_job_master_breaks_gets_another_one_from_its_record() {
-    let cluster = MemoryCluster::default();
-    let a = Leader::of(&cluster, "a").await;
-    a.submit(OTHER).await.expect("acknowledged");
-    let state = pb::JobState {
+    let a = leader_of(pb::JobState {
         job_incarnation: 5,
         ..first_state(&submission_of(OTHER, 0), 1)
-    };
-    a.store.put_state(&state).await.expect("written");
+    })
+    .await;
     for broken in 1..=3 {
         a.end_last(End::Broken);
         a.wait_for(OTHER, pb::JobStatus::Reconciling).await;

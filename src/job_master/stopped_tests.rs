@@ -21,6 +21,22 @@ fn running() -> Recovered {
     job
 }
 
+/// One that would be restarted at once, of which all was deployed and nothing was answered.
+fn deploying(graph: &pb::JobGraph) -> Recovered {
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 3,
+            delay_ms: 0,
+        },
+        ..options()
+    };
+    let mut job = Recovered::with_options(graph, submitted(graph), 1, options);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    job
+}
+
 fn stop_answers(job: &Recovered) -> Vec<CancelAnswer> {
     let answer = |effect: &Effect| match effect {
         Effect::AnswerStops(answer) => Some(answer.clone()),
@@ -169,17 +185,7 @@ fn what_sources_had_read_that_are_lost_with_their_leader_is_not_lost_in_silence(
 #[test]
 fn what_sources_may_have_read_whose_deployment_has_an_unknown_outcome_is_not_lost_in_silence() {
     let graph = one_region();
-    let options = CoreOptions {
-        restart_strategy: RestartStrategy::FixedDelay {
-            attempts: 3,
-            delay_ms: 0,
-        },
-        ..options()
-    };
-    let mut job = Recovered::with_options(&graph, submitted(&graph), 1, options);
-    for name in ["tm0", "tm1"] {
-        job.register(name, "1", vec![]);
-    }
+    let mut job = deploying(&graph);
     let deployed = both(0, 1, S::Running).into_iter();
     let tasks = deployed.map(|report| pb::ExecutionId {
         vertex_id: report.vertex_id,
@@ -207,17 +213,7 @@ fn what_sources_may_have_read_whose_task_manager_is_lost_before_its_answer_is_no
 {
     // Each subtask is a region of its own.
     let graph = graph_of(&[("a", 2)], &[]);
-    let options = CoreOptions {
-        restart_strategy: RestartStrategy::FixedDelay {
-            attempts: 3,
-            delay_ms: 0,
-        },
-        ..options()
-    };
-    let mut job = Recovered::with_options(&graph, submitted(&graph), 1, options);
-    for name in ["tm0", "tm1"] {
-        job.register(name, "1", vec![]);
-    }
+    let mut job = deploying(&graph);
     assert_eq!(job.deployed().len(), 2);
     job.hear(Event::StopRequested);
     // Another process took its place; the answer to the deployment never comes.
