@@ -45,6 +45,8 @@ mod registration_tests;
 mod report;
 pub mod slot_manager;
 #[cfg(test)]
+mod slot_manager_model_tests;
+#[cfg(test)]
 mod slot_manager_tests;
 mod slots;
 #[cfg(test)]
