@@ -33,6 +33,8 @@ mod connection;
 mod core;
 #[cfg(test)]
 mod core_tests;
+#[cfg(test)]
+mod core_world;
 mod dataflow_launcher;
 mod deliveries;
 mod draining;
