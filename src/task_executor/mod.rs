@@ -37,6 +37,7 @@ mod core_tests;
 mod core_world;
 mod dataflow_launcher;
 mod deliveries;
+mod deployments;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
