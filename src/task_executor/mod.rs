@@ -41,6 +41,7 @@ mod deployments;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
+mod effects;
 mod executions;
 mod graphs;
 #[cfg(test)]
