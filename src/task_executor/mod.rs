@@ -61,6 +61,8 @@ mod registering;
 mod registration_tests;
 mod requests;
 #[cfg(test)]
+mod scripted_gateways;
+#[cfg(test)]
 mod scripted_leader;
 mod slot_table;
 #[cfg(test)]
