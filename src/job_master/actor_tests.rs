@@ -71,10 +71,7 @@ async fn a_cancel_is_acknowledged_after_it_is_durable_and_ends_a_job_that_waits_
 
 #[tokio::test(start_paused = true)]
 async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     fixture.job_master.cancel().await.expect("canceled");
     wait_until("told", || task_executor.was_called("cancel")).await;
     assert_eq!(
@@ -147,10 +144,7 @@ async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.store.end_term();
     let calls = lock(&task_executor.calls).len();
     let error = fixture.job_master.cancel().await.expect_err("nobody knows");
@@ -162,10 +156,7 @@ async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn stopping_forgets_and_tells_nobody() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.job_master.stop().await;
     assert_eq!(fixture.job_master.ended().await, None);
     assert!(!task_executor.was_called("disconnect, ended: true"));
@@ -314,10 +305,7 @@ async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_fail
 
 #[tokio::test(start_paused = true)]
 async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_backoff_was_over() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     let mut failed = task_executor.reports().remove(0);
     failed.set_state(ExecutionState::Failed);
     failed.cause = "division by zero".to_owned();

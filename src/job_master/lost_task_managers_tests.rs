@@ -8,12 +8,19 @@ use tanist_proto::v1::JobStatus;
 use super::RestartStrategy;
 use super::scripted::{Fixture, Mood, lock, options, wait_until};
 
+/// The job fails for this reason, long before a heartbeat times out.
+async fn fails_soon(fixture: &Fixture, reason: &str) {
+    let before = tokio::time::Instant::now();
+    let result = fixture.job_master.ended().await.expect("it ends");
+    assert_eq!(result.status(), JobStatus::Failed);
+    assert!(result.cause.contains(reason), "{}", result.cause);
+    let elapsed = before.elapsed();
+    assert!(elapsed <= Duration::from_secs(21), "{elapsed:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     fixture.report("tm1", 1, task_executor.reports()).await;
     // As if its process had been stopped: no timer fired in between.
     tokio::time::advance(Duration::from_secs(90)).await;
@@ -34,10 +41,8 @@ async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s()
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    fixture.register("tm1", 1).await.expect("admitted");
-    let (first, second) = (fixture.task_executor("tm1"), fixture.task_executor("tm2"));
-    wait_until("three tasks run", || first.reports().len() == 3).await;
+    let (fixture, first) = Fixture::running(options(RestartStrategy::default())).await;
+    let second = fixture.task_executor("tm2");
     *lock(&first.mood) = Mood::Silent;
     let before = tokio::time::Instant::now();
     wait_until("a new generation", || {
@@ -71,32 +76,14 @@ async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_times_out() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&task_executor.mood) = Mood::Unreachable;
-    let before = tokio::time::Instant::now();
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert_eq!(result.status(), JobStatus::Failed);
-    assert!(
-        result.cause.contains("TaskManager tm1 (tm1:1) was lost"),
-        "{}",
-        result.cause
-    );
-    assert!(
-        before.elapsed() <= Duration::from_secs(21),
-        "{:?}",
-        before.elapsed()
-    );
+    fails_soon(&fixture, "TaskManager tm1 (tm1:1) was lost").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_by_its_silence() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&fixture.surroundings.is_cut_off) = true;
     let before = tokio::time::Instant::now();
     for _ in 0..2 {
@@ -116,22 +103,8 @@ async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_
 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&task_executor.mood) = Mood::StartedAnew;
-    let before = tokio::time::Instant::now();
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert!(
-        result.cause.contains("no such registration"),
-        "{}",
-        result.cause
-    );
-    assert!(
-        before.elapsed() <= Duration::from_secs(21),
-        "{:?}",
-        before.elapsed()
-    );
+    fails_soon(&fixture, "no such registration").await;
     assert_eq!(*lock(&fixture.deposed_by), None);
 }
