@@ -25,7 +25,7 @@ use super::{Fatal, Options, Presence, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
-use crate::gateway::{Connector, GatewayError, GatewayResult, JobStandings, NoAnswer};
+use crate::gateway::{Connector, GatewayResult, JobStandings, NoAnswer};
 
 /// Messages that may wait.
 pub(super) const MAILBOX: usize = 1024;
@@ -322,18 +322,6 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
             async move { note(gateway.disconnect_task_manager(request).await) }
         });
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
-}
-
-pub(super) fn within<T>(
-    answer: Result<GatewayResult<T>, tokio::time::error::Elapsed>,
-    address: &str,
-) -> GatewayResult<T> {
-    answer.unwrap_or_else(|elapsed| {
-        Err(GatewayError::NoAnswer {
-            target: address.to_owned(),
-            reason: elapsed.to_string(),
-        })
-    })
 }
 
 /// Who asked may have gone: then nobody wants the answer.

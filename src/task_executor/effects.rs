@@ -12,12 +12,12 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::Fatal;
-use super::actor::{Actor, Called, Message, within};
+use super::actor::{Actor, Called, Message};
 use super::attempts::Attempts;
 use super::core::{ALL_GENERATIONS, Effect, Target, TaskKey};
 use super::launcher::{TaskStart, TaskStatus};
 use super::superseding::PAUSE;
-use crate::gateway::NoAnswer;
+use crate::gateway::{GatewayError, GatewayResult, NoAnswer};
 
 /// Attempts to register that are being made.
 #[derive(Debug)]
@@ -43,7 +43,6 @@ impl Actor {
     }
 
     fn run_effect(&mut self, effect: Effect) {
-        let rpc_timeout = self.options.rpc_timeout;
         match effect {
             Effect::Register {
                 target,
@@ -62,10 +61,8 @@ impl Actor {
                 request,
             } => {
                 let gateway = self.services.connector.resource_manager(&address);
-                self.calls.spawn(async move {
-                    let call = timeout(rpc_timeout, gateway.notify_slots_available(request));
-                    Called::Notified(run, within(call.await, &address))
-                });
+                let call = async move { gateway.notify_slots_available(request).await };
+                self.call(address, call, move |answer| Called::Notified(run, answer));
             }
             Effect::Offer {
                 job,
@@ -74,9 +71,9 @@ impl Actor {
                 request,
             } => {
                 let gateway = self.services.connector.job_master(&address, job);
-                self.calls.spawn(async move {
-                    let call = timeout(rpc_timeout, gateway.offer_slots(request));
-                    Called::Offered(job, run, within(call.await, &address))
+                let call = async move { gateway.offer_slots(request).await };
+                self.call(address, call, move |answer| {
+                    Called::Offered(job, run, answer)
                 });
             }
             Effect::Update {
@@ -86,9 +83,9 @@ impl Actor {
                 request,
             } => {
                 let gateway = self.services.connector.job_master(&address, job);
-                self.calls.spawn(async move {
-                    let call = timeout(rpc_timeout, gateway.update_task_execution_states(request));
-                    Called::Updated(job, run, within(call.await, &address))
+                let call = async move { gateway.update_task_execution_states(request).await };
+                self.call(address, call, move |answer| {
+                    Called::Updated(job, run, answer)
                 });
             }
             Effect::AskCoordinator {
@@ -132,6 +129,25 @@ impl Actor {
                 });
             }
         }
+    }
+
+    /// Makes a call; its answer, or that none came in time, comes back to the loop.
+    pub(super) fn call<T>(
+        &mut self,
+        address: String,
+        call: impl Future<Output = GatewayResult<T>> + Send + 'static,
+        called: impl FnOnce(GatewayResult<T>) -> Called + Send + 'static,
+    ) {
+        let rpc_timeout = self.options.rpc_timeout;
+        self.calls.spawn(async move {
+            let answer = timeout(rpc_timeout, call).await;
+            called(answer.unwrap_or_else(|elapsed| {
+                Err(GatewayError::NoAnswer {
+                    target: address,
+                    reason: elapsed.to_string(),
+                })
+            }))
+        });
     }
 
     pub(super) fn register(&mut self, target: Target, address: String, run: u64) {
