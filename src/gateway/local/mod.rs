@@ -1,6 +1,6 @@
 //! A [`Connector`] within one process: addresses lead to handles that were put there, with faults that can be switched on.
 //!
-//! For a whole cluster in one process and for tests. Nothing is encoded. How a call finds its target is in [`way`].
+//! For a whole cluster in one process and for tests. Nothing is encoded. How a call finds its target is in `way.rs`.
 
 mod way;
 
