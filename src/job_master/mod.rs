@@ -74,6 +74,8 @@ mod isolation;
 #[cfg(test)]
 mod isolation_tests;
 #[cfg(test)]
+mod lost_task_managers_tests;
+#[cfg(test)]
 mod many_regions_tests;
 mod options;
 mod outputs;

@@ -351,6 +351,15 @@ impl Fixture {
         }
     }
 
+    /// One whose three tasks run, and `tm1`, which has them all.
+    pub(super) async fn running(options: JobMasterOptions) -> (Fixture, Arc<TaskExecutor>) {
+        let fixture = Fixture::start(options);
+        let task_executor = fixture.task_executor("tm1");
+        fixture.register("tm1", 1).await.expect("admitted");
+        wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+        (fixture, task_executor)
+    }
+
     pub(super) fn task_executor(&self, name: &str) -> Arc<TaskExecutor> {
         self.surroundings.task_executors[&format!("{name}:1")].clone()
     }
