@@ -229,7 +229,7 @@ impl JobMasterCore {
         let text = match &self.commit_failure {
             None => "all tasks have finished, and what they wrote is made visible".to_owned(),
             Some(failure) => format!(
-                "all tasks have finished, and what they wrote can't be made visible yet: {}",
+                "all tasks have finished, and what they wrote can't be made visible yet (cancelling the job gives it up): {}",
                 failure.cause
             ),
         };

@@ -48,6 +48,8 @@ mod chronicle;
 #[cfg(test)]
 mod chronicle_tests;
 #[cfg(test)]
+mod commit_tests;
+#[cfg(test)]
 mod consistency;
 mod coordinator;
 pub mod core;

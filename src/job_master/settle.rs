@@ -156,6 +156,7 @@ impl JobMasterCore {
         if !self.cancel_is_requested {
             return;
         }
+        let has_finished = self.is_durable && self.all_have_durably_finished();
         let answer = if let Some(result) = &self.result {
             match result.status() {
                 pb::JobStatus::Canceled => CancelAnswer::Decided,
@@ -165,15 +166,21 @@ impl JobMasterCore {
             CancelAnswer::Decided
         } else if self.writing.is_some() {
             return;
-        } else if self.is_durable && self.all_have_durably_finished() {
+        } else if has_finished && (self.commit_failure.is_none() || self.commit == Commit::Done) {
             CancelAnswer::TooLate("all tasks of the job have finished".to_owned())
+        } else if has_finished && matches!(self.commit, Commit::Running { .. }) {
+            // Whether that succeeds is open.
+            return;
         } else if let Some(reason) = &self.refusal {
             CancelAnswer::Refused(reason.clone())
         } else {
             if self.record.wanted() != pb::WantedStatus::Canceled {
                 Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Canceled);
                 self.revision += 1;
-                let (kind, text) = (pb::JobEventKind::Cancel, String::new());
+                let failure = self.commit_failure.as_deref().filter(|_| has_finished);
+                let given_up = failure
+                    .map(|failure| format!("what its sinks wrote is given up: {}", failure.cause));
+                let (kind, text) = (pb::JobEventKind::Cancel, given_up.unwrap_or_default());
                 self.chronicle.tell(kind, text, self.settled_at_ms);
             }
             return;
@@ -278,6 +285,7 @@ impl JobMasterCore {
         } else if self.is_durable
             && self.all_have_durably_finished()
             && self.record.fatal_cause.is_empty()
+            && !is_to_cancel
         {
             self.commit_sinks(now_ms);
         } else if let Some(reason) = self.refusal.clone() {

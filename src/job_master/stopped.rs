@@ -45,7 +45,13 @@ impl JobMasterCore {
         } else if let Some(reason) = &self.refusal {
             CancelAnswer::Refused(reason.clone())
         } else if self.is_durable && self.all_have_durably_finished() {
-            CancelAnswer::Decided
+            match &self.commit_failure {
+                None => CancelAnswer::Decided,
+                Some(failure) => CancelAnswer::TooLate(format!(
+                    "all tasks have finished, and what they wrote can't be made visible: {}",
+                    failure.cause
+                )),
+            }
         } else {
             // What is about to be written decides, if that is another end.
             if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
