@@ -1,5 +1,6 @@
 //! Starts the processes of a cluster: sets up what belongs to a process as such and hands over to [`crate::process`].
 
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::args::DemoArgs;
@@ -54,7 +55,11 @@ pub(crate) async fn run_jobmanager(
         let view = manager.view();
         tokio::spawn(rest::serve(listener, view, options, serving.clone()))
     });
-    let code = Box::pin(manager.run(stop)).await;
+    // On a thread like that of its JobMasters: what a recovery needs for a moment is room for what comes after it.
+    let mut running = JoinSet::new();
+    running.spawn(Box::pin(manager.run(stop)));
+    // It ends with this: a set's tasks do when it is dropped, and it panics where the task did.
+    let code = running.join_all().await[0];
     serving.cancel();
     if let Some(rest) = rest
         && let Err(error) = rest.await

@@ -26,6 +26,7 @@ use super::sweep::Holdings;
 use crate::gateway::GatewayError;
 use crate::gateway::persistence::{JobStateStore, PersistError};
 use crate::job::is_coordinated;
+use crate::job::shrinking::{shrink_graph, shrink_state};
 
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const SLOWEST_RETRY: Duration = Duration::from_secs(5);
@@ -339,7 +340,7 @@ fn state_format(state: &pb::JobState) -> u16 {
 }
 
 macro_rules! protobuf_record {
-    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal, format: $newest:literal $(, $needs:path)?) => {
+    ($(#[$doc:meta])* $name:ident($message:ty), $kind:expr, splits: $splits:literal, format: $newest:literal $(, $needs:path, $shrink:path)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name(pub $message);
@@ -358,7 +359,10 @@ macro_rules! protobuf_record {
             }
 
             fn decode(_format: u16, bytes: &[u8]) -> Result<$name, String> {
-                <$message>::decode(bytes).map($name).map_err(|error| error.to_string())
+                #[allow(unused_mut, reason = "not every message is shrunk")]
+                let mut message = <$message>::decode(bytes).map_err(|error| error.to_string())?;
+                $($shrink(&mut message);)?
+                Ok($name(message))
             }
         }
     };
@@ -366,11 +370,11 @@ macro_rules! protobuf_record {
 
 protobuf_record! {
     /// `graphs/<job>`.
-    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, format: 2, graph_format
+    GraphRecord(pb::JobGraph), Kind::Graphs, splits: true, format: 2, graph_format, shrink_graph
 }
 protobuf_record! {
     /// `states/<job>`.
-    StateRecord(pb::JobState), Kind::States, splits: false, format: 3, state_format
+    StateRecord(pb::JobState), Kind::States, splits: false, format: 3, state_format, shrink_state
 }
 protobuf_record! {
     /// `results/<job>`.

@@ -20,6 +20,7 @@ use crate::gateway::{
     Adoption, Connector, GatewayResult, JobMasterControl, JobMasterGateway, JobMasterLauncher,
     ResourceRequirementsGateway,
 };
+use crate::job::shrinking::{shrink_graph, shrink_state};
 use crate::job_master::{
     Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
 };
@@ -124,7 +125,8 @@ impl JobMasterLauncher for Launcher {
         recovered: bool,
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
-        shrink(&mut graph);
+        // What was submitted was not read from the store.
+        shrink_graph(&mut graph);
         shrink_state(&mut state);
         let context = JobMasterContext {
             graph: Arc::new(graph),
@@ -154,28 +156,6 @@ impl JobMasterLauncher for Launcher {
         self.started(&job_id, placements, &job_master);
         Arc::new(Started(job_master))
     }
-}
-
-/// Gives back what decoding set aside for more vertices, operators and columns than there are: there may be very many graphs.
-fn shrink(graph: &mut pb::JobGraph) {
-    graph.vertices.shrink_to_fit();
-    graph.edges.shrink_to_fit();
-    for vertex in &mut graph.vertices {
-        vertex.operators.shrink_to_fit();
-        for operator in &mut vertex.operators {
-            operator.output.shrink_to_fit();
-        }
-    }
-}
-
-/// The same of the record: all are there at once when a term begins.
-fn shrink_state(state: &mut pb::JobState) {
-    state.regions.shrink_to_fit();
-    for region in &mut state.regions {
-        region.placements.shrink_to_fit();
-    }
-    state.statuses.shrink_to_fit();
-    state.events.shrink_to_fit();
 }
 
 /// A JobMaster as its Dispatcher sees it.

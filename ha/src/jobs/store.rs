@@ -23,8 +23,10 @@ use crate::store::{CoordinationStore, PageToken, Write};
 const PAGE: usize = 500;
 /// Up to so many bytes a record is encoded where it is needed.
 const SMALL: usize = 16 * 1024;
-/// How many records one blocking thread decodes at once.
-const DECODE_BATCH: usize = 128;
+/// How many records are decoded in one go, and how many bytes of them in a task of the control runtime: a fraction of a millisecond. What
+/// very many jobs are made of is so made by the threads that later use, and free, memory for them; more goes to blocking threads.
+const DECODE_BATCH: usize = 64;
+const SMALL_BATCH: usize = 32 * 1024;
 /// How many records are fetched from elsewhere at once.
 const FETCHES_IN_FLIGHT: usize = 16;
 /// How many parts are read at once.
@@ -281,7 +283,7 @@ impl RecordStore {
     }
 
     /// The records of a type among those that were read before, each readable or not; in no order. Decodes on as many
-    /// blocking threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
+    /// threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
     /// records is not read again. An error: the store does not answer at present.
     pub async fn decode<T: Record>(
         &self,
@@ -296,7 +298,8 @@ impl RecordStore {
             items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
         let decoded = stream::iter(batches).map(|batch| {
             let decoded = self.decoded.clone();
-            off_control(move || {
+            let size: usize = batch.iter().map(|(_, value)| value.len()).sum();
+            let decode = move || {
                 let decode = |(name, value)| decode_inline::<T>(name, &value);
                 let all = batch.into_iter().map(decode).collect::<Vec<_>>();
                 let ready = |found: &Result<Found<T>>| {
@@ -305,7 +308,13 @@ impl RecordStore {
                 let ready = all.iter().filter(|(_, found)| ready(found)).count();
                 decoded.send_modify(|count| *count += ready as u64);
                 Ok(all)
-            })
+            };
+            async move {
+                match size <= SMALL_BATCH {
+                    true => outcome(tokio::spawn(async { decode() }).await),
+                    false => off_control(decode).await,
+                }
+            }
         });
         let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
             decoded.buffered(threads).try_collect().await?;
@@ -465,7 +474,10 @@ fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>
 async fn off_control<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
+    outcome(tokio::task::spawn_blocking(work).await)
+}
+
+fn outcome<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|failure| {
         Err(Error::Misconfigured(
             format!("a record's codec failed: {failure}").into(),
