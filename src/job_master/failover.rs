@@ -157,6 +157,16 @@ impl JobMasterCore {
         };
         self.execution.set_phase(region, phase);
         self.supersede(region);
+        self.promise_restart(region, at_ms);
+    }
+
+    /// The record says until when a region that was given up is not placed again, so that a takeover does not cut its backoff short.
+    pub(super) fn promise_restart(&mut self, region: usize, at_ms: u64) {
+        let delay_ms = at_ms.saturating_sub(self.settled_at_ms);
+        if delay_ms > 0 {
+            let state = &mut Arc::make_mut(&mut self.record).regions[region];
+            (state.restart_at_ms, state.restart_delay_ms) = (at_ms, delay_ms);
+        }
     }
 
     /// The next generation of a region: neither placed nor deployed. The present one is given up once this is durable. One that was

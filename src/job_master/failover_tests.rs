@@ -221,3 +221,63 @@ fn what_a_change_of_the_leader_costs_is_a_restart_of_all_under_the_full_strategy
         "the restart strategy does not count it"
     );
 }
+
+/// It restarts after a minute, which a former leader has decided.
+fn waiting_a_minute(graph: &pb::JobGraph) -> (pb::JobState, CoreOptions) {
+    let restart_strategy = RestartStrategy::FixedDelay {
+        attempts: 2,
+        delay_ms: 60_000,
+    };
+    let options = CoreOptions {
+        restart_strategy,
+        ..options()
+    };
+    let mut former = Recovered::with_options(graph, placed(graph, 1), 2, options.clone());
+    former.register("tm0", "1", both(0, 1, S::Running));
+    former.register("tm1", "1", both(1, 1, S::Running));
+    former.reports("tm0", vec![report(1, 0, 1, S::Failed)]);
+    assert_eq!(former.core.status(), JobStatus::Restarting);
+    (former.stored, options)
+}
+
+fn begins(job: &mut Recovered) -> bool {
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    !job.deployed().is_empty()
+}
+
+#[test]
+fn a_takeover_does_not_cut_a_backoff_short() {
+    let graph = one_region();
+    let (stored, options) = waiting_a_minute(&graph);
+    let mut job = Recovered::at(&graph, stored, 3, options.clone(), 1_020_000);
+    assert_eq!(job.core.status(), JobStatus::Restarting);
+    assert!(!begins(&mut job));
+    // Nor do two.
+    let mut job = Recovered::at(&graph, job.stored, 4, options, 1_040_000);
+    assert!(!begins(&mut job));
+    job.pass(19_999);
+    assert_eq!(job.deployed(), []);
+    job.pass(1);
+    assert!(!job.deployed().is_empty(), "{:?}", job.core.status());
+    let restarts = job.stored.restarts.as_ref().map(|it| it.restarts);
+    assert_eq!(restarts, Some(1), "of one failure");
+}
+
+#[test]
+fn a_leader_whose_clock_is_behind_waits_no_longer_than_the_backoff() {
+    let graph = one_region();
+    let (stored, options) = waiting_a_minute(&graph);
+    let mut job = Recovered::at(&graph, stored, 3, options, 10_000);
+    assert!(!begins(&mut job));
+    job.pass(60_000);
+    assert!(!job.deployed().is_empty(), "{:?}", job.core.status());
+}
+
+#[test]
+fn a_backoff_that_is_over_when_the_next_leader_comes_is_not_waited_for() {
+    let graph = one_region();
+    let (stored, options) = waiting_a_minute(&graph);
+    let mut job = Recovered::at(&graph, stored, 3, options, 1_060_000);
+    assert!(begins(&mut job));
+}

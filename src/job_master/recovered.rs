@@ -71,6 +71,7 @@ pub(super) fn placed(graph: &pb::JobGraph, generation: u64) -> pb::JobState {
             placed_at_ms: 5,
             created_at_ms: 3,
             scheduled_at_ms: 4,
+            ..pb::RegionState::default()
         })
         .collect();
     state.job_incarnation = 1;

@@ -14,7 +14,8 @@ use super::status::illegal;
 
 impl JobMasterCore {
     /// Takes up what the record says: finished executions stay, those that are placed are awaited where they should be,
-    /// and a region that was given up without being placed again gets a new generation.
+    /// and a region that was given up without being placed again gets a new generation, when the backoff is over that it was given up
+    /// with.
     pub(super) fn take_over(&mut self, now_ms: u64) -> Result<(), BuildError> {
         self.settled_at_ms = now_ms;
         for region in 0..self.execution.regions.len() {
@@ -22,7 +23,11 @@ impl JobMasterCore {
         }
         self.restore_ends()?;
         for region in 0..self.execution.regions.len() {
-            let generation = self.record.regions[region].generation;
+            let state = &self.record.regions[region];
+            let generation = state.generation;
+            // Clocks of two leaders may be apart.
+            let latest_ms = now_ms.saturating_add(state.restart_delay_ms);
+            let restart_at_ms = state.restart_at_ms.clamp(now_ms, latest_ms);
             let tasks = &self.execution.regions[region].tasks;
             let executions = tasks
                 .iter()
@@ -42,12 +47,16 @@ impl JobMasterCore {
                 }
             } else if is_placed {
                 RegionPhase::Reconciling
-            } else if generation > 0 && self.is_stop_first() {
+            } else if generation > 0 && (self.is_stop_first() || restart_at_ms > now_ms) {
                 // What the former term knew of the ends of older generations is not known any more.
                 self.supersede(region);
+                self.promise_restart(region, restart_at_ms);
                 self.execution.regions[region].is_end_unknown = true;
+                if restart_at_ms > now_ms {
+                    self.backoff.go_on(restart_at_ms);
+                }
                 RegionPhase::Stopping {
-                    restart_at_ms: Some(now_ms),
+                    restart_at_ms: Some(restart_at_ms),
                 }
             } else {
                 if generation > 0 {

@@ -109,7 +109,7 @@ pub enum Verdict {
 #[derive(Debug, Clone)]
 pub struct RestartBackoff {
     strategy: RestartStrategy,
-    // When the last restart was or is due. Not persisted: a recovery restarts at once.
+    // When the last restart was or is due. The record has it, too, as long as it is not over.
     restart_at_ms: Option<u64>,
 }
 
@@ -120,6 +120,11 @@ impl RestartBackoff {
             strategy,
             restart_at_ms: None,
         }
+    }
+
+    /// A former leader has decided on a restart at this time.
+    pub fn go_on(&mut self, restart_at_ms: u64) {
+        self.restart_at_ms = self.restart_at_ms.max(Some(restart_at_ms));
     }
 
     /// Judges a failure at `now_ms`. `random` is drawn uniformly from 0 to 1.

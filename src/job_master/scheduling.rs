@@ -206,6 +206,7 @@ impl JobMasterCore {
             placed_at_ms: now_ms,
             created_at_ms,
             scheduled_at_ms,
+            ..pb::RegionState::default()
         };
         self.has_placed = true;
         self.fix_rule();
