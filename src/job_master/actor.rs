@@ -44,7 +44,7 @@ impl JobMaster {
         // Not tokio's: that sets memory aside for 32 messages, and there may be thousands of JobMasters.
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
         let seen = Telling::default();
-        let handle = JobMasterHandle::new(job_id(&context.graph), mailbox, seen.0.clone());
+        let handle = JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, seen.0.clone());
         // There may be ten thousand of them: what is large is kept once, and not in every state of the task.
         tokio::spawn(run(options, Box::new(context), messages, seen));
         handle
@@ -98,7 +98,13 @@ async fn begin(
     let core = build(&options, &mut context, epoch, clock.now_ms());
     match core {
         Ok(core) => {
-            let calls = Calls::new(&options, &context, core.job_incarnation()).await?;
+            let calls = Calls::new(
+                &options,
+                &context,
+                core.graph.clone(),
+                core.job_incarnation(),
+            )
+            .await?;
             Ok(Begun::Actor(Box::new(JobMasterActor {
                 calls,
                 clock,
@@ -246,7 +252,7 @@ impl JobMasterActor {
                 verdict = self.calls.verdict.find(|told| (*told != heard).then(|| told.clone())) => {
                     heard = verdict;
                     if heard.is_superseded {
-                        tracing::warn!(job = self.calls.graph.job_id, "another JobMaster took over");
+                        tracing::warn!(job = self.calls.job.job_id, "another JobMaster took over");
                         Next::Forget
                     } else {
                         self.note(Event::Unfulfillable(heard.unfulfillable.clone()));
@@ -257,7 +263,7 @@ impl JobMasterActor {
                     Ok(done) => self.note_done(done),
                     // Which effect was lost is unknown, so nothing can be built on this state any more.
                     Err(error) => {
-                        tracing::error!(job = self.calls.graph.job_id, %error, "JobMaster broke");
+                        tracing::error!(job = self.calls.job.job_id, %error, "JobMaster broke");
                         Next::Forget
                     }
                 },
@@ -351,17 +357,14 @@ impl JobMasterActor {
     /// The same where a refusal (the connection is gone meanwhile) needs no answer.
     pub(super) fn note(&mut self, event: Event) {
         if let Err(refusal) = self.hear(event) {
-            tracing::debug!(job = self.calls.graph.job_id, %refusal, "late event dropped");
+            tracing::debug!(job = self.calls.job.job_id, %refusal, "late event dropped");
         }
     }
 
     fn note_done(&mut self, done: Done) -> Next {
         match done {
             Done::TermOver => {
-                tracing::info!(
-                    job = self.calls.graph.job_id,
-                    "term over, JobMaster forgets"
-                );
+                tracing::info!(job = self.calls.job.job_id, "term over, JobMaster forgets");
                 return Next::Forget;
             }
             Done::Local(event) => self.note(event),
@@ -374,7 +377,7 @@ impl JobMasterActor {
                 self.is_declaring = false;
                 self.is_registered = answer.is_ok();
                 if let Err(error @ GatewayError::Outdated { .. }) = &answer {
-                    tracing::warn!(job = self.calls.graph.job_id, %error, "JobMaster forgets");
+                    tracing::warn!(job = self.calls.job.job_id, %error, "JobMaster forgets");
                     return Next::Forget;
                 }
                 if answer.is_err() || self.wanted != wanted {
@@ -466,6 +469,6 @@ fn first_heartbeat(interval: Duration) -> Duration {
 }
 
 /// The job that a graph is for.
-pub(super) fn job_id(graph: &pb::JobGraph) -> JobId {
-    graph.job_id.parse().unwrap_or(JobId::from_bits(0))
+pub(super) fn job_id(text: &str) -> JobId {
+    text.parse().unwrap_or(JobId::from_bits(0))
 }

@@ -36,7 +36,7 @@ impl JobMasterActor {
         let job_incarnation = self.core.job_incarnation();
         let answer = match self.hear(event) {
             Ok(_) => Answer::Success(pb::RegistrationSuccess {
-                resource_id: format!("job-master-{}-{job_incarnation}", self.calls.graph.job_id),
+                resource_id: format!("job-master-{}-{job_incarnation}", self.calls.job.job_id),
                 cluster_id: String::new(),
                 cluster_incarnation: self.calls.sender.cluster_incarnation.clone(),
                 epoch: self.calls.sender.epoch,

@@ -5,19 +5,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use prost::Message as _;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::AllocationId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 
-use super::actor::job_id;
 use super::coordinator::{self, Coordinated, Unprepared};
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
-use super::isolation::is_stop_first;
+use super::kept_graph::{self, KeptGraph};
 use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, millis};
 use crate::dataflow::Look;
 use crate::gateway::blobs::HeldBlob;
@@ -59,15 +56,15 @@ pub(super) enum Done {
 /// What calls need to know.
 #[derive(Debug)]
 pub(super) struct Calls {
-    pub(super) sender: pb::Sender,
-    job: pb::JobScope,
-    pub(super) graph: Arc<pb::JobGraph>,
+    pub(super) sender: Arc<pb::Sender>,
+    pub(super) job: pb::JobScope,
+    graph: KeptGraph,
     pub(super) id: JobMasterId,
     /// What the ResourceManager says of this JobMaster.
     pub(super) verdict: Notice<Verdict>,
     /// The same for TaskManagers, where it is too large to be sent with each deployment.
     held: Option<HeldBlob>,
-    pub(super) rpc_address: String,
+    pub(super) rpc_address: Arc<str>,
     pub(super) ask_timeout: Duration,
     /// Of an isolated job.
     stop_first: Option<pb::StopFirst>,
@@ -83,16 +80,12 @@ impl Calls {
     pub(super) async fn new(
         options: &JobMasterOptions,
         context: &JobMasterContext,
+        graph: KeptGraph,
         job_incarnation: u64,
     ) -> GatewayResult<Calls> {
-        let graph = context.graph.clone();
-        let held = if graph.encoded_len() > options.inline_deployment_threshold {
-            let encoded = encode(graph.clone()).await?;
-            Some(context.blobs.hold(encoded).await?)
-        } else {
-            None
-        };
-        let stop_first = is_stop_first(&graph).then(|| pb::StopFirst {
+        let most = options.inline_deployment_threshold;
+        let held = kept_graph::hold(&context.graph, most, &context.blobs).await?;
+        let stop_first = graph.is_stop_first().then(|| pb::StopFirst {
             timeout_ms: millis(options.stop_first.timeout),
             cancellation_ms: millis(options.stop_first.cancellation),
         });
@@ -224,7 +217,10 @@ impl Calls {
         let request = pb::SubmitTasksRequest {
             sender: self.sender(&connection),
             job: Some(self.job.clone()),
-            graph: self.held.is_none().then(|| (*self.graph).clone()),
+            graph: self
+                .held
+                .is_none()
+                .then(|| Arc::unwrap_or_clone(self.graph.get())),
             tasks,
             graph_reference: self.held.as_ref().map(HeldBlob::reference),
             stopping: core.tells_to_stop(),
@@ -356,7 +352,7 @@ impl Calls {
                 }
             }
         });
-        let job = job_id(&self.graph);
+        let job = self.job_id();
         let departure = Departure::JobEnded(self.id);
         let left = self.resources.disconnect_job_master(job, departure);
         let left = bounded(self.ask_timeout, left);
@@ -405,7 +401,7 @@ impl Calls {
         let registration = connection.registration.get();
         Some(pb::Sender {
             registration,
-            ..self.sender.clone()
+            ..(*self.sender).clone()
         })
     }
 }
@@ -500,10 +496,4 @@ async fn commit(committer: Arc<dyn SinkCommitter>, committables: Vec<pb::Committ
         }
         Err(CommitError::Refused(reason)) => Done::Local(Event::SinksRefused(reason)),
     }
-}
-
-/// Encodes beside the runtime's threads: a large graph would hold one up.
-async fn encode(graph: Arc<pb::JobGraph>) -> GatewayResult<Bytes> {
-    let encoded = tokio::task::spawn_blocking(move || Bytes::from(graph.encode_to_vec())).await;
-    encoded.map_err(|error| GatewayError::Internal(format!("the graph can't be encoded: {error}")))
 }

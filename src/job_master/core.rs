@@ -25,6 +25,7 @@ use super::event::{Connection, Effect, Event, Needs, Refusal, Registration};
 use super::execution::Cancellation;
 use super::execution_graph::{BuildError, ExecutionGraph};
 use super::failover::FailoverStrategy;
+use super::kept_graph::KeptGraph;
 use super::patience::Patience;
 use super::reconciling::Reconciliation;
 use super::region_rule;
@@ -120,7 +121,7 @@ pub(super) struct Write {
 /// The state of one JobMaster.
 #[derive(Debug)]
 pub struct JobMasterCore {
-    pub(super) graph: Arc<pb::JobGraph>,
+    pub(super) graph: KeptGraph,
     pub(super) options: CoreOptions,
     pub(super) epoch: Epoch,
     pub(super) is_recovered: bool,
@@ -206,7 +207,7 @@ impl JobMasterCore {
         let coordination = Coordination::of(&graph, &mut execution);
         let chronicle = Chronicle::of(&state, is_recovered, epoch.get(), now_ms);
         let mut core = JobMasterCore {
-            graph,
+            graph: KeptGraph::of(&graph),
             epoch,
             is_recovered,
             execution,

@@ -10,7 +10,8 @@ use crate::job::OperatorSpec;
 impl JobMasterCore {
     /// All there is to say about the job.
     pub fn details(&self) -> pb::JobDetails {
-        let vertices = self.graph.vertices.iter().zip(&self.execution.vertices);
+        let graph = self.graph.get();
+        let vertices = graph.vertices.iter().zip(&self.execution.vertices);
         let vertices = vertices.map(|(vertex, at)| pb::VertexDetails {
             id: vertex.id.clone(),
             name: vertex.name.clone(),
@@ -29,8 +30,7 @@ impl JobMasterCore {
             status: self.status().into(),
             started_at_ms: self.record.submitted_at_ms,
             ended_at_ms: 0,
-            max_parallelism: self
-                .graph
+            max_parallelism: graph
                 .vertices
                 .iter()
                 .map(|vertex| vertex.max_parallelism)
@@ -38,7 +38,7 @@ impl JobMasterCore {
                 .unwrap_or_default(),
             timestamps: self.timestamps(),
             vertices: vertices.collect(),
-            edges: self.graph.edges.iter().map(edge_details).collect(),
+            edges: graph.edges.iter().map(edge_details).collect(),
             failures,
             restarts: self
                 .record
@@ -94,7 +94,7 @@ impl JobMasterCore {
             details.events.push(entered);
         }
         Box::new(result(
-            &self.graph,
+            &self.graph.get(),
             &self.record,
             status,
             cause,

@@ -18,7 +18,7 @@ pub(super) fn is_stop_first(graph: &pb::JobGraph) -> bool {
 
 impl JobMasterCore {
     pub(super) fn is_stop_first(&self) -> bool {
-        is_stop_first(&self.graph)
+        self.graph.is_stop_first()
     }
 
     /// The record says how long whoever follows has to wait: at least as long as any JobMaster of the job has let

@@ -75,6 +75,7 @@ mod idle_slots;
 mod isolation;
 #[cfg(test)]
 mod isolation_tests;
+mod kept_graph;
 #[cfg(test)]
 mod lost_task_managers_tests;
 #[cfg(test)]

@@ -138,9 +138,9 @@ pub struct JobMasterContext {
     /// Whether a former JobMaster may have run it.
     pub is_recovered: bool,
     /// Cluster incarnation and epoch of this term; goes with each message, with the registration filled in.
-    pub sender: pb::Sender,
+    pub sender: Arc<pb::Sender>,
     /// Where TaskManagers reach this JobMaster: `host:port`.
-    pub rpc_address: String,
+    pub rpc_address: Arc<str>,
     /// Persists the record.
     pub state_store: Arc<dyn JobStateStore>,
     /// The ResourceManager of this term.

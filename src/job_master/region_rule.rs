@@ -76,7 +76,8 @@ impl JobMasterCore {
             );
             return;
         }
-        let Ok(mut execution) = ExecutionGraph::build(&self.graph, RegionRule::Vertices) else {
+        let graph = self.graph.get();
+        let Ok(mut execution) = ExecutionGraph::build(&graph, RegionRule::Vertices) else {
             return;
         };
         tracing::info!(
@@ -84,7 +85,7 @@ impl JobMasterCore {
             task_manager,
             "it is of an older version: the job's regions are sets of vertices"
         );
-        self.coordination = Coordination::of(&self.graph, &mut execution);
+        self.coordination = Coordination::of(&graph, &mut execution);
         self.execution = execution;
         let phase = RegionPhase::Waiting { since_ms: now_ms };
         for region in 0..self.execution.regions.len() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_proto::id::JobId;
 use tanist_proto::resources::ResourceProfile;
 use tokio::task::JoinSet;
 
@@ -25,7 +26,7 @@ impl Calls {
         // Without anything to state, registering again is the sign of life.
         let is_registering = !is_registered || wanted.is_none();
         let registration = is_registering.then(|| JobMasterRegistration {
-            job: job_id(&self.graph),
+            job: self.job_id(),
             job_master: self.id,
             verdict: self.verdict.clone(),
         });
@@ -53,6 +54,10 @@ impl Calls {
         });
     }
 
+    pub(super) fn job_id(&self) -> JobId {
+        job_id(&self.job.job_id)
+    }
+
     fn requirements(&self, wanted: &Needs) -> ResourceRequirements {
         let at_once = |profile: &ResourceProfile| {
             let mut at_once = wanted.at_once.iter();
@@ -66,9 +71,9 @@ impl Calls {
             maximum: *number,
         });
         ResourceRequirements {
-            job: job_id(&self.graph),
+            job: self.job_id(),
             job_master: self.id,
-            job_master_address: self.rpc_address.clone(),
+            job_master_address: self.rpc_address.to_string(),
             resources: resources.collect(),
             held: wanted.held.clone(),
         }

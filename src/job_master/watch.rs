@@ -159,7 +159,7 @@ impl JobMasterActor {
         if late < self.options.heartbeat_interval {
             return;
         }
-        let job = &self.calls.graph.job_id;
+        let job = &self.calls.job.job_id;
         tracing::warn!(
             job,
             ?late,

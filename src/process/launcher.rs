@@ -28,8 +28,8 @@ use crate::job_master::{
 /// What every JobMaster of a term gets.
 pub(super) struct LauncherServices {
     pub options: Arc<JobMasterOptions>,
-    pub sender: pb::Sender,
-    pub rpc_address: String,
+    pub sender: Arc<pb::Sender>,
+    pub rpc_address: Arc<str>,
     pub store: Arc<JobStore>,
     pub resources: Arc<dyn ResourceRequirementsGateway>,
     pub connector: Arc<dyn Connector>,

@@ -371,8 +371,8 @@ fn start_components(
     let adoptions = Adoptions::default();
     let launcher = Arc::new(Launcher::new(LauncherServices {
         options: Arc::new(settings::job_master(options)),
-        sender: sender(session),
-        rpc_address: services.rpc_address.clone(),
+        sender: Arc::new(sender(session)),
+        rpc_address: services.rpc_address.as_str().into(),
         store: store.clone(),
         resources: resources.clone(),
         connector: services.connector.clone(),

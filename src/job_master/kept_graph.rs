@@ -1,0 +1,92 @@
+//! The JobGraph of a job that runs: it is looked at again to deploy, and to describe the job. There may be very many jobs, so a small
+//! one is kept as it is sent and stored, in a fifth of the memory; a large one as it is, since decoding it takes time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use tanist_proto::v1 as pb;
+
+use super::isolation::is_stop_first;
+use crate::gateway::blobs::{HeldBlob, ServedBlobs};
+use crate::gateway::{GatewayError, GatewayResult};
+
+/// Encoded in so many bytes a graph is decoded in a fraction of a millisecond.
+const SMALL: usize = 16 * 1024;
+
+/// See the module. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct KeptGraph {
+    form: Form,
+    is_stop_first: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Encoded(Arc<[u8]>),
+    Decoded(Arc<pb::JobGraph>),
+}
+
+impl KeptGraph {
+    pub(super) fn of(graph: &Arc<pb::JobGraph>) -> KeptGraph {
+        let form = match graph.encoded_len() <= SMALL {
+            true => Form::Encoded(graph.encode_to_vec().into()),
+            false => Form::Decoded(graph.clone()),
+        };
+        let is_stop_first = is_stop_first(graph);
+        KeptGraph {
+            form,
+            is_stop_first,
+        }
+    }
+
+    /// The graph. Not to be kept.
+    pub(super) fn get(&self) -> Arc<pb::JobGraph> {
+        match &self.form {
+            Form::Encoded(bytes) => {
+                let decoded = pb::JobGraph::decode(&bytes[..]);
+                Arc::new(decoded.expect("it was encoded here"))
+            }
+            Form::Decoded(graph) => graph.clone(),
+        }
+    }
+
+    /// Whether no two attempts of a subtask may run at the same time.
+    pub(super) fn is_stop_first(&self) -> bool {
+        self.is_stop_first
+    }
+}
+
+/// Serves a graph to TaskManagers that is larger than what is sent with each deployment. Encoded beside the runtime's threads: a large
+/// one would hold one up.
+pub(super) async fn hold(
+    graph: &Arc<pb::JobGraph>,
+    most: usize,
+    blobs: &ServedBlobs,
+) -> GatewayResult<Option<HeldBlob>> {
+    if graph.encoded_len() <= most {
+        return Ok(None);
+    }
+    let graph = graph.clone();
+    let encoded = tokio::task::spawn_blocking(move || Bytes::from(graph.encode_to_vec())).await;
+    let encoded = encoded
+        .map_err(|error| GatewayError::Internal(format!("the graph can't be encoded: {error}")))?;
+    Ok(Some(blobs.hold(encoded).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job_master::testing::graph_of;
+
+    #[test]
+    fn a_graph_is_the_same_in_either_form() {
+        let mut graph = graph_of(&[("a", 2), ("b", 1)], &[(0, 1)]);
+        let small = Arc::new(graph.clone());
+        assert_eq!(KeptGraph::of(&small).get(), small);
+        graph.name = "x".repeat(SMALL);
+        let large = Arc::new(graph);
+        let kept = KeptGraph::of(&large);
+        assert!(Arc::ptr_eq(&kept.get(), &large));
+    }
+}
