@@ -7,6 +7,7 @@ use tanist_proto::v1::Committable;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::pace::Pace;
 use super::plan::{Plan, PlannedOperator};
 use super::run::TaskError;
 use crate::dataflow::operator::{
@@ -60,6 +61,9 @@ struct Link {
 pub(super) struct Chain {
     source: Option<(Place, Box<dyn Source>)>,
     links: Vec<Link>,
+    /// Of elements on their way through all of them, and of ticks.
+    pace: Pace,
+    ticks: Pace,
 }
 
 impl Chain {
@@ -67,6 +71,8 @@ impl Chain {
         let mut chain = Chain {
             source: None,
             links: Vec::new(),
+            pace: Pace::default(),
+            ticks: Pace::default(),
         };
         let (number, parallelism) = (plan.subtask + 1, plan.parallelism);
         for planned in plan.operators.drain(..) {
@@ -108,6 +114,8 @@ impl Chain {
         Chain {
             source: None,
             links: operators.into_iter().map(link).collect(),
+            pace: Pace::default(),
+            ticks: Pace::default(),
         }
     }
 
@@ -182,6 +190,18 @@ impl Chain {
         self.pass_on(from + 1, output, emitted)
     }
 
+    /// Sends one through all operators, beside the other tasks of the runtime.
+    pub(super) fn process_beside(
+        &mut self,
+        element: Element,
+        emitted: &mut Output,
+    ) -> Result<(), TaskError> {
+        let mut pace = self.pace;
+        let processed = pace.step(|| self.process(0, element, emitted));
+        self.pace = pace;
+        processed
+    }
+
     /// Tells all operators what time it is. The next moment at which one of them wants to know it again.
     pub(super) fn tick(
         &mut self,
@@ -198,6 +218,18 @@ impl Chain {
             self.pass_on(index + 1, output, emitted)?;
         }
         Ok(next)
+    }
+
+    /// The same, beside the other tasks of the runtime.
+    pub(super) fn tick_beside(
+        &mut self,
+        now: Instant,
+        emitted: &mut Output,
+    ) -> Result<Option<Instant>, TaskError> {
+        let mut ticks = self.ticks;
+        let next = ticks.step(|| self.tick(now, emitted));
+        self.ticks = ticks;
+        next
     }
 
     /// What tells that an operator without room has some again; none if there is room.

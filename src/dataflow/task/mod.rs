@@ -1,12 +1,13 @@
 //! A task: one attempt of one subtask of a vertex, from its deployment to its end.
 //!
-//! It runs on the runtime that it is given, never blocks it for longer than a batch, and says how it stands in a `watch` that
+//! It runs on the runtime that it is given, never blocks its other tasks for longer than a batch (`pace.rs`), and says how it stands in a `watch` that
 //! keeps the last value. It ends by itself or by being cancelled; restarting it is the JobMaster's business. Nothing that it
 //! does takes the process down: an operator's panic fails the task alone.
 
 mod chain;
 mod externals;
 mod outputs;
+mod pace;
 mod plan;
 mod run;
 #[cfg(all(test, feature = "sql"))]

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::chain::{Chain, Place};
 use super::externals::{self, Until};
 use super::outputs::Outputs;
+use super::pace::Pace;
 use super::plan::{Plan, PlanError};
 use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
@@ -184,7 +185,7 @@ impl Run {
             loop {
                 make_room(&mut chain, outputs).await?;
                 let mut emitted = Output::default();
-                let end = chain.end_input(index, &mut emitted)?;
+                let end = Pace::default().step(|| chain.end_input(index, &mut emitted))?;
                 outputs.send(emitted).await?;
                 if outputs.is_due() {
                     outputs.flush().await?;
@@ -239,7 +240,7 @@ impl Run {
         chain: &mut Chain,
         outputs: &mut Outputs,
     ) -> Result<(), TaskError> {
-        let mut is_stopped = false;
+        let (mut is_stopped, mut pace) = (false, Pace::default());
         loop {
             make_room(chain, outputs).await?;
             if !is_stopped && self.stop.is_cancelled() {
@@ -255,8 +256,8 @@ impl Run {
                 }
                 self.stop.cancelled().await;
             };
-            match source
-                .next(Instant::now())
+            match pace
+                .step(|| source.next(Instant::now()))
                 .map_err(|error| place.error(error))?
             {
                 SourceState::Batch(batch) => {
@@ -330,7 +331,7 @@ async fn process(
     outputs: &mut Outputs,
 ) -> Result<(), TaskError> {
     let mut emitted = Output::default();
-    chain.process(0, element, &mut emitted)?;
+    chain.process_beside(element, &mut emitted)?;
     outputs.send(emitted).await?;
     if outputs.is_due() {
         settle(chain, outputs).await?;
@@ -384,7 +385,7 @@ async fn rest(
 /// Hands everything to the consumers, and says when operators want to know the time again.
 async fn settle(chain: &mut Chain, outputs: &mut Outputs) -> Result<Option<Instant>, TaskError> {
     let mut emitted = Output::default();
-    let tick = chain.tick(Instant::now(), &mut emitted)?;
+    let tick = chain.tick_beside(Instant::now(), &mut emitted)?;
     outputs.send(emitted).await?;
     outputs.flush().await?;
     Ok(tick)

@@ -1,0 +1,80 @@
+//! How long a task's steps hold its thread: what takes long is run so that the other tasks of this worker go on beside it.
+//!
+//! Operators work synchronously, and some of them for seconds: a slow expression, or one of an application that waits for somebody. As many of
+//! those as there are workers would stop every task of the process. Handing the worker over takes some microseconds, which is
+//! much for a fast step, so that is done where the step before took long, and for the first of a task, of which nobody knows.
+
+use std::time::Duration;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::time::Instant;
+
+/// A step that takes longer is slow.
+const SLOW: Duration = Duration::from_millis(5);
+
+/// What is known of a task's steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    /// How long the last one took.
+    last: Option<Duration>,
+}
+
+impl Pace {
+    /// Takes a step.
+    pub(super) fn step<T>(&mut self, step: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let is_slow = self.last.is_none_or(|took| took >= SLOW);
+        let done = match is_slow && has_workers() {
+            true => tokio::task::block_in_place(step),
+            false => step(),
+        };
+        self.last = Some(start.elapsed());
+        done
+    }
+}
+
+/// Whether there is another worker that may go on with the other tasks.
+fn has_workers() -> bool {
+    let runtime = Handle::try_current();
+    runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Steps that wait for what another task does, on one worker.
+    fn go_on(before: Option<Duration>) -> Result<(), mpsc::RecvTimeoutError> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("threads can be started");
+        let (other, heard) = mpsc::channel();
+        let (done, ended) = mpsc::channel();
+        runtime.spawn(async move {
+            let mut pace = Pace { last: before };
+            let beside = tokio::spawn(async move { other.send(()) });
+            let waited = pace.step(|| heard.recv_timeout(Duration::from_secs(2)));
+            done.send(waited).expect("the test waits");
+            beside.abort();
+        });
+        ended.recv().expect("it ends")
+    }
+
+    #[test]
+    fn other_tasks_go_on_beside_a_step_of_which_nobody_knows_and_one_after_a_slow_one() {
+        assert_eq!(go_on(None), Ok(()));
+        assert_eq!(go_on(Some(SLOW)), Ok(()));
+    }
+
+    #[test]
+    fn on_a_runtime_of_one_thread_a_step_is_just_taken() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.build().expect("a runtime");
+        runtime.block_on(async {
+            let mut pace = Pace::default();
+            assert_eq!(pace.step(|| 1), 1);
+        });
+    }
+}
