@@ -38,7 +38,12 @@ impl JobMastersGateway for JobMastersOf {
         &self,
         request: pb::RegisterTaskManagersRequest,
     ) -> GatewayResult<pb::RegisterTaskManagersResponse> {
-        let registrations = request.registrations;
+        let mut registrations = request.registrations;
+        // All of a term may come at once, and wait. A list is decoded with room for four.
+        for registration in &mut registrations {
+            registration.executions.shrink_to_fit();
+            registration.slots.shrink_to_fit();
+        }
         let jobs: Vec<Option<JobId>> = registrations
             .iter()
             .map(|registration| registration.job_id.parse().ok())

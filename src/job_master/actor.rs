@@ -4,6 +4,7 @@
 //! comes back as an event; all of them end with it. Stopping is forgetting: nobody is told.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,25 +46,24 @@ impl JobMaster {
         let (mailbox, messages) = mpsc::channel(options.mailbox_capacity);
         let seen = Telling::default();
         let handle = JobMasterHandle::new(job_id(&context.graph.job_id), mailbox, seen.0.clone());
-        // There may be ten thousand of them: what is large is kept once, and not in every state of the task.
-        tokio::spawn(run(options, Box::new(context), messages, seen));
+        // There may be ten thousand of them: what is large is kept once, and not in every state of the task. Boxed: it lives as long as
+        // the building takes.
+        let beginning = Box::pin(begin(options, Box::new(context), seen));
+        tokio::spawn(run(handle.job(), beginning, messages));
         handle
     }
 }
 
 async fn run(
-    options: Arc<JobMasterOptions>,
-    context: Box<JobMasterContext>,
+    job: JobId,
+    beginning: Pin<Box<impl Future<Output = GatewayResult<Begun>>>>,
     messages: mpsc::Receiver<Box<Message>>,
-    seen: Telling,
 ) {
-    let name = context.graph.job_id.clone();
-    // Boxed: it lives as long as the building takes, and the task keeps no room for it.
-    match Box::pin(begin(options, context, seen)).await {
+    match beginning.await {
         Ok(Begun::Actor(actor)) => actor.run(messages).await,
         Ok(Begun::Failed(result, seen)) => serve_failed(&result, messages, &seen).await,
         Ok(Begun::Unfit | Begun::Stopped) => {}
-        Err(error) => tracing::error!(job = name, %error, "JobMaster broke"),
+        Err(error) => tracing::error!(%job, %error, "JobMaster broke"),
     }
 }
 

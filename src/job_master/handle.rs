@@ -99,6 +99,10 @@ impl JobMasterHandle {
         JobMasterHandle { reached }
     }
 
+    pub(super) fn job(&self) -> JobId {
+        self.reached.job
+    }
+
     /// Cancels the job. Answered once it is durable that the job is canceled; [`GatewayError::Conflict`] if it ends
     /// otherwise.
     pub async fn cancel(&self) -> GatewayResult<()> {
