@@ -1,6 +1,8 @@
-//! Components in one process, on paused time, connected through [`LocalConnector`]; and in [`programs`], tasks that run programs.
+//! Components in one process, on paused time, connected through [`LocalConnector`]; and in [`programs`] and
+//! [`unruly_programs`], tasks that run programs.
 
 mod programs;
+mod unruly_programs;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

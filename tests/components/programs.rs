@@ -22,10 +22,10 @@ use tanist_proto::v1 as pb;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-const BOUND: Duration = Duration::from_secs(60);
+pub(super) const BOUND: Duration = Duration::from_secs(60);
 
 /// A directory for a job's files, and one for its programs.
-struct World {
+pub(super) struct World {
     files: TempDir,
     working: TempDir,
     binary: String,
@@ -33,7 +33,7 @@ struct World {
 }
 
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         let directory = || tempfile::tempdir().expect("a directory");
         World {
             files: directory(),
@@ -43,12 +43,12 @@ impl World {
         }
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(super) fn file(&self, name: &str) -> String {
         self.files.path().join(name).to_string_lossy().into_owned()
     }
 
     /// Runs the one task that all these steps are chained into.
-    async fn start(&self, steps: Steps) -> RunningTask {
+    pub(super) async fn start(&self, steps: Steps) -> RunningTask {
         let (runtime, spec) = self.task(steps).await;
         runtime.start(spec)
     }
@@ -119,21 +119,21 @@ impl World {
     }
 }
 
-fn sh(script: &str) -> ExecSpec {
+pub(super) fn sh(script: &str) -> ExecSpec {
     ExecSpec::new(["sh", "-c", script])
 }
 
-fn numbers(count: u64) -> Steps {
+pub(super) fn numbers(count: u64) -> Steps {
     JobBuilder::new("test").datagen("numbers", None, Some(count), 1, 10)
 }
 
-fn is_alive(pid: i32) -> bool {
+pub(super) fn is_alive(pid: i32) -> bool {
     // What is dead and not reaped has no command line.
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 /// The process ids that a script has written, one a line, once there are so many.
-async fn pids(file: &str, count: usize) -> Vec<i32> {
+pub(super) async fn pids(file: &str, count: usize) -> Vec<i32> {
     wait_for("the processes to say who they are", BOUND, async || {
         let text = fs::read_to_string(file).unwrap_or_default();
         let pids: Vec<i32> = text.lines().flat_map(str::parse).collect();
@@ -145,34 +145,6 @@ async fn pids(file: &str, count: usize) -> Vec<i32> {
     })
     .await
     .expect("they all do")
-}
-
-async fn check_gone(pids: &[i32]) {
-    wait_for("the processes to be gone", BOUND, async || {
-        let alive: Vec<&i32> = pids.iter().filter(|pid| is_alive(**pid)).collect();
-        if alive.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{alive:?}"))
-        }
-    })
-    .await
-    .expect("they were killed");
-}
-
-/// A program with a child, and a grandchild in a session of its own, none of which heeds requests to end.
-fn stubborn_family(pids: &str) -> ExecSpec {
-    let script = format!(
-        "trap '' TERM\n\
-         (trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >> {pids}; exec sleep 1000' &) \n\
-         sh -c 'trap \"\" TERM; echo $$ >> {pids}; exec sleep 1001' &\n\
-         echo $$ >> {pids}\n\
-         while :; do sleep 1002; done"
-    );
-    ExecSpec {
-        grace_ms: 50,
-        ..sh(&script)
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,42 +296,6 @@ async fn what_a_program_leaves_running_ends_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_task_counts_as_ended_when_its_programs_are_gone() {
-    let world = World::new();
-    let file = world.file("pids");
-    let task = world
-        .start(numbers(1_000_000).exec_sink("it", stubborn_family(&file)))
-        .await;
-    let pids = pids(&file, 3).await;
-    assert!(pids.iter().all(|pid| is_alive(*pid)));
-    task.cancel();
-    assert_eq!(task.ended().await, TaskStatus::Canceled);
-    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_of_a_program_whose_process_ends_within_its_grace() {
-    let world = Arc::new(World::new());
-    let file = world.file("pids");
-    let patient = ExecSpec {
-        grace_ms: 60_000,
-        ..stubborn_family(&file)
-    };
-    let source = JobBuilder::new("test").exec_source("it", patient);
-    let process = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("threads");
-    let starting = Arc::clone(&world);
-    let starting = process.spawn(async move { starting.start(source.discard("out")).await });
-    let task = starting.await.expect("it starts");
-    let pids = pids(&file, 3).await;
-    task.cancel();
-    process.shutdown_background();
-    check_gone(&pids).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_program_may_end_in_peace() {
     let world = World::new();
     let file = world.file("goodbye");
@@ -373,27 +309,6 @@ async fn a_cancelled_program_may_end_in_peace() {
     task.cancel();
     assert_eq!(task.ended().await, TaskStatus::Canceled);
     assert_eq!(fs::read_to_string(file).expect("it said goodbye"), "bye\n");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_supervisor_takes_its_program_along() {
-    let world = World::new();
-    let file = world.file("pids");
-    // In the supervisor's session: whoever begins another one after its death is not found.
-    let script = format!(
-        "sh -c 'echo $$ >> {file}; exec sleep 1000' & echo $$ >> {file}; echo $PPID >> {file}.parent; wait"
-    );
-    let source = JobBuilder::new("test").exec_source("it", sh(&script));
-    let task = world.start(source.discard("out")).await;
-    let pids_of_two = pids(&file, 2).await;
-    let supervisor = pids(&format!("{file}.parent"), 1).await[0];
-    let supervisor = rustix::process::Pid::from_raw(supervisor).expect("it is positive");
-    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).expect("it lives");
-    let TaskStatus::Failed { cause, .. } = task.ended().await else {
-        panic!("its program is gone");
-    };
-    assert!(cause.contains("supervisor ended without a word"), "{cause}");
-    check_gone(&pids_of_two).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_process,
-    kill_process_group, pidfd_open, set_child_subreaper, setsid, wait, waitid, waitpid,
+    kill_process_group, pidfd_open, set_child_subreaper, set_parent_process_death_signal, setsid,
+    wait, waitid, waitpid,
 };
 use tokio::time::Instant;
 
@@ -57,6 +58,9 @@ fn try_supervise() -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     set_child_subreaper(Some(getpid()))?;
+    // The program may stop us, and then nobody would see that the TaskManager is gone. To whoever runs it means nothing, so that it
+    // does no harm that it comes with the end of each thread of the TaskManager that was our parent.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
     protocol::report(&mut control, &Report::Hello)?;
     let Some((request, stdin)) = protocol::receive(&mut control)? else {
         return Ok(());
