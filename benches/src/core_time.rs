@@ -75,6 +75,7 @@ impl Job {
         };
         let options = CoreOptions {
             slot_request_timeout_ms: 300_000,
+            max_slots: None,
             slot_idle_timeout_ms: 50_000,
             task_cancellation_timeout_ms: 180_000,
             reconcile_timeout_ms: 50_000,

@@ -124,7 +124,7 @@ async fn dispatch(
     let global = &cli.global;
     match cli.command {
         ApplicationCommand::Jobmanager(args) => {
-            let setup = complete(setup, args, &configuration);
+            let setup = complete(setup, args, compile_options(&configuration));
             jobmanager_for(configuration, Some(setup)).await
         }
         ApplicationCommand::Taskmanager => {
@@ -144,19 +144,24 @@ async fn dispatch(
 fn complete(
     setup: ApplicationSetup,
     args: ParameterArgs,
-    configuration: &Configuration,
+    options: CompileOptions,
 ) -> ApplicationSetup {
-    let jobs = configuration.jobs();
     setup
         .with_parameters(args.parameters.into_iter().collect())
-        .compiled_with(CompileOptions {
-            default_parallelism: jobs.default_parallelism.get(),
-            max_parallelism: jobs.max_parallelism.get(),
-            chaining: ChainingOptions {
-                enabled: jobs.operator_chaining,
-            },
-            ..CompileOptions::default()
-        })
+        .compiled_with(options)
+}
+
+/// How its graphs are compiled. The next leader works in another directory, so that relative paths stay as they are.
+fn compile_options(configuration: &Configuration) -> CompileOptions {
+    let jobs = configuration.jobs();
+    CompileOptions {
+        default_parallelism: jobs.default_parallelism.get(),
+        max_parallelism: jobs.max_parallelism.get(),
+        chaining: ChainingOptions {
+            enabled: jobs.operator_chaining,
+        },
+        ..CompileOptions::default()
+    }
 }
 
 /// Everything in this process, on a store that ends with it unless one is configured.
@@ -188,7 +193,11 @@ async fn local(
             return ExitCode::Configuration;
         }
     };
-    let setup = complete(setup, args.parameters, &configuration);
+    let options = CompileOptions {
+        working_dir: std::env::current_dir().ok(),
+        ..compile_options(&configuration)
+    };
+    let setup = complete(setup, args.parameters, options);
     match HostedCluster::bind(configuration, setup, args.taskmanagers).await {
         Ok(cluster) => {
             say(format_args!(
@@ -231,7 +240,7 @@ mod tests {
             panic!("{:?}", cli.command);
         };
         let setup = ApplicationSetup::new("app", |_| async { Ok(()) });
-        let setup = complete(setup, args, &Configuration::defaults());
+        let setup = complete(setup, args, compile_options(&Configuration::defaults()));
         assert_eq!(setup.name(), "app");
         for wrong in [&["run", "job.yaml"][..], &["local", "--param", "x"], &[]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");

@@ -52,7 +52,8 @@ fn said(event: &JobEventInfo) -> String {
         text = format!("{task}: {text}");
     }
     if let (Some(regions), Some(until)) = (event.regions, event.until) {
-        write!(text, "; {regions} regions, at {}", time_if_known(until))
+        let noun = if regions == 1 { "region" } else { "regions" };
+        write!(text, "; {regions} {noun}, at {}", time_if_known(until))
             .expect("writing to a string succeeds");
     }
     text
@@ -83,7 +84,7 @@ mod tests {
             lines[1].starts_with(&first) && lines[1].contains("RUNNING"),
             "{text}"
         );
-        let told = format!("sums (1/2): it broke; 1 regions, at {due}");
+        let told = format!("sums (1/2): it broke; 1 region, at {due}");
         assert!(
             lines[2].starts_with(&then) && lines[2].contains(&told),
             "{text}"

@@ -26,7 +26,7 @@ use crate::job::{
 };
 use crate::process::ha;
 
-/// A job that is to be submitted.
+/// A job that is to be submitted. Relative paths that its steps read and write begin in the directory in which this process works.
 #[derive(Debug, Clone)]
 pub struct Job {
     what: What,
@@ -61,6 +61,7 @@ impl Job {
             id: None,
             options: CompileOptions {
                 upload_above: Some(WORTH_AN_UPLOAD),
+                working_dir: std::env::current_dir().ok(),
                 ..CompileOptions::default()
             },
         }
@@ -297,6 +298,24 @@ mod tests {
         assert_eq!(graph.job_id, id.to_string());
         assert_eq!(graph.artifacts[0].content, "content");
         assert_eq!(graph.vertices[0].parallelism, 3);
+    }
+
+    #[test]
+    fn relative_paths_begin_where_this_process_works() {
+        let job = crate::job::JobBuilder::new("a")
+            .datagen("numbers", None, Some(1), 1, 1)
+            .file_sink("out", "there")
+            .build();
+        let compiled = Job::from(job).compile(&Configuration::defaults());
+        let graph = compiled.expect("valid");
+        let expected = std::env::current_dir().expect("it works somewhere");
+        let expected = format!("{:?}", expected.join("there"));
+        let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+        let specs: Vec<&str> = operators.map(|it| it.spec.as_str()).collect();
+        assert!(
+            specs.iter().any(|spec| spec.contains(&expected)),
+            "{specs:?}"
+        );
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::gateway::{
     JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
     ResourceRequirements, ResourceRequirementsGateway,
 };
+use crate::job::{CompileOptions, JobBuilder};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -257,6 +258,29 @@ async fn a_submission_that_comes_again_while_it_is_persisted_gets_the_same_answe
     let other = dispatcher.submit_job(submission("another")).await;
     assert!(matches!(other, Err(GatewayError::Conflict(_))), "{other:?}");
     assert_eq!(fixture.launches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_with_a_path_that_means_something_else_to_each_process_is_refused() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    let options = CompileOptions {
+        job_id: JOB,
+        ..CompileOptions::default()
+    };
+    let job = JobBuilder::new("stream")
+        .datagen("numbers", Some(1), Some(1), 1, 1)
+        .file_sink("out", "there")
+        .build();
+    let mut relative = submission("token");
+    relative.graph = Some(job.compile(&options).expect("valid"));
+    let refusal = dispatcher.submit_job(relative).await;
+    let is_told = |reason: &str| reason.contains("step `out`: the path `there` is relative");
+    assert!(
+        matches!(&refusal, Err(GatewayError::Invalid(reason)) if is_told(reason)),
+        "{refusal:?}"
+    );
+    assert_eq!(fixture.launches(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use tanist_proto::v1 as pb;
 
 use super::quarantine::sink_directories;
 use crate::gateway::{GatewayError, GatewayResult};
+use crate::job::InvalidJobGraph;
 
 /// What makes a submission the same as another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Submission {
     pub key: SubmissionKey,
     /// Milliseconds since 1970 after which it is refused; 0: never.
     pub deadline_ms: u64,
+    /// Why it is refused unless an earlier version has accepted it.
+    pub flaw: Option<InvalidJobGraph>,
 }
 
 /// What a Dispatcher knows of a job, as far as it matters to a submission.
@@ -91,7 +94,10 @@ pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayR
                 submission.job
             )))
         }
-        Known::Nothing => Ok(Admission::Accept),
+        Known::Nothing => match &submission.flaw {
+            Some(flaw) => Err(GatewayError::Invalid(flaw.to_string())),
+            None => Ok(Admission::Accept),
+        },
     }
 }
 
@@ -128,6 +134,7 @@ mod tests {
                 digest: vec![digest],
             },
             deadline_ms: 100,
+            flaw: None,
         }
     }
 
@@ -179,6 +186,28 @@ mod tests {
             admit(&first, Known::Nothing, 101),
             Err(GatewayError::Invalid(_))
         ));
+    }
+
+    #[test]
+    fn what_an_earlier_version_accepted_is_answered_and_would_be_refused_as_a_job_of_its_own() {
+        let flaw = InvalidJobGraph {
+            problems: vec!["the path `a` is relative".to_owned()],
+        };
+        let flawed = Submission {
+            flaw: Some(flaw),
+            ..submission("t", 1)
+        };
+        let key = &flawed.key;
+        let ended = Known::Ended { key, dirty: false };
+        for known in [Known::Accepted(key), ended] {
+            assert_eq!(admit(&flawed, known, 50), Ok(Admission::Repeated));
+        }
+        let refusal = admit(&flawed, Known::Nothing, 50);
+        let is_told = |reason: &str| reason.contains("the path `a` is relative");
+        assert!(
+            matches!(&refusal, Err(GatewayError::Invalid(reason)) if is_told(reason)),
+            "{refusal:?}"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::core::{Submission, SubmissionKey};
 use crate::dataflow::operator::custom::unknown_operators;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
-use crate::job::{artifact, has_expressions, validate_job_graph};
+use crate::job::{artifact, check_paths, has_expressions, validate_job_graph};
 
 /// The size of an encoded graph that is worth a thread of its own, in bytes.
 const LARGE: usize = 64 * 1024;
@@ -255,6 +255,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
             "the job's files have {uploaded} bytes together, and {allowed} are allowed (artifacts.max-size)"
         )));
     }
+    let flaw = check_paths(&graph).err();
     let digest = artifact::digest(&graph);
     let key = SubmissionKey {
         token: request.submission_token,
@@ -265,6 +266,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         graph,
         key,
         deadline_ms: request.deadline_ms,
+        flaw,
     })
 }
 

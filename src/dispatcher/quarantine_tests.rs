@@ -144,6 +144,7 @@ fn canceled_and_set_aside() -> pb::JobState {
             digest: vec![1],
         },
         deadline_ms: 0,
+        flaw: None,
     };
     pb::JobState {
         wanted: pb::WantedStatus::Canceled.into(),

@@ -292,6 +292,7 @@ pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
             digest: vec![1],
         },
         deadline_ms,
+        flaw: None,
     }
 }
 

@@ -27,6 +27,9 @@ pub struct CompileOptions {
     pub job_id: JobId,
     /// Where relative paths of artifacts begin; none: this is not where the job's files are.
     pub artifact_dir: Option<PathBuf>,
+    /// Where relative paths begin that steps read and write, an absolute path; none: they stay relative, and no cluster accepts the
+    /// job.
+    pub working_dir: Option<PathBuf>,
     /// Artifacts above this size, in bytes, are not put into the graph: it names the file, and whoever submits uploads it. None:
     /// all are put in.
     pub upload_above: Option<u64>,
@@ -43,6 +46,7 @@ impl Default for CompileOptions {
             parameters: BTreeMap::new(),
             job_id: JobId::random(),
             artifact_dir: None,
+            working_dir: None,
             upload_above: None,
         }
     }

@@ -484,7 +484,7 @@ fn vertex_output(
 }
 
 /// A name in a message.
-fn shown(name: &str) -> String {
+pub(super) fn shown(name: &str) -> String {
     format!("`{}`", printable(name, 80))
 }
 

@@ -22,6 +22,7 @@ pub mod exec;
 pub mod expression;
 pub mod job_graph;
 pub mod operator;
+mod paths;
 pub mod plan;
 pub mod problem;
 pub mod resources;
@@ -48,6 +49,7 @@ pub use job_graph::{
     validate_job_graph,
 };
 pub use operator::{Comparison, Emit, OperatorSpec};
+pub use paths::check_paths;
 pub use plan::Plan;
 pub use problem::{InvalidJob, Position, Problem};
 pub use schema::{Column, ColumnType, Schema};

@@ -1,6 +1,7 @@
 //! The StreamGraph: a job just as it was written, one node a step, defaults not yet filled in. Made by
 //! [`super::builder`] and the job file's reader; checked by `validate`, never by its makers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{InvalidJob, Position};
 use super::spec::{Aggregate, Aggregation, millis};
-use super::{chaining, validate};
+use super::{chaining, paths, validate};
 
 /// The largest parallelism and maximum parallelism that exist.
 pub const MAX_PARALLELISM_LIMIT: u32 = 32_768;
@@ -416,10 +417,16 @@ impl StreamGraph {
     /// [`StreamGraph::compile`], where reading has found problems already: they are reported with those found here.
     pub(super) fn compile_after(
         &self,
-        found: Vec<super::Problem>,
+        mut found: Vec<super::Problem>,
         options: &CompileOptions,
     ) -> Result<v1::JobGraph, Vec<super::Problem>> {
-        let resolved = validate::resolve(self, options, found)?;
+        let mut graph = Cow::Borrowed(self);
+        if let Some(directory) = &options.working_dir {
+            let (absolute, problems) = paths::absolute(self, directory);
+            found.extend(problems);
+            graph = absolute;
+        }
+        let resolved = validate::resolve(&graph, options, found)?;
         let chaining = ChainingOptions {
             enabled: options.chaining.enabled && self.chaining.unwrap_or(true),
         };

@@ -48,6 +48,8 @@ pub struct CoreOptions {
     pub reconcile_timeout_ms: u64,
     /// Where the graph names no strategy.
     pub restart_strategy: RestartStrategy,
+    /// With how many slots no TaskManager is started any more, where a driver does that and somebody has bounded it.
+    pub max_slots: Option<u32>,
     /// Which regions start anew after a failure.
     pub failover_strategy: FailoverStrategy,
     /// How many failures the record keeps.

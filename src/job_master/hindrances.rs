@@ -125,10 +125,14 @@ impl JobMasterCore {
         });
         let is_held =
             (0..self.execution.regions.len()).any(|region| self.held_until_ms(region).is_some());
+        let regions = match self.execution.regions.len() {
+            1 => "1 region".to_owned(),
+            number => format!("{number} regions"),
+        };
         let text = format!(
-            "{} of {} regions are restarted, after: {cause}{}",
+            "{} of {regions} {} restarted, after: {cause}{}",
             due.len(),
-            self.execution.regions.len(),
+            if due.len() == 1 { "is" } else { "are" },
             if is_held {
                 "; what may still run of the last attempt has stopped then (isolation: stop-first)"
             } else {

@@ -82,7 +82,7 @@ fn it_says_what_is_restarted_after_what_and_when() {
     job.reports("tm0", vec![failed, report(1, 0, 3, S::Running)]);
     let hindrance = only(&job);
     assert_eq!(hindrance.kind(), HindranceKind::Restarting);
-    let expected = "1 of 1 regions are restarted, after: b (1/2): division by zero";
+    let expected = "1 of 1 region is restarted, after: b (1/2): division by zero";
     assert_eq!(hindrance.text, expected);
     assert_eq!(hindrance.since_ms, failed_at_ms);
     assert_eq!(hindrance.until_ms, failed_at_ms + 2_000);

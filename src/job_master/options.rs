@@ -51,6 +51,8 @@ pub struct JobMasterOptions {
     pub inline_deployment_threshold: usize,
     /// How long a region waits for slots before that counts as a failure.
     pub slot_request_timeout: Duration,
+    /// `slotmanager.number-of-slots.max`, where a driver starts TaskManagers and somebody has set it: to be named where slots lack.
+    pub max_slots: Option<u32>,
     /// How long a slot that nothing needs is kept.
     pub slot_idle_timeout: Duration,
     /// How long a task may take to stop before its TaskManager is given up.
@@ -77,6 +79,7 @@ impl Default for JobMasterOptions {
             rpc_ask_timeout: Duration::from_secs(10),
             inline_deployment_threshold: 256 << 10,
             slot_request_timeout: Duration::from_secs(300),
+            max_slots: None,
             slot_idle_timeout: Duration::from_secs(50),
             task_cancellation_timeout: Duration::from_secs(180),
             stop_first: StopFirst::default(),
@@ -93,6 +96,7 @@ impl JobMasterOptions {
     pub(super) fn core_options(&self) -> CoreOptions {
         CoreOptions {
             slot_request_timeout_ms: millis(self.slot_request_timeout),
+            max_slots: self.max_slots,
             slot_idle_timeout_ms: millis(self.slot_idle_timeout),
             // A TaskManager that is alive ends itself before: only one that does not is given up while its tasks may still run.
             task_cancellation_timeout_ms: millis(

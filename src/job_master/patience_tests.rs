@@ -5,8 +5,9 @@ use tanist_proto::resources::{ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, JobStatus};
 
+use super::core::CoreOptions;
 use super::event::{Effect, Event};
-use super::recovered::{Recovered, one_region, report};
+use super::recovered::{Recovered, one_region, options, report};
 use super::testing::{graph_of, submitted_earlier};
 use crate::job::OperatorSpec;
 
@@ -98,6 +99,29 @@ fn nobody_waits_for_a_slot_whose_region_does_not_end() {
     job.pass(10_000);
     let expected = "not enough slots within 10000 ms";
     assert!(job.stored.fatal_cause.contains(expected));
+}
+
+#[test]
+fn what_bounds_the_slots_is_named_where_they_are_too_few() {
+    let mut graph = apart(&[2]);
+    never_ends(&mut graph, 0);
+    for (max_slots, expected) in [
+        (
+            Some(1),
+            "raise slotmanager.number-of-slots.max (1), or lower",
+        ),
+        (None, "start TaskManagers or lower the parallelism"),
+    ] {
+        let bounded = CoreOptions {
+            max_slots,
+            ..options()
+        };
+        let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, bounded);
+        job.register("tm0", "1", vec![]);
+        job.pass(10_000);
+        let cause = &job.stored.fatal_cause;
+        assert!(cause.contains(expected), "{cause}");
+    }
 }
 
 #[test]

@@ -111,6 +111,7 @@ pub(super) fn end(vertex: u32, subtask: u32, generation: u64, state: S) -> pb::T
 pub(super) fn options() -> CoreOptions {
     CoreOptions {
         slot_request_timeout_ms: 10_000,
+        max_slots: None,
         slot_idle_timeout_ms: 5_000,
         task_cancellation_timeout_ms: 180_000,
         reconcile_timeout_ms: RECONCILE_MS,

@@ -165,6 +165,7 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
         rpc_ask_timeout: options.rpc.ask_timeout,
         inline_deployment_threshold: inline_deployment_threshold(options),
         slot_request_timeout: options.resources.slot_request_timeout,
+        max_slots: bound_of_slots(options),
         slot_idle_timeout: options.resources.slot_idle_timeout,
         task_cancellation_timeout: options.jobs.task_cancellation_timeout.unwrap_or(NEVER),
         stop_first: StopFirst {
@@ -181,6 +182,18 @@ pub(super) fn job_master(options: &ClusterOptions) -> JobMasterOptions {
         ..defaults
     }
 }
+
+/// How many slots the driver is allowed, if there is one and it is fewer than anybody needs.
+fn bound_of_slots(options: &ClusterOptions) -> Option<u32> {
+    let workers = &options.resources.workers;
+    match workers.driver {
+        WorkerDriver::Standalone => None,
+        WorkerDriver::LocalProcess => Some(workers.max_slots).filter(|max| *max < MANY_SLOTS),
+    }
+}
+
+/// What `slotmanager.number-of-slots.max` is unless somebody sets it.
+const MANY_SLOTS: u32 = 2_147_483_647;
 
 pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options {
     let defaults = task_executor::Options::default();

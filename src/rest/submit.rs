@@ -188,6 +188,7 @@ fn compile_options(
         parameters: values,
         job_id: job_id.unwrap_or_else(JobId::random),
         artifact_dir: None,
+        working_dir: None,
         upload_above: None,
     })
 }

@@ -31,7 +31,7 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     kind: StoreKind,
 ) -> anyhow::Result<()> {
     let builder = cluster_on(kind).await?.jobmanagers(2).taskmanagers(1);
-    let mut cluster = builder.start().await?;
+    let mut cluster = builder.slots(2).start().await?;
     let directory = tempfile::tempdir()?;
     let file = |name: &str| directory.path().join(name);
 
@@ -49,7 +49,15 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
 
     let second = Submission::new(job_file("family.yaml")).path("pids", &file("second"));
     let job = cluster.submit(&second).await?;
-    let pids = family(&file("second")).await?;
+    let mut pids = family(&file("second")).await?;
+    let third = Submission::new(job_file("family.yaml")).path("pids", &file("third"));
+    let other = cluster.submit(&third).await?;
+    let others = family(&file("third")).await?;
+    // A supervisor that is stopped does not see the end of its TaskManager by itself.
+    let stopped = rustix::process::Pid::from_raw(supervisor(&others)?).context("positive")?;
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP)?;
+    pids.extend(others);
+    pids.push(stopped.as_raw_pid());
     cluster.taskmanager(0).kill();
     wait_for(
         "the programs of a killed TaskManager to be gone",
@@ -62,7 +70,20 @@ async fn programs_end_with_their_job_and_with_a_killed_taskmanager(
     )
     .await?;
     cluster.wait_for_state(job, "FAILED").await?;
+    cluster.wait_for_state(other, "FAILED").await?;
     cluster.check_nothing_left(&[]).await
+}
+
+/// Who started the family.
+fn supervisor(family: &[i32]) -> anyhow::Result<i32> {
+    for pid in family {
+        let parent = parent(*pid)?;
+        let name = std::fs::read_to_string(format!("/proc/{parent}/comm"))?;
+        if name.trim() == "exec-child" {
+            return Ok(parent);
+        }
+    }
+    anyhow::bail!("{family:?} has no supervisor")
 }
 
 /// The example's count is right whether its programs began before or after the change of the leader.

@@ -165,7 +165,9 @@ impl Decoder {
                     None if self.has_ended && !self.read.is_empty() => self.read.split(),
                     None => {
                         self.searched = self.read.len();
-                        if self.searched > LARGEST_RECORD {
+                        // It may be the first half of a line break.
+                        let half = usize::from(self.read.last() == Some(&b'\r'));
+                        if self.searched > LARGEST_RECORD + half {
                             return Err(too_long(self.searched));
                         }
                         return Ok(None);
@@ -174,6 +176,9 @@ impl Decoder {
                 self.searched = 0;
                 if line.last() == Some(&b'\r') {
                     line.truncate(line.len() - 1);
+                }
+                if line.len() > LARGEST_RECORD {
+                    return Err(too_long(line.len()));
                 }
                 Ok(Some(line))
             }

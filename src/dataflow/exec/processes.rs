@@ -1,5 +1,6 @@
 //! Which processes there are, as far as killing them needs it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -64,6 +65,48 @@ pub(super) fn kill_session(leader: Pid) {
     }
 }
 
+/// Kills all that descends from a process, but not itself, and says whether there was anything. Who begins a session, or loses its
+/// parent, does not get away, as long as the process lives: it is the subreaper of all these, and has not been reaped.
+pub(super) fn kill_descendants(of: Pid) -> bool {
+    let Ok(all) = all() else { return false };
+    let living = living_descendants(&all, of);
+    for member in &living {
+        // What has the number by now is looked at again before it is signalled.
+        let Ok(process) = pidfd_open(member.pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        if stat(member.pid).is_some_and(|now| now.parent == member.parent) {
+            let _it_may_be_gone = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+    !living.is_empty()
+}
+
+fn living_descendants(all: &[Stat], of: Pid) -> Vec<Stat> {
+    let (mut family, mut found) = (BTreeSet::from([of.as_raw_pid()]), Vec::new());
+    loop {
+        let before = found.len();
+        for stat in all {
+            let pid = stat.pid.as_raw_pid();
+            if !stat.is_zombie && family.contains(&stat.parent) && family.insert(pid) {
+                found.push(*stat);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Waits until what was killed may be gone. Blocks.
+pub(super) fn pause() {
+    const INTERVAL: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000,
+    };
+    let _interrupted_or_over = poll(&mut [], Some(&INTERVAL));
+}
+
 /// Whether a child of this process ends within that time, as far as the system can tell. It is not reaped. Blocks.
 pub(super) fn ends_within(child: Pid, time: Duration) -> bool {
     let process = pidfd_open(child, PidfdFlags::empty());
@@ -115,6 +158,27 @@ fn parse(pid: Pid, text: &str) -> Option<Stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descendants_are_found_in_whatever_order_and_session_they_are() {
+        let stat = |pid, parent, is_zombie| Stat {
+            pid: Pid::from_raw(pid).expect("positive"),
+            is_zombie,
+            parent,
+            session: pid,
+        };
+        let all = [
+            stat(9, 8, false),
+            stat(8, 5, false),
+            stat(5, 1, false),
+            stat(6, 5, true),
+            stat(7, 1, false),
+        ];
+        let of = Pid::from_raw(5).expect("positive");
+        let found = living_descendants(&all, of);
+        let pids: Vec<i32> = found.iter().map(|stat| stat.pid.as_raw_pid()).collect();
+        assert_eq!(pids, [8, 9]);
+    }
 
     #[test]
     fn a_name_with_parentheses_hides_nothing() {

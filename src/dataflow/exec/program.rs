@@ -12,19 +12,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::artifacts::HeldArtifact;
 use super::log::{Labels, LastLines, log_lines};
-use super::protocol::{self, Ended, Report, Request, TERMINATE, extension};
+use super::protocol::{self, Ended, Report, Request, TERMINATE, duration, extension};
 use super::{SUBCOMMAND, SUPERVISE, processes};
 use crate::dataflow::host::Lingering;
 
@@ -32,6 +32,8 @@ use crate::dataflow::host::Lingering;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a supervisor that nobody attends to any more may take to kill everything.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a supervisor may take to kill everything once the grace is over.
+const OVERDUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long is read on from a program that is gone: somebody may have inherited its standard error.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -153,6 +155,7 @@ impl Program {
             artifacts: around.artifacts,
             lingering: around.lingering,
             lease: around.lease,
+            grace: Duration::from_millis(request.grace_ms),
         };
         tokio::spawn(attending.run(control, cancel.clone(), tell));
         Ok(Program {
@@ -203,6 +206,20 @@ struct Supervisor {
 }
 
 impl Supervisor {
+    /// None: it was reaped.
+    fn pid(&self) -> Option<Pid> {
+        self.child.as_ref().map(Pid::from_child)
+    }
+
+    /// Does its work and kills it: it hangs, or the program has stopped it. Blocks until nothing is left of the program.
+    fn replace(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        while processes::kill_descendants(Pid::from_child(child)) {
+            processes::pause();
+        }
+        let _it_may_have_ended = child.kill();
+    }
+
     /// Waits for its end, kills what it should have, and reaps it. How it ended.
     fn reap(mut self) -> String {
         let Some(mut child) = self.child.take() else {
@@ -225,7 +242,9 @@ impl Drop for Supervisor {
             let pid = Pid::from_child(&child);
             // Only the supervisor finds what has begun a session of its own, so it must not be killed before that.
             let _it_may_have_ended = self.its_end.shutdown(Shutdown::Both);
+            let _it_may_have_ended = kill_process(pid, Signal::CONT);
             if !processes::ends_within(pid, KILL_TIMEOUT) {
+                processes::kill_descendants(pid);
                 let _it_may_have_ended = child.kill();
             }
             processes::kill_session(pid);
@@ -243,6 +262,8 @@ struct Attending {
     artifacts: Vec<HeldArtifact>,
     lingering: Lingering,
     lease: Option<watch::Receiver<u64>>,
+    /// The program's, after SIGTERM.
+    grace: Duration,
 }
 
 impl Attending {
@@ -260,15 +281,29 @@ impl Attending {
             directory,
             artifacts,
             lingering,
+            grace,
         } = self;
-        let ended = follow(control, &cancel, lease).await;
+        let mut following = Following {
+            supervisor: supervisor.pid(),
+            cancel: &cancel,
+            grace,
+            lease,
+        };
+        let ended = following.follow(control).await;
         let was_asked = cancel.is_cancelled();
         if matches!(ended, Err(Lost::NoHello))
             && let Some(child) = &mut supervisor.child
         {
             let _it_may_have_ended = child.kill();
         }
-        let reaped = tokio::task::spawn_blocking(move || supervisor.reap()).await;
+        let is_overdue = matches!(ended, Err(Lost::Overdue));
+        let reaping = tokio::task::spawn_blocking(move || {
+            if is_overdue {
+                supervisor.replace();
+            }
+            supervisor.reap()
+        });
+        let reaped = reaping.await;
         for log in logs {
             if timeout(LAST_WORDS_TIMEOUT, log).await.is_err() {
                 tracing::debug!("a program's output is held open by somebody");
@@ -288,6 +323,16 @@ impl Attending {
                 last_lines,
                 false,
             )),
+            Err(Lost::Overdue) => {
+                let ms = |it: Duration| duration(u64::try_from(it.as_millis()).unwrap_or(u64::MAX));
+                let how = format!(
+                    "the program and its supervisor were killed by Tanist: the supervisor, which the program may have stopped, had not \
+                     ended the program when its `grace` of {} after SIGTERM and {} more were over",
+                    ms(grace),
+                    ms(OVERDUE_TIMEOUT)
+                );
+                Err(failed(how, last_lines, false))
+            }
             Err(Lost::Silent) => {
                 let how = reaped.unwrap_or_default();
                 Err(failed(
@@ -320,43 +365,63 @@ enum Lost {
     NoHello,
     /// The supervisor ended before its program did.
     Silent,
+    /// The supervisor has not ended its program in time.
+    Overdue,
 }
 
-/// Listens to a supervisor, and tells it when the program is to end, and how long it may run.
-async fn follow(
-    control: UnixStream,
-    cancel: &CancellationToken,
-    mut lease: Option<watch::Receiver<u64>>,
-) -> Result<Ended, Lost> {
-    let (reports, mut orders) = control.into_split();
-    let mut reports = BufReader::new(reports);
-    match timeout(HELLO_TIMEOUT, next(&mut reports)).await {
-        Ok(Some(Report::Hello)) => {}
-        Ok(_) | Err(_) => return Err(Lost::NoHello),
-    }
-    let listening = async {
+/// What is told to a supervisor, and when.
+struct Following<'a> {
+    /// It has not been reaped.
+    supervisor: Option<Pid>,
+    cancel: &'a CancellationToken,
+    grace: Duration,
+    lease: Option<watch::Receiver<u64>>,
+}
+
+impl Following<'_> {
+    /// Listens to a supervisor, and tells it when the program is to end, and how long it may run.
+    async fn follow(&mut self, control: UnixStream) -> Result<Ended, Lost> {
+        let (reports, mut orders) = control.into_split();
+        let mut reports = BufReader::new(reports);
+        match timeout(HELLO_TIMEOUT, next(&mut reports)).await {
+            Ok(Some(Report::Hello)) => {}
+            Ok(_) | Err(_) => return Err(Lost::NoHello),
+        }
+        let listening = async {
+            loop {
+                match next(&mut reports).await {
+                    Some(Report::Ended(ended)) => return Ok(ended),
+                    Some(Report::Started(pid)) => tracing::debug!(pid, "a program runs"),
+                    Some(Report::Hello) => {}
+                    None => return Err(Lost::Silent),
+                }
+            }
+        };
+        tokio::pin!(listening);
+        let mut overdue_at = None;
         loop {
-            match next(&mut reports).await {
-                Some(Report::Ended(ended)) => return Ok(ended),
-                Some(Report::Started(pid)) => tracing::debug!(pid, "a program runs"),
-                Some(Report::Hello) => {}
-                None => return Err(Lost::Silent),
+            tokio::select! {
+                ended = &mut listening => return ended,
+                () = self.cancel.cancelled(), if overdue_at.is_none() => {
+                    overdue_at = Some(Instant::now() + self.grace + OVERDUE_TIMEOUT);
+                    // The program may have stopped it.
+                    let _it_may_have_ended = self.supervisor.map(|it| kill_process(it, Signal::CONT));
+                    let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
+                }
+                () = reached(overdue_at) => return Err(Lost::Overdue),
+                ends_ms = extended(&mut self.lease) => {
+                    let _it_may_have_ended = orders.write_all(&extension(ends_ms)).await;
+                }
             }
         }
-    };
-    tokio::pin!(listening);
-    let mut was_told = false;
-    loop {
-        tokio::select! {
-            ended = &mut listening => return ended,
-            () = cancel.cancelled(), if !was_told => {
-                was_told = true;
-                let _it_may_have_ended = orders.write_all(&[TERMINATE]).await;
-            }
-            ends_ms = extended(&mut lease) => {
-                let _it_may_have_ended = orders.write_all(&extension(ends_ms)).await;
-            }
-        }
+    }
+}
+
+/// Never, if there is no such time.
+async fn reached(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

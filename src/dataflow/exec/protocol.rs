@@ -67,6 +67,8 @@ pub(crate) enum Ended {
     Exited(i32),
     /// By this signal.
     Killed(i32),
+    /// By its supervisor, since it had not ended so many milliseconds after SIGTERM.
+    Overdue(u64),
     /// It never ran, or nobody knows how it ended.
     Failed(String),
 }
@@ -85,7 +87,7 @@ impl Ended {
     pub(crate) fn is_missing(&self) -> bool {
         match self {
             Ended::Exited(code) => matches!(*code, NOT_FOUND | NOT_EXECUTABLE),
-            Ended::Killed(_) | Ended::Failed(_) => false,
+            Ended::Killed(_) | Ended::Overdue(_) | Ended::Failed(_) => false,
         }
     }
 
@@ -94,7 +96,7 @@ impl Ended {
         match self {
             Ended::Killed(signal) => *signal == TERM,
             Ended::Exited(code) => *code == 128 + TERM,
-            Ended::Failed(_) => false,
+            Ended::Overdue(_) | Ended::Failed(_) => false,
         }
     }
 }
@@ -110,8 +112,21 @@ impl fmt::Display for Ended {
                     signal_name(*signal)
                 )
             }
+            Ended::Overdue(grace_ms) => write!(
+                f,
+                "the program was killed by Tanist: it had not ended when its `grace` of {} after SIGTERM was over",
+                duration(*grace_ms)
+            ),
             Ended::Failed(reason) => f.write_str(reason),
         }
+    }
+}
+
+/// As a job file may say it.
+pub(super) fn duration(ms: u64) -> String {
+    match ms % 1000 {
+        0 => format!("{} s", ms / 1000),
+        _ => format!("{ms} ms"),
     }
 }
 
@@ -233,5 +248,17 @@ mod tests {
     fn signals_are_said_by_name() {
         let killed = Ended::Killed(9).to_string();
         assert_eq!(killed, "the program was killed by signal SIGKILL (9)");
+    }
+
+    #[test]
+    fn whoever_was_killed_as_its_grace_was_over_is_not_said_to_have_been_killed_by_anybody() {
+        for (grace_ms, said) in [(2_000, "2 s"), (100, "100 ms"), (1_500, "1500 ms")] {
+            let ended = Ended::Overdue(grace_ms);
+            let text = ended.to_string();
+            assert!(text.contains(&format!(
+                "killed by Tanist: it had not ended when its `grace` of {said}"
+            )));
+            assert!(!ended.is_by_term() && !ended.is_missing());
+        }
     }
 }

@@ -15,7 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_process,
-    kill_process_group, pidfd_open, set_child_subreaper, setsid, wait, waitid, waitpid,
+    kill_process_group, pidfd_open, set_child_subreaper, set_parent_process_death_signal, setsid,
+    wait, waitid, waitpid,
 };
 use tokio::time::Instant;
 
@@ -57,6 +58,9 @@ fn try_supervise() -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     set_child_subreaper(Some(getpid()))?;
+    // The program may stop us, and then nobody would see that the TaskManager is gone. To whoever runs it means nothing, so that it
+    // does no harm that it comes with the end of each thread of the TaskManager that was our parent.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
     protocol::report(&mut control, &Report::Hello)?;
     let Some((request, stdin)) = protocol::receive(&mut control)? else {
         return Ok(());
@@ -65,12 +69,14 @@ fn try_supervise() -> io::Result<()> {
         Ok(program) => {
             let attended = protocol::report(&mut control, &Report::Started(program.as_raw_pid()))
                 .and_then(|()| attend(&mut control, program, &request));
-            if let Err(error) = attended {
+            let why = attended.unwrap_or_else(|error| {
                 say(&format!("the supervisor of a program kills it: {error}"));
-            }
-            match end(program) {
-                Some(status) => how(status),
-                None => Ended::Failed("the program's exit code is not known".to_owned()),
+                Why::Ended
+            });
+            match (end(program).map(how), why) {
+                (Some(Ended::Killed(KILL)), Why::Overdue) => Ended::Overdue(request.grace_ms),
+                (Some(ended), Why::Overdue | Why::Ended) => ended,
+                (None, _) => Ended::Failed("the program's exit code is not known".to_owned()),
             }
         }
         Err(error) => Ended::Failed(format!("the program can't be started: {error}")),
@@ -129,8 +135,20 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
     Ok(Pid::from_child(&launcher))
 }
 
-/// Returns when everything is to be killed: the program ended, its grace or its lease is over, or the TaskManager is gone.
-fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Result<()> {
+/// SIGKILL.
+const KILL: i32 = 9;
+
+/// Why everything is to be killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Its grace is over.
+    Overdue,
+    /// The program ended, its lease is over, or the TaskManager is gone.
+    Ended,
+}
+
+/// Returns when everything is to be killed.
+fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Result<Why> {
     let process = pidfd_open(program, PidfdFlags::empty()).ok();
     let mut kill_at: Option<Instant> = None;
     let mut ends_ms = request.ends_ms;
@@ -142,11 +160,11 @@ fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Resu
         };
         if ends_ms.is_some_and(|ends_ms| lease::now_ms() >= ends_ms) {
             // Not a word: nobody may read what is said, and then saying it would wait.
-            return Ok(());
+            return Ok(Why::Ended);
         }
         let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Ok(());
+            return Ok(Why::Overdue);
         }
         let timeout = left.map_or(interval, |left| left.min(interval));
         let mut watched = vec![PollFd::new(&*control, PollFlags::IN)];
@@ -154,7 +172,7 @@ fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Resu
         wait_for(&mut watched, timeout)?;
         let spoke = !watched[0].revents().is_empty();
         if has_ended(program)? {
-            return Ok(());
+            return Ok(Why::Ended);
         }
         if spoke {
             let mut byte = [0];
@@ -170,7 +188,7 @@ fn attend(control: &mut UnixStream, program: Pid, request: &Request) -> io::Resu
                     ends_ms = ends_ms.max(Some(u64::from_be_bytes(until)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(_) | Err(_) => return Ok(()),
+                Ok(_) | Err(_) => return Ok(Why::Ended),
             }
         }
         reap_orphans(program);

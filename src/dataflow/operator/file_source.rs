@@ -308,10 +308,11 @@ impl LineReader {
     fn read_line(&mut self) -> Result<bool, OperatorError> {
         self.line.clear();
         let there = self.size.unwrap_or(u64::MAX).saturating_sub(self.position);
-        let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 1));
+        // A line break is no part of its line.
+        let mut limited = self.reader.by_ref().take(there.min(LONGEST_LINE + 2));
         let read = limited.read_until(b'\n', &mut self.line);
         let read = read.map_err(|error| OperatorError::io("read", &self.path, error))? as u64;
-        if read > LONGEST_LINE {
+        if without_line_break(&self.line).len() as u64 > LONGEST_LINE {
             return Err(OperatorError::Record {
                 message: format!(
                     "{:?} has a line of more than {LONGEST_LINE} bytes at byte {}",
@@ -342,12 +343,14 @@ impl LineReader {
         if self.position >= self.end || !self.read_line()? {
             return Ok(None);
         }
-        let line = self.line.as_slice();
-        let line = match line.strip_suffix(b"\n") {
-            Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
-            None => line,
-        };
-        Ok(Some(line))
+        Ok(Some(without_line_break(&self.line)))
+    }
+}
+
+fn without_line_break(line: &[u8]) -> &[u8] {
+    match line.strip_suffix(b"\n") {
+        Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
+        None => line,
     }
 }
 

@@ -126,6 +126,19 @@ fn an_endless_line_is_an_error_that_shows_its_beginning() {
     assert!(error.contains("a.bin") && error.contains("[xxx"), "{error}");
 }
 
+#[test]
+fn the_longest_line_may_have_a_line_break_of_any_kind_besides() {
+    let directory = tempfile::tempdir().expect("directory");
+    let longest = usize::try_from(LONGEST_LINE).expect("small");
+    for line_break in ["", "\n", "\r\n"] {
+        let mut text = vec![b'x'; longest];
+        text.extend_from_slice(line_break.as_bytes());
+        let path = write(directory.path(), "a.bin", &text);
+        let lines = read(&[path], 1).expect("it is not too long");
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [longest]);
+    }
+}
+
 /// A source that is given splits, and who gives them.
 struct Coordinated {
     source: FileSource,

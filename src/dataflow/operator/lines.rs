@@ -38,23 +38,23 @@ impl LineBuffer {
         let found = self.bytes[self.searched..]
             .iter()
             .position(|byte| *byte == b'\n');
-        let Some(found) = found else {
-            self.searched = self.bytes.len();
-            let waiting = (self.bytes.len() - self.start) as u64;
-            if waiting > LONGEST_LINE {
-                let beginning = String::from_utf8_lossy(&self.bytes[self.start..][..1024]);
-                return Err(OperatorError::Record {
-                    message: format!("a line has more than {LONGEST_LINE} bytes"),
-                    record: shorten(&beginning),
-                });
-            }
-            return Ok(None);
-        };
-        let end = self.searched + found;
+        let end = found.map_or(self.bytes.len(), |found| self.searched + found);
         let line = &self.bytes[self.start..end];
+        // Where none was found so far, this may be the first half of a line break.
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.len() as u64 > LONGEST_LINE {
+            return Err(OperatorError::Record {
+                message: format!("a line has more than {LONGEST_LINE} bytes"),
+                record: shorten(&String::from_utf8_lossy(&line[..1024])),
+            });
+        }
+        if found.is_none() {
+            self.searched = end;
+            return Ok(None);
+        }
         self.start = end + 1;
         self.searched = self.start;
-        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+        Ok(Some(line))
     }
 
     /// What stands behind the last line break, as it will never have one; none if there is nothing.
@@ -143,11 +143,19 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_an_error() {
+        let longest = usize::try_from(LONGEST_LINE).expect("fits");
         let mut buffer = LineBuffer::default();
-        buffer.push(&vec![
-            b'x';
-            usize::try_from(LONGEST_LINE).expect("fits") + 1
-        ]);
-        assert!(buffer.next_line().is_err());
+        buffer.push(&vec![b'x'; longest]);
+        buffer.push(b"\r");
+        assert_eq!(buffer.next_line().expect("it may end"), None);
+        buffer.push(b"\n");
+        let line = buffer.next_line().expect("it has ended");
+        assert_eq!(line.map(<[u8]>::len), Some(longest));
+        for end in ["", "\n"] {
+            let mut buffer = LineBuffer::default();
+            buffer.push(&vec![b'x'; longest + 1]);
+            buffer.push(end.as_bytes());
+            assert!(buffer.next_line().is_err());
+        }
     }
 }

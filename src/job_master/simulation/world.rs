@@ -236,6 +236,7 @@ impl World {
         }
         let options = CoreOptions {
             slot_request_timeout_ms: 20_000,
+            max_slots: None,
             slot_idle_timeout_ms: 3_000,
             task_cancellation_timeout_ms: 8_000,
             reconcile_timeout_ms: RECONCILE_TIMEOUT_MS,

@@ -42,7 +42,7 @@ fn large_graph() -> pb::JobGraph {
     let stream = JobBuilder::new("stream")
         .parallelism(2)
         // Nobody looks for it.
-        .follow_files("lines", [path])
+        .follow_files("lines", [format!("/{path}")])
         .key_by("by-line", ["line"])
         .count("counts")
         .discard("out");

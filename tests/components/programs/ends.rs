@@ -1,8 +1,7 @@
-//! How tasks end whose programs fail, are cancelled, are stopped, or lose their supervisor: with the cause, and never while a process of
-//! theirs is left. What programs do while all is well is not here.
+//! How tasks end whose programs fail, are cancelled or are stopped: with the cause. What programs do while all is well is not here, nor
+//! those that do not end when they are asked to ([`super::unruly`]).
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tanist::dataflow::TaskStatus;
@@ -12,13 +11,13 @@ use tanist_ha::clock::Clock;
 
 use super::{BOUND, World, numbers, sh};
 
-fn is_alive(pid: i32) -> bool {
+pub(super) fn is_alive(pid: i32) -> bool {
     // What is dead and not reaped has no command line.
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 /// The process ids that a script has written, one a line, once there are so many.
-async fn pids(file: &str, count: usize) -> Vec<i32> {
+pub(super) async fn pids(file: &str, count: usize) -> Vec<i32> {
     wait_for("the processes to say who they are", BOUND, async || {
         let text = fs::read_to_string(file).unwrap_or_default();
         let pids: Vec<i32> = text.lines().flat_map(str::parse).collect();
@@ -30,34 +29,6 @@ async fn pids(file: &str, count: usize) -> Vec<i32> {
     })
     .await
     .expect("they all do")
-}
-
-async fn check_gone(pids: &[i32]) {
-    wait_for("the processes to be gone", BOUND, async || {
-        let alive: Vec<&i32> = pids.iter().filter(|pid| is_alive(**pid)).collect();
-        if alive.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{alive:?}"))
-        }
-    })
-    .await
-    .expect("they were killed");
-}
-
-/// A program with a child, and a grandchild in a session of its own, none of which heeds requests to end.
-fn stubborn_family(pids: &str) -> ExecSpec {
-    let script = format!(
-        "trap '' TERM\n\
-         (trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >> {pids}; exec sleep 1000' &) \n\
-         sh -c 'trap \"\" TERM; echo $$ >> {pids}; exec sleep 1001' &\n\
-         echo $$ >> {pids}\n\
-         while :; do sleep 1002; done"
-    );
-    ExecSpec {
-        grace_ms: 50,
-        ..sh(&script)
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,42 +108,6 @@ async fn what_a_program_leaves_running_ends_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_task_counts_as_ended_when_its_programs_are_gone() {
-    let world = World::new();
-    let file = world.file("pids");
-    let task = world
-        .start(numbers(1_000_000).exec_sink("it", stubborn_family(&file)))
-        .await;
-    let pids = pids(&file, 3).await;
-    assert!(pids.iter().all(|pid| is_alive(*pid)));
-    task.cancel();
-    assert_eq!(task.ended().await, TaskStatus::Canceled);
-    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_of_a_program_whose_process_ends_within_its_grace() {
-    let world = Arc::new(World::new());
-    let file = world.file("pids");
-    let patient = ExecSpec {
-        grace_ms: 60_000,
-        ..stubborn_family(&file)
-    };
-    let source = JobBuilder::new("test").exec_source("it", patient);
-    let process = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("threads");
-    let starting = Arc::clone(&world);
-    let starting = process.spawn(async move { starting.start(source.discard("out")).await });
-    let task = starting.await.expect("it starts");
-    let pids = pids(&file, 3).await;
-    task.cancel();
-    process.shutdown_background();
-    check_gone(&pids).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_program_may_end_in_peace() {
     let world = World::new();
     let file = world.file("goodbye");
@@ -216,27 +151,6 @@ async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
             "{lines:?}"
         );
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_supervisor_takes_its_program_along() {
-    let world = World::new();
-    let file = world.file("pids");
-    // In the supervisor's session: whoever begins another one after its death is not found.
-    let script = format!(
-        "sh -c 'echo $$ >> {file}; exec sleep 1000' & echo $$ >> {file}; echo $PPID >> {file}.parent; wait"
-    );
-    let source = JobBuilder::new("test").exec_source("it", sh(&script));
-    let task = world.start(source.discard("out")).await;
-    let pids_of_two = pids(&file, 2).await;
-    let supervisor = pids(&format!("{file}.parent"), 1).await[0];
-    let supervisor = rustix::process::Pid::from_raw(supervisor).expect("it is positive");
-    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).expect("it lives");
-    let TaskStatus::Failed { cause, .. } = task.ended().await else {
-        panic!("its program is gone");
-    };
-    assert!(cause.contains("supervisor ended without a word"), "{cause}");
-    check_gone(&pids_of_two).await;
 }
 
 #[tokio::test]

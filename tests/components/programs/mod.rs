@@ -1,7 +1,9 @@
 //! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real binary. What they read, write
-//! and find around them is here; how they end, and what may be left of them, in [`ends`].
+//! and find around them is here; how they end in [`ends`], and those that would rather
+//! not in [`unruly`].
 
 mod ends;
+mod unruly;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,10 +25,10 @@ use tanist_proto::v1 as pb;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-const BOUND: Duration = Duration::from_secs(60);
+pub(super) const BOUND: Duration = Duration::from_secs(60);
 
 /// A directory for a job's files, and one for its programs.
-struct World {
+pub(super) struct World {
     files: TempDir,
     working: TempDir,
     binary: String,
@@ -34,7 +36,7 @@ struct World {
 }
 
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         let directory = || tempfile::tempdir().expect("a directory");
         World {
             files: directory(),
@@ -44,12 +46,12 @@ impl World {
         }
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(super) fn file(&self, name: &str) -> String {
         self.files.path().join(name).to_string_lossy().into_owned()
     }
 
     /// Runs the one task that all these steps are chained into.
-    async fn start(&self, steps: Steps) -> RunningTask {
+    pub(super) async fn start(&self, steps: Steps) -> RunningTask {
         let (runtime, spec) = self.task(steps).await;
         runtime.start(spec)
     }
@@ -120,11 +122,11 @@ impl World {
     }
 }
 
-fn sh(script: &str) -> ExecSpec {
+pub(super) fn sh(script: &str) -> ExecSpec {
     ExecSpec::new(["sh", "-c", script])
 }
 
-fn numbers(count: u64) -> Steps {
+pub(super) fn numbers(count: u64) -> Steps {
     JobBuilder::new("test").datagen("numbers", None, Some(count), 1, 10)
 }
 
