@@ -265,6 +265,7 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
         for it in &mut waiting {
             let lacking = it.text.strip_suffix(START_BY_HAND).unwrap_or(&it.text);
             it.text = format!("{lacking}: {}", workers.text);
+            it.retry_at_ms = workers.retry_at_ms;
         }
     }
 }

@@ -17,6 +17,9 @@ pub struct HindranceBody {
     pub since: i64,
     /// When it ends by itself or is given up; -1: that is open.
     pub until: i64,
+    /// When what keeps it is tried again, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<i64>,
     /// How many slots the job needs, where they are what is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_needed: Option<u32>,
@@ -42,6 +45,7 @@ impl HindranceBody {
             text: hindrance.text.clone(),
             since: time(hindrance.since_ms),
             until: time(hindrance.until_ms),
+            retry_at: (hindrance.retry_at_ms != 0).then(|| time(hindrance.retry_at_ms)),
             slots_needed: of_slots.then_some(hindrance.slots_needed),
             slots_missing: of_slots.then_some(hindrance.slots_missing),
             missing: hindrance.missing.clone(),
