@@ -26,15 +26,18 @@ impl DispatcherActor {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
             }
-            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
+            Some(Entry::Persisting { .. }) => {
                 let _ = reply.send(Err(GatewayError::NotYet(format!(
                     "job {job} has no JobMaster at present"
                 ))));
             }
             // Nothing new is decided.
-            Some(Entry::Running { .. } | Entry::Quarantined { .. }) if is_suspended => {
+            Some(Entry::Running { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. })
+                if is_suspended =>
+            {
                 let _ = reply.send(Err(suspended()));
             }
+            Some(Entry::Rebuilding { .. }) => self.cancel_suspect(job, reply),
             Some(Entry::Running { control, .. }) => {
                 let control = control.clone();
                 self.spawn_reply(
