@@ -7,6 +7,8 @@
 mod accumulator;
 mod aggregate;
 mod aggregate_all;
+#[cfg(feature = "sql")]
+mod constants;
 mod csv;
 pub mod custom;
 mod datagen;
