@@ -19,6 +19,7 @@ pub mod resource_manager;
 pub mod rest;
 pub mod rpc;
 pub mod small_map;
+pub mod small_set;
 pub mod task_executor;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

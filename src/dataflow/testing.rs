@@ -1,6 +1,7 @@
 //! What the tests of exchange and tasks share: TaskManagers in one process, graphs by hand, and their deployment.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tanist_ha::election::{ClusterIncarnation, Epoch};
@@ -18,7 +19,7 @@ use super::{
     EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
 };
 
-use crate::job::{CompileOptions, JobFile, OperatorSpec, compile, coordinated_spec};
+use crate::job::{CompileOptions, Emit, JobFile, OperatorSpec, compile, coordinated_spec};
 
 /// The cluster of all tests.
 pub(super) fn cluster() -> ClusterIncarnation {
@@ -51,6 +52,20 @@ impl EpochGate for YoungestHeard {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+}
+
+/// How often each value of a column came.
+pub(super) fn count_by(key: &str, emit: Emit) -> OperatorSpec {
+    OperatorSpec::Count {
+        keys: vec![key.to_owned()],
+        emit,
+    }
+}
+
+pub(super) fn file_sink(path: &Path) -> OperatorSpec {
+    OperatorSpec::FileSink {
+        path: path.to_string_lossy().into_owned(),
     }
 }
 

@@ -9,8 +9,8 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
+use super::scripted::{End, JOB, Leader, blobs, large_name, result_of};
 use super::testing::recovered;
-use super::tests::{End, JOB, Leader, blobs, large_name, result_of};
 use crate::gateway::DispatcherGateway as _;
 
 /// How one with such a name ended, with all there is to say.

@@ -47,6 +47,8 @@ mod quarantined;
 mod recovery;
 mod results;
 #[cfg(test)]
+mod scripted;
+#[cfg(test)]
 mod store_trouble_tests;
 mod submissions;
 mod suspects;

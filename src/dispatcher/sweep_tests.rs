@@ -14,7 +14,7 @@ use tanist_proto::v1 as pb;
 use super::super::DispatcherOptions;
 use super::super::handle::Command;
 use super::super::job_store::{JobStoreError, name_of};
-use super::super::tests::{End, JOB, Leader, blobs, result_of, submission};
+use super::super::scripted::{End, JOB, Leader, blobs, result_of, submission};
 use crate::gateway::{GatewayError, GatewayResult};
 
 const OTHER: JobId = JobId::from_bits(8);

@@ -17,6 +17,7 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::beginnings::Beginning;
 use super::calls::{Calls, Done};
 use super::core::JobMasterCore;
 use super::details::failed_initialization;
@@ -61,7 +62,7 @@ async fn run(
     match Box::pin(begin(options, context, seen)).await {
         Ok(Begun::Actor(actor)) => actor.run(messages).await,
         Ok(Begun::Failed(result, seen)) => serve_failed(&result, messages, &seen).await,
-        Ok(Begun::Unfit) => {}
+        Ok(Begun::Unfit | Begun::Stopped) => {}
         Err(error) => tracing::error!(job = name, %error, "JobMaster broke"),
     }
 }
@@ -73,6 +74,8 @@ enum Begun {
     Failed(Arc<pb::JobResult>, Telling),
     /// It was once, so that something is wrong with its records: that ends no job.
     Unfit,
+    /// It was to forget everything before its turn came.
+    Stopped,
 }
 
 async fn begin(
@@ -80,7 +83,13 @@ async fn begin(
     mut context: Box<JobMasterContext>,
     seen: Telling,
 ) -> GatewayResult<Begun> {
+    let mut beginning = None;
     if context.is_recovered {
+        tokio::select! {
+            biased;
+            () = seen.to_stop() => return Ok(Begun::Stopped),
+            turn = context.beginnings.turn() => beginning = Some(turn),
+        }
         failpoint_of("job.recover", &context.graph.job_id).await;
     }
     let clock = WallClock::start();
@@ -107,6 +116,7 @@ async fn begin(
                 is_declaring: false,
                 is_registered: false,
                 next_heartbeat: Instant::now() + first_heartbeat(options.heartbeat_interval),
+                beginning,
                 options,
                 on_higher_epoch: context.on_higher_epoch.clone(),
             })))
@@ -210,6 +220,8 @@ pub(super) struct JobMasterActor {
     /// Whether the ResourceManager took the last that it was told.
     is_registered: bool,
     pub(super) next_heartbeat: Instant,
+    /// Its turn to begin, while it does.
+    beginning: Option<Beginning>,
 }
 
 /// Whether the loop goes on.
@@ -320,8 +332,9 @@ impl JobMasterActor {
     }
 
     /// Tells, once, that the record names this JobMaster.
-    fn tell_begun(&self) {
+    fn tell_begun(&mut self) {
         if self.core.is_durable() && self.seen.0.look(|seen| seen.begun.is_none()) {
+            self.beginning = None;
             let incarnation = self.core.job_incarnation();
             self.seen.0.change(|seen| seen.begun = Some(incarnation));
         }
@@ -396,7 +409,8 @@ impl JobMasterActor {
             .core
             .next_deadline_ms()
             .map(|at_ms| self.clock.instant(at_ms));
-        let due = [self.silence_at, core].into_iter().flatten();
+        let beginning = self.beginning.as_ref().map(|turn| turn.until);
+        let due = [self.silence_at, core, beginning].into_iter().flatten();
         due.fold(self.next_heartbeat, Instant::min)
     }
 
@@ -404,6 +418,7 @@ impl JobMasterActor {
         self.forgive_standstill();
         self.lose_silent();
         let now = Instant::now();
+        self.beginning.take_if(|turn| turn.until <= now);
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.options.heartbeat_interval;
             for (connection, location, allocations) in self.core.connections() {

@@ -1,4 +1,5 @@
-//! The actor on paused time, with scripted TaskExecutors.
+//! The actor on paused time, with scripted TaskExecutors: a job from its start to its result, what it commits, and terms that end or are
+//! taken up. Whom it counts as lost is in [`super::lost_task_managers_tests`].
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState, JobStatus};
 
-use super::scripted::{Fixture, Mood, lock, options, sender, wait_until};
+use super::scripted::{Fixture, lock, options, sender, wait_until};
 use super::testing::{graph_of, submitted};
 use super::{JobMasterOptions, RestartStrategy};
 use crate::gateway::persistence::{MemoryJobStateStore, PersistError};
@@ -70,10 +71,7 @@ async fn a_cancel_is_acknowledged_after_it_is_durable_and_ends_a_job_that_waits_
 
 #[tokio::test(start_paused = true)]
 async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     fixture.job_master.cancel().await.expect("canceled");
     wait_until("told", || task_executor.was_called("cancel")).await;
     assert_eq!(
@@ -85,134 +83,6 @@ async fn running_tasks_are_cancelled_and_waited_for_before_the_job_is_canceled()
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Canceled);
     assert!(lock(&fixture.surroundings.committed).is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_master_that_stood_still_takes_its_own_silence_for_nobody_else_s() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    fixture.report("tm1", 1, task_executor.reports()).await;
-    // As if its process had been stopped: no timer fired in between.
-    tokio::time::advance(Duration::from_secs(90)).await;
-    let asked = tokio::time::Instant::now();
-    while asked.elapsed() < Duration::from_secs(120) {
-        let details = fixture.job_master.describe().await.expect("alive");
-        assert_eq!(details.status(), JobStatus::Running);
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    assert!(!task_executor.was_called("cancel"));
-    // Whoever is silent afterwards is lost as always.
-    *lock(&task_executor.mood) = Mood::Silent;
-    let result = fixture.job_master.ended();
-    let ended = tokio::time::timeout(Duration::from_secs(300), result).await;
-    let result = ended.expect("in time").expect("it ends");
-    assert_eq!(result.status(), JobStatus::Failed);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_silent_task_manager_is_lost_and_its_region_restarts_elsewhere() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    fixture.register("tm1", 1).await.expect("admitted");
-    let (first, second) = (fixture.task_executor("tm1"), fixture.task_executor("tm2"));
-    wait_until("three tasks run", || first.reports().len() == 3).await;
-    *lock(&first.mood) = Mood::Silent;
-    let before = tokio::time::Instant::now();
-    wait_until("a new generation", || {
-        fixture.stored().regions[0].generation == 2
-    })
-    .await;
-    assert!(
-        before.elapsed() >= Duration::from_secs(40),
-        "{:?}",
-        before.elapsed()
-    );
-    assert!(
-        before.elapsed() <= Duration::from_secs(61),
-        "{:?}",
-        before.elapsed()
-    );
-    fixture.register("tm2", 2).await.expect("admitted");
-    wait_until("three tasks run elsewhere", || second.reports().len() == 3).await;
-    let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(
-        (details.restarts, details.vertices[0].subtasks[0].attempt),
-        (1, 2)
-    );
-    let failure = details.failures.last().expect("one failure");
-    assert_eq!(failure.task, "a (1/1)");
-    assert_eq!(
-        failure.cause,
-        "TaskManager tm1 (tm1:1) was lost: no heartbeat for 50000 ms"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_manager_that_can_not_be_reached_is_lost_before_its_heartbeat_times_out() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    *lock(&task_executor.mood) = Mood::Unreachable;
-    let before = tokio::time::Instant::now();
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert_eq!(result.status(), JobStatus::Failed);
-    assert!(
-        result.cause.contains("TaskManager tm1 (tm1:1) was lost"),
-        "{}",
-        result.cause
-    );
-    assert!(
-        before.elapsed() <= Duration::from_secs(21),
-        "{:?}",
-        before.elapsed()
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_manager_that_refuses_a_job_master_which_is_cut_off_is_lost_only_by_its_silence() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    *lock(&fixture.surroundings.is_cut_off) = true;
-    let before = tokio::time::Instant::now();
-    for _ in 0..2 {
-        *lock(&task_executor.mood) = Mood::Unreachable;
-        tokio::time::sleep(Duration::from_secs(25)).await;
-        let details = fixture.job_master.describe().await.expect("alive");
-        assert_eq!(details.status(), JobStatus::Running);
-        *lock(&task_executor.mood) = Mood::Well;
-        tokio::time::sleep(Duration::from_secs(15)).await;
-    }
-    *lock(&task_executor.mood) = Mood::Unreachable;
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert!(result.cause.contains("no heartbeat"), "{}", result.cause);
-    let elapsed = before.elapsed();
-    assert!(elapsed >= Duration::from_secs(115), "{elapsed:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_manager_that_refuses_heartbeats_is_lost_without_ending_the_term() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
-    *lock(&task_executor.mood) = Mood::StartedAnew;
-    let before = tokio::time::Instant::now();
-    let result = fixture.job_master.ended().await.expect("it ends");
-    assert!(
-        result.cause.contains("no such registration"),
-        "{}",
-        result.cause
-    );
-    assert!(
-        before.elapsed() <= Duration::from_secs(21),
-        "{:?}",
-        before.elapsed()
-    );
-    assert_eq!(*lock(&fixture.deposed_by), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,10 +144,7 @@ async fn a_job_that_ran_and_whose_records_do_not_fit_together_is_not_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.store.end_term();
     let calls = lock(&task_executor.calls).len();
     let error = fixture.job_master.cancel().await.expect_err("nobody knows");
@@ -289,10 +156,7 @@ async fn a_term_that_is_over_is_forgotten_and_nobody_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn stopping_forgets_and_tells_nobody() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     fixture.job_master.stop().await;
     assert_eq!(fixture.job_master.ended().await, None);
     assert!(!task_executor.was_called("disconnect, ended: true"));
@@ -441,10 +305,7 @@ async fn a_recovered_job_restarts_under_a_new_generation_without_counting_a_fail
 
 #[tokio::test(start_paused = true)]
 async fn a_region_restarts_when_its_last_task_has_stopped_however_long_ago_its_backoff_was_over() {
-    let fixture = Fixture::start(options(RestartStrategy::default()));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::default())).await;
     let mut failed = task_executor.reports().remove(0);
     failed.set_state(ExecutionState::Failed);
     failed.cause = "division by zero".to_owned();

@@ -3,7 +3,7 @@
 //! Kept by TaskManager, and looked at again only where an execution has ended or was given up since. Invariant: of whom nothing is to
 //! be looked at again, it is as it is kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tanist_proto::id::{AllocationId, ResourceId};
@@ -11,6 +11,7 @@ use tanist_proto::resources::ResourceProfile;
 
 use super::core::JobMasterCore;
 use crate::small_map::SmallMap;
+use crate::small_set::SmallSet;
 
 /// The profiles of the slots in which adopted executions are, by TaskManager.
 pub type Held = SmallMap<ResourceId, Vec<ResourceProfile>>;
@@ -21,7 +22,7 @@ pub(super) struct AdoptedSlots {
     // Shared with what was declared while nothing has changed since.
     held: Arc<Held>,
     /// Whose are to be looked at again.
-    stale: BTreeSet<ResourceId>,
+    stale: SmallSet<ResourceId>,
 }
 
 impl JobMasterCore {

@@ -12,10 +12,7 @@ use crate::gateway::persistence::MemoryJobStateStore;
 
 /// A job of three tasks on `tm1`, as another term has left it: they run.
 async fn left_running(options: JobMasterOptions) -> Fixture {
-    let former = Fixture::start(options.clone());
-    former.register("tm1", 1).await.expect("admitted");
-    let task_executor = former.task_executor("tm1");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (former, task_executor) = Fixture::running(options.clone()).await;
     former.job_master.stop().await;
     let mut state = former.stored();
     state.regions[0].epoch = 2;

@@ -3,9 +3,9 @@
 //! What follows from the durable record alone is looked at when a write has become durable; else only what the event was about. So an
 //! event costs what it touches, and a write, which says all of the job again anyhow, what the job has.
 
-use std::collections::BTreeSet;
-
 use tanist_proto::id::ResourceId;
+
+use crate::small_set::SmallSet;
 
 /// See the module. Empty when a turn ends.
 #[derive(Debug, Default)]
@@ -13,11 +13,11 @@ pub(super) struct Agenda {
     /// A write has become durable.
     pub(super) has_written: bool,
     /// Tasks whose cancellation may have to be sent, though nothing was written: again, or as their TaskManager can be told.
-    pub(super) to_cancel: BTreeSet<usize>,
+    pub(super) to_cancel: SmallSet<usize>,
     /// Ends that were reported: by whom, of which task and generation.
-    pub(super) reported_ends: BTreeSet<(ResourceId, usize, u64)>,
+    pub(super) reported_ends: SmallSet<(ResourceId, usize, u64)>,
     /// TaskManagers that have said which outputs they keep, or keep one more.
-    pub(super) outputs_of: BTreeSet<ResourceId>,
+    pub(super) outputs_of: SmallSet<ResourceId>,
 }
 
 /// What those have seen that look at many things, and look again only if something has changed since.

@@ -1,7 +1,7 @@
 //! What the core keeps up to date with each change, compared with what it finds out by looking at everything: for tests, after each
 //! event.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tanist_proto::id::{AllocationId, ResourceId};
 use tanist_proto::resources::ResourceProfile;
@@ -13,6 +13,8 @@ use super::execution::Execution;
 use super::execution_graph::{Region, RegionPhase};
 use super::failover::FailoverStrategy;
 use super::overview::Overview;
+use crate::small_map::SmallMap;
+use crate::small_set::SmallSet;
 
 impl JobMasterCore {
     /// Everything that is kept is what a plain look at all tasks and regions finds.
@@ -42,17 +44,17 @@ impl JobMasterCore {
     }
 
     fn assert_slots_in_use(&self) {
-        let mut uses: BTreeMap<AllocationId, u32> = BTreeMap::new();
+        let mut uses: SmallMap<AllocationId, u32> = SmallMap::new();
         for (task, execution) in self.executions() {
             if let Some(place) = &execution.place
                 && !self.durable_ends.contains_key(&task)
             {
-                *uses.entry(place.allocation).or_default() += 1;
+                *uses.get_or_insert_with(place.allocation, || 0) += 1;
             }
         }
         assert_eq!(*self.pool.idle_slots().uses(), uses, "other slots are used");
         let held = self.pool.places().map(|(.., allocation)| allocation);
-        let unused: BTreeSet<AllocationId> = held.filter(|it| !uses.contains_key(it)).collect();
+        let unused: SmallSet<AllocationId> = held.filter(|it| !uses.contains_key(it)).collect();
         assert_eq!(self.pool.idle_slots().unused(), unused);
     }
 

@@ -2,11 +2,10 @@
 //!
 //! What was due at the last event and is still open waits for another event, not for time.
 
-use std::collections::BTreeSet;
-
 use super::core::{Commit, JobMasterCore};
 use super::execution::Cancellation;
 use super::settle::NEVER_SERVED_MS;
+use crate::small_set::SmallSet;
 
 impl JobMasterCore {
     /// When [`super::event::Event::TimePassed`] may have something to change, in milliseconds since 1970.
@@ -57,7 +56,7 @@ impl JobMasterCore {
     /// When the next of these have waited for so long, from `from_ms` on at the earliest. Those that have already do not count.
     fn next_since(
         &self,
-        since: &BTreeSet<(u64, usize)>,
+        since: &SmallSet<(u64, usize)>,
         from_ms: u64,
         timeout_ms: u64,
     ) -> Option<u64> {

@@ -24,7 +24,6 @@ impl JobMasterCore {
             ended = (0..self.execution.tasks.len()).collect();
         }
         ended.sort_unstable();
-        let mut is_any_recorded = false;
         for task in ended {
             let at = &self.execution.tasks[task];
             let execution = &at.execution;
@@ -49,9 +48,9 @@ impl JobMasterCore {
             Arc::make_mut(&mut self.record).terminal.push(end);
             self.execution.tasks[task].execution.is_recorded = true;
             self.revision += 1;
-            is_any_recorded = true;
         }
-        if is_any_recorded {
+        // A job that has nothing more to run ends with all that is known of it.
+        if self.agenda.has_written && !self.all_have_durably_finished() {
             self.forget_finished_coordinators();
         }
     }

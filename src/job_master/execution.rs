@@ -149,11 +149,6 @@ impl Execution {
         is_terminal(self.state)
     }
 
-    /// Whether the record says that it has finished.
-    pub fn is_recorded_as_finished(&self) -> bool {
-        self.is_recorded && self.state == ExecutionState::Finished
-    }
-
     /// Whether a TaskManager may have it.
     pub fn is_deployed(&self) -> bool {
         match self.state {

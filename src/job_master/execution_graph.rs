@@ -4,7 +4,6 @@
 //!
 //! Invariant: a region's executions have one generation.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tanist_proto::id::{JobVertexId, ResourceId};
@@ -17,6 +16,7 @@ use super::execution::Execution;
 use super::overview::{News, Overview};
 use super::slot_pool::SlotKey;
 use super::slot_uses::Kinds;
+use crate::small_set::SmallSet;
 
 /// One vertex and where its subtasks stand in [`ExecutionGraph::tasks`].
 #[derive(Debug, Clone)]
@@ -226,17 +226,17 @@ impl ExecutionGraph {
     }
 
     /// The regions in the phase of this kind, whatever it holds but for whether it restarts.
-    pub fn in_phase(&self, phase: RegionPhase) -> &BTreeSet<usize> {
+    pub fn in_phase(&self, phase: RegionPhase) -> &SmallSet<usize> {
         &self.overview.phases[phase.number()]
     }
 
     /// The regions that wait for slots.
-    pub fn waiting(&self) -> &BTreeSet<usize> {
+    pub fn waiting(&self) -> &SmallSet<usize> {
         self.in_phase(RegionPhase::WAITING)
     }
 
     /// The regions whose executions are to end and that start anew then.
-    pub fn restarting(&self) -> &BTreeSet<usize> {
+    pub fn restarting(&self) -> &SmallSet<usize> {
         let restart_at_ms = Some(0);
         self.in_phase(RegionPhase::Stopping { restart_at_ms })
     }

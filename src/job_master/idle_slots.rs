@@ -4,20 +4,21 @@
 //! whichever is later. Invariants: a slot is unused if it is held and has no use; each that is unused has one time, once
 //! [`IdleSlots::note_time`] was called.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use tanist_proto::id::AllocationId;
+
+use crate::small_map::SmallMap;
+use crate::small_set::SmallSet;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub(super) struct IdleSlots {
     /// How many executions have which slot, held or not.
-    uses: BTreeMap<AllocationId, u32>,
+    uses: SmallMap<AllocationId, u32>,
     /// Unused since this event.
-    newly_unused: BTreeSet<AllocationId>,
-    unused: BTreeSet<(u64, AllocationId)>,
+    newly_unused: SmallSet<AllocationId>,
+    unused: SmallSet<(u64, AllocationId)>,
     /// The same by slot.
-    unused_since_ms: BTreeMap<AllocationId, u64>,
+    unused_since_ms: SmallMap<AllocationId, u64>,
     surplus_since_ms: Option<u64>,
 }
 
@@ -39,7 +40,7 @@ impl IdleSlots {
 
     /// An execution has a slot.
     pub(super) fn begin_use(&mut self, slot: AllocationId) {
-        *self.uses.entry(slot).or_default() += 1;
+        *self.uses.get_or_insert_with(slot, || 0) += 1;
         self.remove(&slot);
     }
 
@@ -91,13 +92,13 @@ impl IdleSlots {
 
     /// How many executions have each slot that any has.
     #[cfg(test)]
-    pub(super) fn uses(&self) -> &BTreeMap<AllocationId, u32> {
+    pub(super) fn uses(&self) -> &SmallMap<AllocationId, u32> {
         &self.uses
     }
 
     /// The slots that nothing uses, in order.
     #[cfg(test)]
-    pub(super) fn unused(&self) -> BTreeSet<AllocationId> {
+    pub(super) fn unused(&self) -> SmallSet<AllocationId> {
         let known = self.unused_since_ms.keys();
         known.chain(&self.newly_unused).copied().collect()
     }

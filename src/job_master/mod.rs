@@ -38,6 +38,9 @@ mod adoption_actor_tests;
 mod adoption_tests;
 mod agenda;
 mod answers;
+mod beginnings;
+#[cfg(test)]
+mod beginnings_tests;
 mod blocking;
 mod building;
 mod calls;
@@ -70,6 +73,8 @@ mod idle_slots;
 mod isolation;
 #[cfg(test)]
 mod isolation_tests;
+#[cfg(test)]
+mod lost_task_managers_tests;
 #[cfg(test)]
 mod many_regions_tests;
 mod options;
@@ -122,6 +127,7 @@ mod waiting_list;
 mod watch;
 
 pub use actor::JobMaster;
+pub use beginnings::Beginnings;
 pub use failover::FailoverStrategy;
 pub use handle::JobMasterHandle;
 pub use options::{

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
+use super::beginnings::Beginnings;
 use super::core::CoreOptions;
 use super::failover::FailoverStrategy;
 use super::restart::RestartStrategy;
@@ -154,6 +155,8 @@ pub struct JobMasterContext {
     pub on_higher_epoch: OnHigherEpoch,
     /// Serves a graph that is too large for messages, while this JobMaster lives.
     pub blobs: ServedBlobs,
+    /// Where a recovered one waits for its turn.
+    pub beginnings: Beginnings,
 }
 
 impl fmt::Debug for JobMasterContext {

@@ -4,8 +4,6 @@
 //! Changes are made by the methods of [`ExecutionGraph`] in `transitions.rs` alone. Invariant: at any time it is what
 //! [`Overview::of`] finds out by looking at everything; the simulation compares them after each event.
 
-use std::collections::BTreeSet;
-
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1::ExecutionState;
 
@@ -15,6 +13,7 @@ use super::execution_graph::{ExecutionGraph, PHASES, RegionPhase, number_of};
 use super::outputs::Output;
 use super::slot_uses::SlotUses;
 use super::waiting_list::{Need, WaitingList};
+use crate::small_set::SmallSet;
 
 /// What is known of one region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +34,7 @@ pub(super) struct Overview {
     /// How many executions are in each state.
     pub(super) states: [usize; STATES],
     /// The regions in each phase.
-    pub(super) phases: [BTreeSet<usize>; PHASES],
+    pub(super) phases: [SmallSet<usize>; PHASES],
     pub(super) regions: Vec<RegionTally>,
     /// Regions that are placed and have not ended, and how many of them end by themselves.
     pub(super) running: usize,
@@ -47,13 +46,13 @@ pub(super) struct Overview {
     /// complete.
     pub(super) waiting: WaitingList,
     pub(super) to_wait: WaitingList,
-    pub(super) waiting_since: BTreeSet<(u64, usize)>,
+    pub(super) waiting_since: SmallSet<(u64, usize)>,
     /// When the backoff of which region is over.
-    pub(super) restarting_at: BTreeSet<(u64, usize)>,
+    pub(super) restarting_at: SmallSet<(u64, usize)>,
     /// Since when which task is CANCELING.
-    pub(super) canceling_since: BTreeSet<(u64, usize)>,
+    pub(super) canceling_since: SmallSet<(u64, usize)>,
     /// Which tasks are placed on which TaskManager, ended ones included.
-    pub(super) places: BTreeSet<(ResourceId, usize)>,
+    pub(super) places: SmallSet<(ResourceId, usize)>,
     pub(super) outputs_awaited: usize,
 }
 
@@ -243,13 +242,13 @@ pub(super) struct News {
     /// Tasks whose execution has ended.
     pub(super) ended: Vec<usize>,
     /// Regions of which nothing is awaited any more.
-    pub(super) reconciled: BTreeSet<usize>,
+    pub(super) reconciled: SmallSet<usize>,
     /// Regions whose executions are to end.
-    pub(super) stopping: BTreeSet<usize>,
+    pub(super) stopping: SmallSet<usize>,
     /// Of these those that may have ended.
-    pub(super) stopped: BTreeSet<usize>,
+    pub(super) stopped: SmallSet<usize>,
     /// Regions that wait for slots.
-    pub(super) waiting: BTreeSet<usize>,
+    pub(super) waiting: SmallSet<usize>,
     /// Counts the changes of what readers of outputs depend on: phases, and outputs that are there or not. The end of an execution is
     /// none: it counts when it is durable.
     pub(super) reads: u64,
@@ -258,7 +257,7 @@ pub(super) struct News {
 impl News {
     /// Everything is new.
     pub(super) fn of(graph: &ExecutionGraph) -> News {
-        let stopping = graph.stopping().collect::<BTreeSet<usize>>();
+        let stopping = graph.stopping().collect::<SmallSet<usize>>();
         let reconciling = graph.in_phase(RegionPhase::Reconciling).iter().copied();
         let is_there = |region: &usize| graph.overview.regions[*region].awaited == 0;
         News {

@@ -7,6 +7,7 @@ use tanist_proto::v1::coordinator_state::State;
 
 use super::core::CoreOptions;
 use super::event::{Effect, Event};
+use super::failover::FailoverStrategy;
 use super::recovered::{Recovered, both, id, location, options, report, slot};
 use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted};
@@ -240,6 +241,45 @@ fn a_region_that_starts_anew_reads_what_the_others_were_placed_with_and_all_look
     look(&mut job, 200);
     assert_eq!(looked_at(&job), [200]);
     assert_eq!(deployed(&job), [(0, 2, Some(0)), (1, 3, Some(1))]);
+}
+
+/// Else the one would read what the other, which stays finished, has read.
+#[test]
+fn what_was_looked_at_stays_until_it_is_durable_that_all_have_finished_with_it() {
+    let mut graph = of_files();
+    graph
+        .vertices
+        .extend(graph_of(&[("x", 1), ("b", 1)], &[]).vertices.pop());
+    let together = CoreOptions {
+        failover_strategy: FailoverStrategy::Full,
+        ..at_once()
+    };
+    let mut job = Recovered::with_options(&graph, submitted(&graph), 2, together);
+    look(&mut job, 100);
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    for (name, vertex, subtask) in [("tm0", 1, 0), ("tm0", 2, 0), ("tm1", 1, 1)] {
+        job.reports(name, vec![report(vertex, subtask, 1, S::Running)]);
+    }
+    job.reports("tm0", vec![report(1, 0, 1, S::Finished)]);
+    // That of the other one is on its way when everything is to start anew that has not finished for good.
+    for (name, end) in [
+        ("tm1", report(1, 1, 1, S::Finished)),
+        ("tm0", report(2, 0, 1, S::Failed)),
+    ] {
+        let reported = Event::ExecutionsReported {
+            connection: job.connection(name),
+            executions: vec![end],
+        };
+        job.core.handle(job.now_ms, reported).expect("taken");
+    }
+    let generations = job.core.record.regions.iter().map(|it| it.generation);
+    assert_eq!(Vec::from_iter(generations), [1, 2, 2]);
+    assert_eq!(
+        job.core.record.coordinators.len(),
+        1,
+        "read by the first already"
+    );
 }
 
 #[test]

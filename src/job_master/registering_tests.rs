@@ -8,7 +8,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::event::{Connection, Event, Registration, SubmitOutcome};
 use super::recovered::{Recovered, both, id, location, one_region};
 use super::restart::RestartStrategy;
-use super::scripted::{Fixture, Mood, lock, options, wait_until};
+use super::scripted::{Fixture, Mood, lock, options};
 use super::testing::submitted;
 
 #[test]
@@ -98,10 +98,7 @@ fn a_slot_that_was_freed_while_its_task_manager_registered_counts_as_no_failure(
 
 #[tokio::test(start_paused = true)]
 async fn a_task_manager_that_registers_anew_for_long_is_not_lost_by_what_it_answers_meanwhile() {
-    let fixture = Fixture::start(options(RestartStrategy::None));
-    let task_executor = fixture.task_executor("tm1");
-    fixture.register("tm1", 1).await.expect("admitted");
-    wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+    let (fixture, task_executor) = Fixture::running(options(RestartStrategy::None)).await;
     *lock(&task_executor.mood) = Mood::RegistersAnew;
     tokio::time::sleep(Duration::from_secs(35)).await;
     *lock(&task_executor.mood) = Mood::Well;

@@ -59,11 +59,13 @@ impl JobMasterCore {
         }
         let mut known = OfVertices::default();
         let open = [RegionPhase::AwaitingInput, RegionPhase::WAITING];
-        let open = open.map(|phase| self.execution.in_phase(phase).clone());
-        let [awaiting, waiting] = &open;
-        for region in awaiting.union(waiting).copied() {
+        let open = open.map(|phase| self.execution.in_phase(phase).iter().copied());
+        let mut open: Vec<usize> = open.into_iter().flatten().collect();
+        open.sort_unstable();
+        for region in open {
+            let is_awaiting = self.execution.regions[region].phase == RegionPhase::AwaitingInput;
             let is_consumable = self.is_consumable(region, &mut known);
-            if is_consumable && awaiting.contains(&region) {
+            if is_consumable && is_awaiting {
                 self.prefer_inputs(region);
                 let phase = RegionPhase::Waiting { since_ms: now_ms };
                 self.execution.set_phase(region, phase);

@@ -11,9 +11,10 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 
+use super::RestartStrategy;
 use super::testing::{graph_of, submitted};
+use super::{Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions};
 use super::{CommitError, SinkCommitter, options::OnHigherEpoch};
-use super::{JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, RestartStrategy};
 use crate::gateway::blobs::{BlobGateway, ServedBlobs};
 use crate::gateway::persistence::MemoryJobStateStore;
 use crate::gateway::refusals::Refusals;
@@ -306,6 +307,16 @@ impl Fixture {
         state: pb::JobState,
         store: MemoryJobStateStore,
     ) -> Fixture {
+        Fixture::start_in_turn(options, graph, state, store, Beginnings::default())
+    }
+
+    pub(super) fn start_in_turn(
+        options: JobMasterOptions,
+        graph: pb::JobGraph,
+        state: pb::JobState,
+        store: MemoryJobStateStore,
+        beginnings: Beginnings,
+    ) -> Fixture {
         let task_executors = ["tm1:1", "tm2:1"].map(|address| (address.to_owned(), Arc::default()));
         let surroundings = Surroundings {
             task_executors: task_executors.into_iter().collect(),
@@ -328,6 +339,7 @@ impl Fixture {
             committer: surroundings.clone(),
             on_higher_epoch,
             blobs: ServedBlobs::new("jm:2"),
+            beginnings,
         };
         let job_master = JobMaster::start(options, context);
         Fixture {
@@ -337,6 +349,15 @@ impl Fixture {
             graph,
             job_master,
         }
+    }
+
+    /// One whose three tasks run, and `tm1`, which has them all.
+    pub(super) async fn running(options: JobMasterOptions) -> (Fixture, Arc<TaskExecutor>) {
+        let fixture = Fixture::start(options);
+        let task_executor = fixture.task_executor("tm1");
+        fixture.register("tm1", 1).await.expect("admitted");
+        wait_until("three tasks run", || task_executor.reports().len() == 3).await;
+        (fixture, task_executor)
     }
 
     pub(super) fn task_executor(&self, name: &str) -> Arc<TaskExecutor> {

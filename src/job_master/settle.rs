@@ -213,7 +213,7 @@ impl JobMasterCore {
     fn restart_regions(&mut self, now_ms: u64) {
         let mut may_restart = std::mem::take(&mut self.execution.news.stopped);
         if self.agenda.has_written {
-            may_restart.extend(self.execution.restarting());
+            may_restart.extend(self.execution.restarting().iter().copied());
         }
         let due = self.restarts_due_by(now_ms);
         may_restart.extend(due);

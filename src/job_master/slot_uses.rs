@@ -79,6 +79,8 @@ impl Kinds {
             })
         };
         let of_group = groups.iter().map(&mut number).collect();
+        // A list begins with room for four: most jobs have one.
+        profiles.shrink_to_fit();
         Kinds {
             profiles,
             of_group,
@@ -107,8 +109,10 @@ impl Kinds {
     ) -> Vec<(ResourceProfile, u32)> {
         let numbered = self.profiles.iter().zip(numbers);
         let some = numbered.filter(|(_, number)| *number > 0);
-        some.map(|(profile, number)| (profile.clone(), number))
-            .collect()
+        // What is collected from a filter has room for four: most jobs have one.
+        let mut by_profile = Vec::with_capacity(self.profiles.len());
+        by_profile.extend(some.map(|(profile, number)| (profile.clone(), number)));
+        by_profile
     }
 
     /// How many of each kind's slots there are: `there` says how many slots serve a profile, and `used` of those of each kind are not

@@ -2,7 +2,8 @@
 //!
 //! Very many regions need the same: what is found out about one of them holds for all. Invariant: no list is empty.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::small_map::SmallMap;
+use crate::small_set::SmallSet;
 
 /// What a region still needs. The smallest comes first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +46,7 @@ impl Need {
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct WaitingList {
-    by_need: BTreeMap<Need, BTreeSet<usize>>,
+    by_need: SmallMap<Need, SmallSet<usize>>,
 }
 
 impl WaitingList {
@@ -55,7 +56,7 @@ impl WaitingList {
                 regions.insert(region);
             }
             None => {
-                self.by_need.insert(need.clone(), BTreeSet::from([region]));
+                self.by_need.insert(need.clone(), SmallSet::from([region]));
             }
         }
     }
@@ -70,7 +71,7 @@ impl WaitingList {
     }
 
     /// All needs and who has them, the smallest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Need, &BTreeSet<usize>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Need, &SmallSet<usize>)> {
         self.by_need.iter()
     }
 

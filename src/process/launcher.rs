@@ -21,7 +21,7 @@ use crate::gateway::{
     ResourceRequirementsGateway,
 };
 use crate::job_master::{
-    JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
+    Beginnings, JobMaster, JobMasterContext, JobMasterHandle, JobMasterOptions, SinkCommitter,
 };
 
 /// What every JobMaster of a term gets.
@@ -47,6 +47,7 @@ pub(super) struct LauncherServices {
 /// Starts JobMasters within one term.
 pub(super) struct Launcher {
     services: LauncherServices,
+    beginnings: Beginnings,
     launched: Mutex<Launched>,
 }
 
@@ -61,8 +62,11 @@ struct Launched {
 
 impl Launcher {
     pub(super) fn new(services: LauncherServices) -> Launcher {
-        let launched = Mutex::default();
-        Launcher { services, launched }
+        Launcher {
+            services,
+            beginnings: Beginnings::default(),
+            launched: Mutex::default(),
+        }
     }
 
     /// All that is recovered at the beginning of the term was started.
@@ -135,6 +139,7 @@ impl JobMasterLauncher for Launcher {
             committer: services.committer.clone(),
             on_higher_epoch: services.on_higher_epoch.clone(),
             blobs: services.blobs.clone(),
+            beginnings: self.beginnings.clone(),
         };
         let job_id = context.graph.job_id.clone();
         let placements = Placements::of_states(std::iter::once(&context.state));

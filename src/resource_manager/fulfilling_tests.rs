@@ -7,7 +7,7 @@ use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
-use super::tests::{ScriptedTaskExecutor, id, needs, registration, start};
+use super::scripted::{ScriptedTaskExecutor, id, needs, registration, start};
 use super::*;
 use crate::gateway::{
     JobMasterRegistration, ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,

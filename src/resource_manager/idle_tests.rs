@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use super::Options;
 use super::core::{Connection, Core, Effect, Term};
+use super::scripted::registration;
 use super::slot_manager::Turn;
-use super::tests::registration;
+
 use super::workers::acting::WorkerEvent;
 use super::workers::core::{Starter, Workers};
 use super::workers::{self, Found, WorkerRecord, WorkersOptions};

@@ -45,7 +45,11 @@ mod registering;
 #[cfg(test)]
 mod registration_tests;
 mod report;
+#[cfg(test)]
+mod scripted;
 pub mod slot_manager;
+#[cfg(test)]
+mod slot_manager_model_tests;
 #[cfg(test)]
 mod slot_manager_tests;
 mod slots;

@@ -8,7 +8,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION};
 use tokio::time::Instant;
 
-use super::tests::{
+use super::scripted::{
     ScriptedTaskExecutor, id, job_master, needs, next, registration, start, task_managers,
 };
 use super::*;

@@ -1,32 +1,31 @@
-//! The loop of a TaskExecutor: feeds the core, sends what it decides, holds the running tasks. Decides nothing itself.
+//! The loop of a TaskExecutor: feeds the core, holds the running tasks, and says goodbye. Decides nothing itself; what the core decides
+//! is carried out in [`super::effects`].
 //!
-//! Registrations and calls run in tasks that end with the actor. Each registration attempt comes back here for what to send,
-//! so that its number and its report are of that moment.
+//! Calls run in tasks that end with the actor. Each registration attempt comes back here for what to send, so that its number
+//! and its report are of that moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rand::Rng as _;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::attempts::Attempts;
-use super::core::{ALL_GENERATIONS, Core, Effect, Goodbyes, Target, TaskKey};
+use super::core::{Core, Goodbyes, Target, TaskKey};
+use super::effects::Registering;
 use super::graphs::{GraphFetches, GraphKey};
 use super::isolation::Unconfirmed;
-use super::launcher::{Question, RunningTask, TaskStart, TaskStatus};
-use super::superseding::PAUSE;
+use super::launcher::{Question, RunningTask, TaskStatus};
 use super::together::{Together, metrics_of};
 use super::{Fatal, Options, Presence, TaskExecutorServices};
 
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::registration::Registered;
-use crate::gateway::{Connector, GatewayError, GatewayResult, JobStandings, NoAnswer};
+use crate::gateway::{Connector, GatewayResult, JobStandings, NoAnswer};
 
 /// Messages that may wait.
 pub(super) const MAILBOX: usize = 1024;
@@ -104,21 +103,14 @@ pub(super) struct Channels {
     pub(super) cancel: CancellationToken,
 }
 
-/// Attempts to register that are being made.
-#[derive(Debug)]
-struct Registering {
-    task: AbortHandle,
-    wake: Arc<Notify>,
-}
-
 /// See the module.
 pub(super) struct Actor {
     pub(super) options: Options,
     pub(super) services: TaskExecutorServices,
     pub(super) core: Core,
-    channels: Channels,
+    pub(super) channels: Channels,
     pub(super) calls: JoinSet<Called>,
-    registering: BTreeMap<Target, Registering>,
+    pub(super) registering: BTreeMap<Target, Registering>,
     pub(super) running: BTreeMap<TaskKey, Box<dyn RunningTask>>,
     pub(super) fetches: GraphFetches,
     pub(super) fetcher: BlobFetcher,
@@ -289,179 +281,6 @@ impl Actor {
         }
     }
 
-    fn run_effects(&mut self) {
-        let mut at_job_masters = Vec::new();
-        for effect in self.core.take_effects() {
-            match effect {
-                Effect::Register {
-                    target: Target::JobMaster(job),
-                    address,
-                    run,
-                } => at_job_masters.push((job, address, run)),
-                effect => self.run_effect(effect),
-            }
-        }
-        self.register_at_job_masters(at_job_masters);
-    }
-
-    fn run_effect(&mut self, effect: Effect) {
-        let rpc_timeout = self.options.rpc_timeout;
-        match effect {
-            Effect::Register {
-                target,
-                address,
-                run,
-            } => self.register(target, address, run),
-            Effect::Wake(target) => {
-                if let Some(registering) = self.registering.get(&target) {
-                    registering.wake.notify_one();
-                }
-            }
-            Effect::StopRegistering(target) => self.stop_registering(target),
-            Effect::NotifySlots {
-                address,
-                run,
-                request,
-            } => {
-                let gateway = self.services.connector.resource_manager(&address);
-                self.calls.spawn(async move {
-                    let call = timeout(rpc_timeout, gateway.notify_slots_available(request));
-                    Called::Notified(run, within(call.await, &address))
-                });
-            }
-            Effect::Offer {
-                job,
-                address,
-                run,
-                request,
-            } => {
-                let gateway = self.services.connector.job_master(&address, job);
-                self.calls.spawn(async move {
-                    let call = timeout(rpc_timeout, gateway.offer_slots(request));
-                    Called::Offered(job, run, within(call.await, &address))
-                });
-            }
-            Effect::Update {
-                job,
-                address,
-                run,
-                request,
-            } => {
-                let gateway = self.services.connector.job_master(&address, job);
-                self.calls.spawn(async move {
-                    let call = timeout(rpc_timeout, gateway.update_task_execution_states(request));
-                    Called::Updated(job, run, within(call.await, &address))
-                });
-            }
-            Effect::AskCoordinator {
-                job,
-                address,
-                run,
-                question,
-                request,
-            } => self.ask_coordinator(job, address, run, question, request),
-            Effect::AnswerQuestion { question, answer } => self.answer_question(question, answer),
-            Effect::AskStore(jobs) => self.ask_store(jobs),
-            Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
-            Effect::Start(task, start) => self.start(task, *start),
-            Effect::Cancel(task) => {
-                if let Some(running) = self.running.get(&task) {
-                    running.cancel();
-                }
-            }
-            Effect::Stop(task) => {
-                if let Some(running) = self.running.get(&task) {
-                    running.stop();
-                }
-            }
-            Effect::ReleaseTask(TaskKey { job, execution: of }) => {
-                self.services
-                    .launcher
-                    .release_task(job, of.vertex, of.subtask, of.generation);
-            }
-            Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
-            Effect::Fatal(cause) => {
-                match &cause {
-                    Fatal::Drained => tracing::info!("drained: the task executor ends"),
-                    Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
-                        tracing::error!(%cause, "the task executor can't go on");
-                    }
-                }
-                self.channels.fatal.send_if_modified(|fatal| {
-                    let is_first = fatal.is_none();
-                    fatal.get_or_insert(cause);
-                    is_first
-                });
-            }
-        }
-    }
-
-    pub(super) fn register(&mut self, target: Target, address: String, run: u64) {
-        let wake = Arc::new(Notify::new());
-        let attempts = Attempts {
-            options: self.options.registration.clone(),
-            mailbox: self.channels.mailbox.clone(),
-            wake: wake.clone(),
-            address,
-            run,
-        };
-        let task = match target {
-            Target::ResourceManager => {
-                let gateway = self.services.connector.resource_manager(&attempts.address);
-                self.calls.spawn(attempts.at_resource_manager(gateway))
-            }
-            Target::JobMaster(job) => {
-                let gateway = self.services.connector.job_master(&attempts.address, job);
-                self.calls.spawn(attempts.at_job_master(job, gateway))
-            }
-        };
-        if let Some(earlier) = self.registering.insert(target, Registering { task, wake }) {
-            earlier.task.abort();
-        }
-    }
-
-    /// Ends the attempts that are made at a target by itself.
-    pub(super) fn stop_registering(&mut self, target: Target) {
-        if let Some(registering) = self.registering.remove(&target) {
-            registering.task.abort();
-        }
-    }
-
-    fn ask_store(&mut self, jobs: Vec<JobId>) {
-        let records = self.services.records.clone();
-        let bound = self.core.question_timeout();
-        // So that many that lost the same leader don't ask at the same moment.
-        let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
-        self.calls.spawn(async move {
-            tokio::time::sleep(jitter).await;
-            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
-            let answer = timeout(bound, records.standings(&jobs)).await;
-            Called::StoreAnswered(answer.unwrap_or_else(late))
-        });
-    }
-
-    fn start(&mut self, task: TaskKey, start: TaskStart) {
-        let running = self.services.launcher.start(start);
-        let mut status = running.status();
-        self.running.insert(task, running);
-        let mailbox = self.channels.mailbox.clone();
-        self.calls.spawn(async move {
-            loop {
-                let present = status.borrow_and_update().clone();
-                let is_final = present.is_terminal();
-                if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
-                    return Called::Watched;
-                }
-                if status.changed().await.is_err() && !status.borrow().is_terminal() {
-                    let cause = "the task ended without a result".to_owned();
-                    let failed = Message::Task(task, TaskStatus::failed(cause));
-                    let _it_ended = mailbox.send(failed).await;
-                    return Called::Watched;
-                }
-            }
-        });
-    }
-
     async fn stop(&mut self, cause: &str) {
         tracing::info!(cause, "stopping");
         self.core.begin_stop(Instant::now());
@@ -503,18 +322,6 @@ async fn say_goodbye(connector: Arc<dyn Connector>, goodbyes: Goodbyes) {
             async move { note(gateway.disconnect_task_manager(request).await) }
         });
     tokio::join!(resource_manager, futures::future::join_all(job_masters));
-}
-
-pub(super) fn within<T>(
-    answer: Result<GatewayResult<T>, tokio::time::error::Elapsed>,
-    address: &str,
-) -> GatewayResult<T> {
-    answer.unwrap_or_else(|elapsed| {
-        Err(GatewayError::NoAnswer {
-            target: address.to_owned(),
-            reason: elapsed.to_string(),
-        })
-    })
 }
 
 /// Who asked may have gone: then nobody wants the answer.

@@ -2,7 +2,8 @@
 //! as lost. Pure but for the epoch, which it shares with its process, and the clock of isolated jobs.
 //!
 //! Its other parts: [`super::registering`] (whom it follows, where it registers), [`super::requests`] (what others ask of
-//! it), [`super::deliveries`] (what it tells them), [`super::superseding`] (what the store says of its jobs). What is to be done is collected as [`Effect`]s.
+//! it), [`super::deployments`] (which tasks start), [`super::deliveries`] (what it tells them), [`super::superseding`] (what the
+//! store says of its jobs). What is to be done is collected as [`Effect`]s.
 //!
 //! - A slot becomes free only when nothing runs in it.
 //! - Only when neither a leader was heard of nor the store answered for `job-manager-failover-timeout`, and a question to the

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::actor::{Actor, Called, Reply, answer};
 use super::core::Core;
-use super::requests::refusal;
+use super::deployments::refusal;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayError, GatewayResult};
 

@@ -33,11 +33,15 @@ mod connection;
 mod core;
 #[cfg(test)]
 mod core_tests;
+#[cfg(test)]
+mod core_world;
 mod dataflow_launcher;
 mod deliveries;
+mod deployments;
 mod draining;
 #[cfg(test)]
 mod draining_tests;
+mod effects;
 mod executions;
 mod graphs;
 #[cfg(test)]
@@ -56,6 +60,8 @@ mod registering;
 #[cfg(test)]
 mod registration_tests;
 mod requests;
+#[cfg(test)]
+mod scripted_gateways;
 #[cfg(test)]
 mod scripted_leader;
 mod slot_table;

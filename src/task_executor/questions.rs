@@ -5,9 +5,9 @@
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ask_coordinator_response::Answer;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::actor::{Actor, Called, within};
+use super::actor::{Actor, Called};
 use super::core::{Core, Effect, scope};
 use super::executions::ExecutionKey;
 use super::job::Delivery;
@@ -174,10 +174,9 @@ impl Actor {
         request: pb::AskCoordinatorRequest,
     ) {
         let gateway = self.services.connector.job_master(&address, job);
-        let rpc_timeout = self.options.rpc_timeout;
-        self.calls.spawn(async move {
-            let call = timeout(rpc_timeout, gateway.ask_coordinator(request));
-            Called::Asked(job, run, question, within(call.await, &address))
+        let call = async move { gateway.ask_coordinator(request).await };
+        self.call(address, call, move |answer| {
+            Called::Asked(job, run, question, answer)
         });
     }
 

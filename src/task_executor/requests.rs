@@ -1,26 +1,21 @@
-//! What the leading JobManager asks of a TaskExecutor, and what it is answered. Pure, the other half of [`super::core`].
+//! What the leading JobManager asks of a TaskExecutor, and what it is answered. Pure, the other half of [`super::core`]. What
+//! becomes of tasks that it deploys is in [`super::deployments`].
 //!
 //! Every request passes two gates: the youngest epoch that this process has heard of, and the registration that the
 //! connection rests on. What is asked about a job also names the job's JobMaster.
 
-use std::collections::BTreeSet;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use tanist_ha::election::{ClusterIncarnation, Epoch};
-use tanist_proto::id::{AllocationId, Generation, JobId, JobVertexId};
+use tanist_proto::id::{AllocationId, Generation, JobId};
 use tanist_proto::resources::ResourceProfile;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
 
 use super::core::{Core, Effect, Target, TaskKey, cancel};
 use super::executions::{ExecutionKey, Metrics};
-use super::isolation::Confirmation;
 use super::job::Job;
-use super::launcher::TaskStart;
 use super::slot_table::{RequestAnswer, SlotHolder, SlotState, allocation_message};
 use crate::gateway::{GatewayError, GatewayResult};
-use crate::job::resources::share_of;
 
 impl Core {
     /// The ResourceManager gives a slot to a job.
@@ -121,65 +116,6 @@ impl Core {
                 self.connect(Target::JobMaster(job));
             }
         }
-    }
-
-    /// The job of a deployment, if it is one whose attempts are kept apart.
-    pub(super) fn deployed_job(
-        &mut self,
-        now: Instant,
-        request: &pb::SubmitTasksRequest,
-    ) -> GatewayResult<Option<JobId>> {
-        if request.stop_first.is_none() {
-            return Ok(None);
-        }
-        self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())
-            .map(Some)
-    }
-
-    /// A JobMaster deploys tasks; of an isolated job after the store has said this.
-    pub(super) fn submit(
-        &mut self,
-        now: Instant,
-        request: pb::SubmitTasksRequest,
-        confirmation: Option<&Confirmation>,
-    ) -> GatewayResult<pb::SubmitTasksResponse> {
-        let sender = request.sender.clone().unwrap_or_default();
-        let job = self.admit_job_master(now, request.sender.as_ref(), request.job.as_ref())?;
-        let graph = match (request.graph, &request.graph_reference) {
-            (Some(graph), _) => Arc::new(graph),
-            (None, Some(reference)) => {
-                let known = self.jobs.get(&job).and_then(|known| known.graph.as_ref());
-                known
-                    .and_then(|known| known.if_is(reference))
-                    .ok_or_else(|| invalid("the deployment's graph was not fetched"))?
-            }
-            (None, None) => return Err(invalid("the deployment has no graph")),
-        };
-        if let Some(known) = self.jobs.get_mut(&job) {
-            known.regions.note(&graph, &request.tasks);
-            known.executions.keep_outputs_of(kept_vertices(&graph));
-        }
-        if request.stopping {
-            self.stop_sources(job);
-        }
-        if let (Some(bounds), Some(confirmation)) = (request.stop_first, confirmation) {
-            let outlived = self.stop_superseded(now, job, &confirmation.regions);
-            self.note_confirmation(job, bounds, confirmation, outlived);
-        }
-        let mut refused = Vec::new();
-        for deployment in request.tasks {
-            let mut refusal = refusal(&deployment, String::new());
-            if let Err(reason) =
-                self.start_task(now, job, &sender, &graph, deployment, confirmation)
-            {
-                let (subtask, generation) = (refusal.subtask, refusal.generation);
-                tracing::warn!(%job, vertex = refusal.vertex_id, subtask, generation, reason, "refused task");
-                refusal.reason = reason;
-                refused.push(refusal);
-            }
-        }
-        self.flush(now, job);
-        Ok(pb::SubmitTasksResponse { refused })
     }
 
     /// A JobMaster cancels tasks.
@@ -319,92 +255,6 @@ impl Core {
         Ok(pb::Ack {})
     }
 
-    fn start_task(
-        &mut self,
-        now: Instant,
-        job: JobId,
-        sender: &pb::Sender,
-        graph: &Arc<pb::JobGraph>,
-        deployment: pb::TaskDeployment,
-        confirmation: Option<&Confirmation>,
-    ) -> Result<(), String> {
-        if self.is_stopping {
-            return Err("the TaskManager is shutting down".to_owned());
-        }
-        let text = |error: GatewayError| error.to_string();
-        let allocation: AllocationId = parse(&deployment.allocation_id).map_err(text)?;
-        let key = execution_key(
-            &deployment.vertex_id,
-            deployment.subtask,
-            deployment.generation,
-        )
-        .map_err(text)?;
-        if !self.slots.is_held(SlotHolder { job, allocation }) {
-            return Err(format!(
-                "the job does not hold allocation {allocation} here"
-            ));
-        }
-        let patience = self.patience(now);
-        let known = self
-            .jobs
-            .get_mut(&job)
-            .ok_or_else(|| unknown_job(job).to_string())?;
-        let below = Generation::new(key.generation.get().saturating_sub(1));
-        let older = ExecutionKey {
-            generation: below,
-            ..key
-        };
-        if let Some(confirmation) = confirmation {
-            let region = known.regions.of(key.vertex, key.subtask);
-            let stored = region.and_then(|region| confirmation.regions.get(region));
-            if stored != Some(&key.generation) {
-                return Err(format!("the store has another generation: {stored:?}"));
-            }
-            if known.executions.is_running_up_to(older) {
-                return Err("an earlier attempt still runs here".to_owned());
-            }
-        }
-        known.executions.admit(key, allocation, now)?;
-        // The job's record has a younger generation: the older ones have no effect any more.
-        let superseded = known.executions.cancel_up_to(older, patience);
-        // Who deploys into a slot has taken it, even if its answer to the offer was lost.
-        self.slots.activate(allocation);
-        let is_stopped = known.is_stopped;
-        let start = TaskStart {
-            job,
-            job_incarnation: known.incarnation,
-            cluster_incarnation: ClusterIncarnation::new(sender.cluster_incarnation.as_str()),
-            epoch: Epoch::new(sender.epoch),
-            graph: graph.clone(),
-            external_resources: share_of(graph, key.vertex, &self.slots.indices(allocation)),
-            deployment,
-        };
-        self.effects
-            .extend(superseded.into_iter().map(|key| cancel(job, key)));
-        let task = TaskKey {
-            job,
-            execution: key,
-        };
-        self.effects.push(Effect::Start(task, Box::new(start)));
-        if is_stopped {
-            self.effects.push(Effect::Stop(task));
-        }
-        Ok(())
-    }
-
-    /// The job is to be stopped: its sources end, also those of tasks that are still to come.
-    fn stop_sources(&mut self, job: JobId) {
-        let Some(known) = self.jobs.get_mut(&job) else {
-            return;
-        };
-        if !std::mem::replace(&mut known.is_stopped, true) {
-            tracing::info!(%job, "the job is stopped: its sources end");
-        }
-        for execution in known.executions.running() {
-            self.effects.push(Effect::Stop(TaskKey { job, execution }));
-        }
-    }
-
     fn offer_new(&mut self, now: Instant, holder: SlotHolder) {
         let known = self.jobs.entry(holder.job).or_insert_with(Job::new);
         known.to_offer.insert(holder.allocation);
@@ -508,27 +358,11 @@ impl Core {
     }
 }
 
-fn kept_vertices(graph: &pb::JobGraph) -> BTreeSet<JobVertexId> {
-    let blocking = graph
-        .edges
-        .iter()
-        .filter(|edge| edge.exchange() == pb::Exchange::Blocking);
-    blocking
-        .filter_map(|edge| edge.source.parse().ok())
-        .collect()
-}
-
-/// How it is said that a task was not started.
-pub(super) fn refusal(task: &pb::TaskDeployment, reason: String) -> pb::TaskRefusal {
-    pb::TaskRefusal {
-        vertex_id: task.vertex_id.clone(),
-        subtask: task.subtask,
-        generation: task.generation,
-        reason,
-    }
-}
-
-fn execution_key(vertex: &str, subtask: u32, generation: u64) -> GatewayResult<ExecutionKey> {
+pub(super) fn execution_key(
+    vertex: &str,
+    subtask: u32,
+    generation: u64,
+) -> GatewayResult<ExecutionKey> {
     let generation = Generation::new(generation);
     Ok(ExecutionKey {
         vertex: parse(vertex)?,
@@ -537,15 +371,15 @@ fn execution_key(vertex: &str, subtask: u32, generation: u64) -> GatewayResult<E
     })
 }
 
-fn parse<T: FromStr<Err: ToString>>(text: &str) -> GatewayResult<T> {
+pub(super) fn parse<T: FromStr<Err: ToString>>(text: &str) -> GatewayResult<T> {
     text.parse()
         .map_err(|error: T::Err| GatewayError::Invalid(error.to_string()))
 }
 
-fn invalid(reason: &str) -> GatewayError {
+pub(super) fn invalid(reason: &str) -> GatewayError {
     GatewayError::Invalid(reason.to_owned())
 }
 
-fn unknown_job(job: JobId) -> GatewayError {
+pub(super) fn unknown_job(job: JobId) -> GatewayError {
     GatewayError::NotFound(format!("nothing of job {job} is here"))
 }

@@ -1,31 +1,16 @@
-//! A ResourceManager and a JobMaster that do what a test of the TaskExecutor says.
+//! A leader as a test of the TaskExecutor leads it: what it hears is waited for, and what it asks of the TaskExecutor is sent under the
+//! registrations that it heard last. How its gateways answer is in [`super::scripted_gateways`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use tanist_ha::election::{Epoch, LeaderInformation, ProcessId};
 use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 
+use super::scripted_gateways::{Heard, Script};
 use super::testing::{BOUND, JOB, TE, VERTEX, graph, scope};
-use crate::gateway::registration::Answer;
-use crate::gateway::{
-    GatewayError, GatewayResult, JobMasterGateway, LocalConnector, ResourceManagerGateway,
-    TaskExecutorGateway,
-};
-
-/// What a leader hears.
-#[derive(Debug)]
-pub enum Heard {
-    AtResourceManager(pb::RegisterTaskExecutorRequest),
-    AtJobMaster(pb::RegisterTaskManagerRequest),
-    Slots(pb::NotifySlotsAvailableRequest),
-    Offer(pb::OfferSlotsRequest),
-    Update(pb::UpdateTaskExecutionStatesRequest),
-    GoodbyeResourceManager(pb::DisconnectTaskExecutorRequest),
-    GoodbyeJobMaster(pb::DisconnectTaskManagerRequest),
-}
+use crate::gateway::{GatewayResult, LocalConnector, TaskExecutorGateway};
 
 /// A ResourceManager and a JobMaster of [`JOB`] at one address, in one term.
 #[derive(Debug)]
@@ -38,33 +23,11 @@ pub struct Leader {
     pub registrations: Mutex<(u64, u64)>,
 }
 
-#[derive(Debug)]
-pub struct Script {
-    epoch: u64,
-    heard: mpsc::Sender<Heard>,
-    pub is_rejecting_offers: Mutex<bool>,
-    /// Offers are heard and never answered.
-    pub is_ignoring_offers: Mutex<bool>,
-    pub rejection: Mutex<Option<String>>,
-    /// The cluster that its ResourceManager and JobMaster say that they belong to.
-    pub incarnation: Mutex<String>,
-    /// The highest registrations that ResourceManager and JobMaster have seen.
-    pub highest: Mutex<(u64, u64)>,
-}
-
 impl Leader {
     /// Starts to listen at `address`.
     pub fn start(connector: &LocalConnector, address: &str, epoch: u64) -> (Arc<Script>, Leader) {
         let (sender, heard) = mpsc::channel(1024);
-        let script = Arc::new(Script {
-            epoch,
-            heard: sender,
-            is_rejecting_offers: Mutex::new(false),
-            is_ignoring_offers: Mutex::new(false),
-            rejection: Mutex::new(None),
-            incarnation: Mutex::new("c1".to_owned()),
-            highest: Mutex::new((0, 0)),
-        });
+        let script = Arc::new(Script::new(epoch, sender));
         connector.put_resource_manager(address, script.clone());
         connector.put_job_master(address, JOB, script.clone());
         let leader = Leader {
@@ -403,124 +366,5 @@ impl Leader {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, (u64, u64)> {
         self.registrations.lock().expect("not poisoned")
-    }
-}
-
-impl Script {
-    async fn hear(&self, heard: Heard) {
-        // A leader that the test has dropped hears nothing.
-        let _gone = self.heard.send(heard).await;
-    }
-
-    fn answer(&self, sender: Option<&pb::Sender>, highest: u64) -> pb::RegistrationResponse {
-        let rejection = self.rejection.lock().expect("not poisoned").clone();
-        let number = sender.expect("a sender").registration;
-        let answer = match rejection {
-            Some(reason) => Answer::Rejection(reason),
-            None if number <= highest => Answer::TooLow { highest },
-            None => Answer::Success(pb::RegistrationSuccess {
-                resource_id: "leader".to_owned(),
-                cluster_id: "test".to_owned(),
-                cluster_incarnation: "c1".to_owned(),
-                epoch: self.epoch,
-                heartbeat_interval_ms: 10_000,
-                heartbeat_timeout_ms: 50_000,
-            }),
-        };
-        answer.into_message(&self.incarnation.lock().expect("not poisoned"))
-    }
-}
-
-#[async_trait]
-impl ResourceManagerGateway for Script {
-    async fn register_task_executor(
-        &self,
-        request: pb::RegisterTaskExecutorRequest,
-    ) -> GatewayResult<pb::RegistrationResponse> {
-        let highest = self.highest.lock().expect("not poisoned").0;
-        let answer = self.answer(request.sender.as_ref(), highest);
-        self.hear(Heard::AtResourceManager(request)).await;
-        Ok(answer)
-    }
-
-    async fn notify_slots_available(
-        &self,
-        request: pb::NotifySlotsAvailableRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.hear(Heard::Slots(request)).await;
-        Ok(pb::Ack {})
-    }
-
-    async fn disconnect_task_executor(
-        &self,
-        request: pb::DisconnectTaskExecutorRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.hear(Heard::GoodbyeResourceManager(request)).await;
-        Ok(pb::Ack {})
-    }
-}
-
-#[async_trait]
-impl JobMasterGateway for Script {
-    async fn register_task_manager(
-        &self,
-        request: pb::RegisterTaskManagerRequest,
-    ) -> GatewayResult<pb::RegisterTaskManagerResponse> {
-        let highest = self.highest.lock().expect("not poisoned").1;
-        let registration = Some(self.answer(request.sender.as_ref(), highest));
-        self.hear(Heard::AtJobMaster(request)).await;
-        Ok(pb::RegisterTaskManagerResponse {
-            registration,
-            job_incarnation: 1,
-        })
-    }
-
-    async fn offer_slots(
-        &self,
-        request: pb::OfferSlotsRequest,
-    ) -> GatewayResult<pb::OfferSlotsResponse> {
-        let ids = request
-            .offers
-            .iter()
-            .map(|offer| offer.allocation_id.clone())
-            .collect();
-        self.hear(Heard::Offer(request)).await;
-        if *self.is_ignoring_offers.lock().expect("not poisoned") {
-            std::future::pending::<()>().await;
-        }
-        let mut answer = pb::OfferSlotsResponse::default();
-        if *self.is_rejecting_offers.lock().expect("not poisoned") {
-            answer.rejected_allocation_ids = ids;
-        } else {
-            answer.accepted_allocation_ids = ids;
-        }
-        Ok(answer)
-    }
-
-    async fn update_task_execution_states(
-        &self,
-        request: pb::UpdateTaskExecutionStatesRequest,
-    ) -> GatewayResult<pb::UpdateTaskExecutionStatesResponse> {
-        self.hear(Heard::Update(request)).await;
-        Ok(pb::UpdateTaskExecutionStatesResponse {})
-    }
-
-    async fn fail_slot(&self, _: pb::FailSlotRequest) -> GatewayResult<pb::Ack> {
-        Ok(pb::Ack {})
-    }
-
-    async fn ask_coordinator(
-        &self,
-        _: pb::AskCoordinatorRequest,
-    ) -> GatewayResult<pb::AskCoordinatorResponse> {
-        Err(GatewayError::Internal("nothing asks".to_owned()))
-    }
-
-    async fn disconnect_task_manager(
-        &self,
-        request: pb::DisconnectTaskManagerRequest,
-    ) -> GatewayResult<pb::Ack> {
-        self.hear(Heard::GoodbyeJobMaster(request)).await;
-        Ok(pb::Ack {})
     }
 }

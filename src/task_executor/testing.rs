@@ -13,7 +13,8 @@ use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, watch};
 
-use super::scripted_leader::{Leader, Script};
+use super::scripted_gateways::Script;
+use super::scripted_leader::Leader;
 use super::*;
 use crate::gateway::{JobStanding, JobStandings, LocalConnector, NoAnswer};
 

@@ -6,6 +6,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState;
 use tokio::time::Instant;
 
+use super::scripted_gateways::Heard;
 use super::scripted_leader::*;
 use super::testing::*;
 use super::*;

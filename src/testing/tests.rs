@@ -12,7 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::application::{Application, Operator, OperatorError, Output, job_id_of};
+use crate::application::{
+    Application, ApplicationMain, Operator, OperatorError, Output, job_id_of,
+};
 use crate::job::{ArtifactSpec, CustomSpec, JobBuilder, StreamGraph};
 use crate::process::ha;
 
@@ -56,6 +58,32 @@ fn short(count: u64) -> StreamGraph {
 fn first_job(cluster: &TestCluster) -> JobExecution {
     let id = Name::new("test").expect("a name");
     cluster.client().job(job_id_of(&id, 0))
+}
+
+/// An application whose job ran when its leader was killed, and that job. Nobody leads it.
+async fn without_its_leader(
+    application: &ApplicationMain,
+) -> Result<(TestCluster, JobExecution), TestClusterError> {
+    let builder = TestCluster::builder().application(application);
+    let mut cluster = builder.start().await?;
+    let job = first_job(&cluster);
+    cluster.wait_until_running(&job).await?;
+    cluster.kill_leader().await?;
+    Ok((cluster, job))
+}
+
+/// The next JobManager leads the same job, until that is cancelled: its program has run by then, and waits for the job.
+async fn goes_on_until_cancelled(
+    cluster: &mut TestCluster,
+    job: &JobExecution,
+    jobmanager: &str,
+) -> Result<(), TestClusterError> {
+    cluster.start_jobmanager(jobmanager).await?;
+    cluster.wait_until_running(job).await?;
+    job.cancel().await?;
+    let code = cluster.jobmanager_ended(jobmanager).await?;
+    assert_eq!(code, ExitCode::JobCanceled);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,26 +252,13 @@ async fn a_program_that_builds_another_graph_is_refused_and_the_job_goes_on()
             .discard("out")
             .build())
     });
-    let mut cluster = TestCluster::builder()
-        .application(&application)
-        .start()
-        .await?;
-    let job = first_job(&cluster);
-    cluster.wait_until_running(&job).await?;
-    cluster.kill_leader().await?;
+    let (mut cluster, job) = without_its_leader(&application).await?;
     count.store(1, Ordering::SeqCst);
     cluster.start_jobmanager("jm-2").await?;
     assert_eq!(cluster.jobmanager_ended("jm-2").await?, ExitCode::Refused);
     // With the right program again the same job is led.
     count.store(1_000_000_000, Ordering::SeqCst);
-    cluster.start_jobmanager("jm-3").await?;
-    cluster.wait_until_running(&job).await?;
-    job.cancel().await?;
-    assert_eq!(
-        cluster.jobmanager_ended("jm-3").await?,
-        ExitCode::JobCanceled
-    );
-    Ok(())
+    goes_on_until_cancelled(&mut cluster, &job, "jm-3").await
 }
 
 /// Serves another file at each request, and counts them. Gives its address.
@@ -281,21 +296,8 @@ async fn an_application_goes_on_under_the_next_leader_though_an_address_has_anot
             .discard("out")
             .build())
     });
-    let mut cluster = TestCluster::builder()
-        .application(&application)
-        .start()
-        .await?;
-    let job = first_job(&cluster);
-    cluster.wait_until_running(&job).await?;
-    cluster.kill_leader().await?;
-    cluster.start_jobmanager("jm-2").await?;
-    cluster.wait_until_running(&job).await?;
-    // The program has run by then: it waits for this job.
-    job.cancel().await?;
-    assert_eq!(
-        cluster.jobmanager_ended("jm-2").await?,
-        ExitCode::JobCanceled
-    );
+    let (mut cluster, job) = without_its_leader(&application).await?;
+    goes_on_until_cancelled(&mut cluster, &job, "jm-2").await?;
     assert_eq!(
         requests.load(Ordering::SeqCst),
         1,
@@ -314,13 +316,7 @@ async fn a_program_that_fails_where_an_earlier_run_did_not_ends_its_process_only
             0 => Ok(endless()),
             _ => Err("a parameter is missing".into()),
         });
-    let mut cluster = TestCluster::builder()
-        .application(&application)
-        .start()
-        .await?;
-    let job = first_job(&cluster);
-    cluster.wait_until_running(&job).await?;
-    cluster.kill_leader().await?;
+    let (mut cluster, job) = without_its_leader(&application).await?;
     fails.store(1, Ordering::SeqCst);
     cluster.start_jobmanager("jm-2").await?;
     assert_eq!(cluster.jobmanager_ended("jm-2").await?, ExitCode::Refused);

@@ -4,7 +4,14 @@ use crate::paths::{NamedPath, named_paths};
 
 /// The layers of `src/`, lowest first. A module uses only layers before its own, and not its neighbours in the same one.
 const LAYERS: [&[&str]; 10] = [
-    &["job", "config", "telemetry", "notice", "small_map"],
+    &[
+        "job",
+        "config",
+        "telemetry",
+        "notice",
+        "small_map",
+        "small_set",
+    ],
     &["dataflow"],
     &["gateway"],
     &["rpc"],

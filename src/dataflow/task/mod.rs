@@ -18,6 +18,8 @@ mod stop_tests;
 mod tests;
 #[cfg(test)]
 mod time_tests;
+#[cfg(test)]
+mod word_count_tests;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;

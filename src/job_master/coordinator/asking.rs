@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tanist_proto::v1 as pb;
+use tanist_proto::v1::ExecutionState as S;
 use tanist_proto::v1::coordinator_state::State;
 
 use super::{Asked, Coordination, Preparation, Question, Taken, Unprepared, answer, take};
@@ -176,7 +177,8 @@ impl JobMasterCore {
         }
     }
 
-    /// The same for what nobody is left to ask: everything has finished, and nothing of it runs again without all of it.
+    /// The same for what nobody is left to ask: it is durable that everything has finished, and nothing of it runs again without all
+    /// of it. Before that, one of several regions may yet run again that had finished, and has to be given what it was given.
     pub(in crate::job_master) fn forget_finished_coordinators(&mut self) {
         let Some(coordination) = &self.coordination else {
             return;
@@ -187,8 +189,11 @@ impl JobMasterCore {
             execution.overview.finished[*vertex] == as_index(parallelism)
         };
         let has_finished = |region: &usize| {
+            // Not given up since, which is not durable yet.
+            let generation = self.record.regions[*region].generation;
+            let is_of_record = generation == self.written.regions[*region].generation;
             let mut tasks = execution.regions[*region].tasks.iter();
-            tasks.all(|task| execution.tasks[*task].execution.is_recorded_as_finished())
+            is_of_record && tasks.all(|task| self.durable_ends.get(task) == Some(&S::Finished))
         };
         let is_over = |it: &pb::CoordinatorState| {
             let look = Coordination::look_of_state(execution, it);
@@ -199,10 +204,15 @@ impl JobMasterCore {
                     && look.regions.iter().all(has_finished)
             })
         };
-        if self.record.coordinators.iter().any(is_over) {
+        let states = self.record.coordinators.iter();
+        let mut kept = states
+            .map(|it| !is_over(it))
+            .collect::<Vec<bool>>()
+            .into_iter();
+        if kept.as_slice().contains(&false) {
             Arc::make_mut(&mut self.record)
                 .coordinators
-                .retain(|it| !is_over(it));
+                .retain(|_| kept.next().unwrap_or(true));
             self.revision += 1;
         }
     }

@@ -1,4 +1,5 @@
-//! What an application's program is given: it submits jobs and waits for them.
+//! What an application's program is given: it submits jobs and waits for them. What the program can do with a job that it has
+//! submitted is in [`super::job`].
 //!
 //! Invariants: the job that is submitted as number *n* has an id and a token that follow from the cluster's id and *n* alone,
 //! so a program that is run again, in another process, is given the jobs that are there. Submissions are numbered in the order
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::bootstrap::ApplicationTerm;
+use super::job::{ApplicationJob, JobOutcome};
 use super::record::{ApplicationRecord, ApplicationStatus};
 use super::setup::ApplicationSetup;
 use super::submissions::Submissions;
@@ -82,17 +84,6 @@ fn because(cause: &str) -> String {
         return String::new();
     }
     format!(": {cause}")
-}
-
-/// How a job ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobOutcome {
-    /// Which job.
-    pub job: JobId,
-    /// FINISHED, FAILED or CANCELED.
-    pub status: pb::JobStatus,
-    /// Why it did not finish; empty otherwise.
-    pub cause: String,
 }
 
 /// Why the whole application can't be said to succeed.
@@ -356,13 +347,18 @@ impl ApplicationContext {
         self.inner.submissions.record().await
     }
 
-    async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {
+    pub(super) async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {
         let request = pb::DescribeJobRequest {
             job_id: job.to_string(),
             brief: true,
             ..pb::DescribeJobRequest::default()
         };
         self.inner.dispatcher.describe_job(request).await
+    }
+
+    /// Where the jobs are.
+    pub(super) fn dispatcher(&self) -> &dyn DispatcherGateway {
+        &*self.inner.dispatcher
     }
 
     /// The application ends so, unless an earlier cause decided otherwise.
@@ -407,82 +403,11 @@ impl ApplicationContext {
     }
 }
 
-impl JobOutcome {
-    fn error(&self) -> ApplicationError {
-        ApplicationError::NotFinished {
-            job: self.job,
-            status: self.status,
-            cause: self.cause.clone(),
-        }
-    }
-}
-
 pub(super) fn is_terminal(status: pb::JobStatus) -> bool {
     matches!(
         status,
         pb::JobStatus::Finished | pb::JobStatus::Canceled | pb::JobStatus::Failed
     )
-}
-
-/// A job that an application submitted. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct ApplicationJob {
-    context: ApplicationContext,
-    job: JobId,
-}
-
-impl ApplicationJob {
-    /// Its id.
-    pub fn id(&self) -> JobId {
-        self.job
-    }
-
-    /// Waits for its end, whatever that is.
-    pub async fn ended(&self) -> Result<JobOutcome, ApplicationError> {
-        self.context.wait(self.job).await
-    }
-
-    /// Waits until it has finished.
-    pub async fn finished(&self) -> Result<JobOutcome, ApplicationError> {
-        let outcome = self.ended().await?;
-        match outcome.status {
-            pb::JobStatus::Finished => Ok(outcome),
-            _ => Err(outcome.error()),
-        }
-    }
-
-    /// Its status.
-    pub async fn status(&self) -> Result<pb::JobStatus, ApplicationError> {
-        let described = self.context.describe(self.job).await;
-        described
-            .map(|details| details.status())
-            .map_err(|error| self.refused(&error))
-    }
-
-    /// Has it stopped: its sources end, and it finishes with what they have read; acknowledged is durable.
-    pub async fn stop(&self) -> Result<(), ApplicationError> {
-        let request = pb::StopJobRequest {
-            job_id: self.job.to_string(),
-        };
-        let answer = self.context.inner.dispatcher.stop_job(request).await;
-        answer.map(drop).map_err(|error| self.refused(&error))
-    }
-
-    /// Has it cancelled; acknowledged is durable.
-    pub async fn cancel(&self) -> Result<(), ApplicationError> {
-        let request = pb::CancelJobRequest {
-            job_id: self.job.to_string(),
-        };
-        let answer = self.context.inner.dispatcher.cancel_job(request).await;
-        answer.map(drop).map_err(|error| self.refused(&error))
-    }
-
-    fn refused(&self, error: &GatewayError) -> ApplicationError {
-        ApplicationError::Refused {
-            job: self.job,
-            reason: error.to_string(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 mod bootstrap;
 mod context;
 mod end;
+mod job;
 mod record;
 mod setup;
 mod submissions;
 mod watch;
 
-pub use context::{ApplicationContext, ApplicationError, ApplicationJob, JobOutcome, job_id_of};
+pub use context::{ApplicationContext, ApplicationError, job_id_of};
+pub use job::{ApplicationJob, JobOutcome};
 pub use record::{ApplicationRecord, ApplicationStatus};
 pub use setup::{ApplicationSetup, ProgramError};
 pub use watch::over;

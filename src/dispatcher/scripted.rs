@@ -1,0 +1,325 @@
+//! A Dispatcher's surroundings for its tests: a term over the memory store, JobMasters that end when the test says so, and a
+//! ResourceManager and a cleaner that note what they hear. It decides nothing, and no test is here.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tanist_ha::blob::{BlobOptions, BlobStore};
+use tanist_ha::clock::Clock;
+use tanist_ha::election::core::Timing;
+use tanist_ha::election::{ElectionOptions, LeaderElection, LeaderSession, Leadership, ProcessId};
+use tanist_ha::jobs::store::RecordStore;
+use tanist_ha::memory::{MemoryCluster, MemoryStore};
+use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::v1 as pb;
+use tokio::sync::watch;
+
+use super::core::{Submission, SubmissionKey};
+use super::handle::Command;
+use super::testing::recovered;
+use super::{
+    Cleaner, Dispatcher, DispatcherContext, DispatcherHandle, DispatcherOptions, JobStore,
+    SinkCleaner,
+};
+use crate::gateway::blobs::BlobFetcher;
+use crate::gateway::{
+    Adoption, Departure, DispatcherGateway, GatewayError, GatewayResult, JobMasterControl,
+    JobMasterGateway, JobMasterLauncher, JobMasterRegistration, LocalConnector, ResourceOverview,
+    ResourceRequirements, ResourceRequirementsGateway,
+};
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a scripted JobMaster has come to.
+#[derive(Debug, Clone)]
+pub(super) enum End {
+    NotYet,
+    Broken,
+    Unfit,
+    Result(Box<pb::JobResult>),
+}
+
+/// A JobMaster that ends when the test says so.
+#[derive(Debug)]
+pub(super) struct Scripted {
+    pub(super) state: pb::JobState,
+    end: watch::Sender<End>,
+}
+
+#[async_trait]
+impl JobMasterControl for Scripted {
+    fn gateway(&self) -> Arc<dyn JobMasterGateway> {
+        unreachable!("no TaskExecutor is here")
+    }
+
+    async fn cancel(&self) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn stop_job(&self) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+        Ok(pb::JobDetails {
+            job_id: self.state.job_id.clone(),
+            status: pb::JobStatus::Running.into(),
+            ..pb::JobDetails::default()
+        })
+    }
+
+    async fn ended(&self) -> Option<pb::JobResult> {
+        let mut end = self.end.subscribe();
+        let ended = end.wait_for(|end| !matches!(end, End::NotYet)).await;
+        match &*ended.expect("the sender is this one's") {
+            End::Result(result) => Some((**result).clone()),
+            End::NotYet | End::Broken | End::Unfit => None,
+        }
+    }
+
+    fn unfit(&self) -> Option<String> {
+        let is_unfit = matches!(*self.end.borrow(), End::Unfit);
+        is_unfit.then(|| "it names nothing".to_owned())
+    }
+
+    fn task_manager_gone(&self, _: ResourceId, _: String) {}
+
+    async fn reconciled(&self) -> Option<Adoption> {
+        Some(Adoption::default())
+    }
+
+    async fn result_written(&self) {}
+
+    async fn stop(&self) {}
+}
+
+/// The surroundings of a Dispatcher.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub(super) job_masters: Mutex<Vec<Arc<Scripted>>>,
+    pub(super) withdrawn: Mutex<Vec<JobId>>,
+    pub(super) cleaned: Mutex<Vec<String>>,
+}
+
+impl JobMasterLauncher for World {
+    fn launch(
+        &self,
+        _graph: pb::JobGraph,
+        state: pb::JobState,
+        _recovered: bool,
+    ) -> Arc<dyn JobMasterControl> {
+        let end = watch::Sender::new(End::NotYet);
+        let started = Arc::new(Scripted { state, end });
+        lock(&self.job_masters).push(started.clone());
+        started
+    }
+}
+
+#[async_trait]
+impl ResourceRequirementsGateway for World {
+    async fn register_job_master(&self, _: JobMasterRegistration) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn disconnect_job_master(&self, job: JobId, _: Departure) -> GatewayResult<()> {
+        lock(&self.withdrawn).push(job);
+        Ok(())
+    }
+
+    async fn declare_required_resources(&self, _: ResourceRequirements) -> GatewayResult<()> {
+        Ok(())
+    }
+
+    async fn resource_overview(&self) -> GatewayResult<ResourceOverview> {
+        Err(GatewayError::NotYet("not here".to_owned()))
+    }
+}
+
+#[async_trait]
+impl SinkCleaner for World {
+    async fn clean(&self, directory: &str, _job: JobId) -> Result<(), String> {
+        lock(&self.cleaned).push(directory.to_owned());
+        Ok(())
+    }
+}
+
+/// One term of one process.
+pub(super) struct Leader {
+    pub(super) cluster: MemoryCluster,
+    pub(super) process: ProcessId,
+    _election: LeaderElection,
+    pub(super) session: LeaderSession,
+    pub(super) records: Arc<MemoryStore>,
+    pub(super) store: Arc<JobStore>,
+    pub(super) dispatcher: DispatcherHandle,
+    pub(super) world: Arc<World>,
+}
+
+impl Leader {
+    pub(super) async fn of(cluster: &MemoryCluster, name: &str) -> Leader {
+        Leader::with(cluster, name, None, DispatcherOptions::default()).await
+    }
+
+    pub(super) async fn with(
+        cluster: &MemoryCluster,
+        name: &str,
+        blobs: Option<Arc<BlobStore>>,
+        options: DispatcherOptions,
+    ) -> Leader {
+        let process = ProcessId::new(name);
+        let clock = Clock::tokio();
+        let driver = Arc::new(cluster.election(process.clone(), clock));
+        let election = LeaderElection::start(
+            driver,
+            ElectionOptions {
+                process: process.clone(),
+                timing: Timing::default(),
+                clock,
+            },
+        );
+        let mut leadership = election.leadership();
+        let granted = leadership.wait_for(|it| matches!(it, Leadership::Granted(_)));
+        let session = granted
+            .await
+            .expect("the election lives")
+            .session()
+            .cloned();
+        let session = session.expect("granted");
+        let records = Arc::new(cluster.store_of(process.clone()));
+        let coordination = records.clone();
+        let pipeline = CommitPipeline::start(coordination.clone(), session.clone());
+        let pipeline = pipeline.await.expect("leads");
+        let of_cluster = blobs.as_ref();
+        let of_cluster = of_cluster.map(|blobs| Arc::new(blobs.of_cluster(session.incarnation())));
+        let of_records = RecordStore::new(coordination, of_cluster, 256);
+        let store = Arc::new(JobStore::new(of_records, pipeline, session.epoch()));
+        let recovered = recovered(&store).await;
+        let world = Arc::new(World::default());
+        let context = DispatcherContext {
+            session: session.clone(),
+            store: store.clone(),
+            launcher: world.clone(),
+            resources: world.clone(),
+            cleaner: Cleaner {
+                sinks: world.clone(),
+                blobs,
+                initial_backoff: Duration::from_millis(10),
+                max_backoff: Duration::from_secs(1),
+            },
+            blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
+        };
+        let dispatcher = Dispatcher::start(options, context, recovered);
+        Leader {
+            cluster: cluster.clone(),
+            process,
+            _election: election,
+            session,
+            records,
+            store,
+            dispatcher,
+            world,
+        }
+    }
+
+    pub(super) async fn submit(&self, job: JobId) -> GatewayResult<pb::SubmitJobResponse> {
+        self.submit_by(job, 0).await
+    }
+
+    pub(super) async fn submit_by(
+        &self,
+        job: JobId,
+        deadline_ms: u64,
+    ) -> GatewayResult<pb::SubmitJobResponse> {
+        let submission = Box::new(submission(job, deadline_ms));
+        let command = |reply| Command::Submit { submission, reply };
+        self.dispatcher.ask(command).await
+    }
+
+    pub(super) async fn describe(&self, job: JobId) -> GatewayResult<pb::JobDetails> {
+        let job_id = job.to_string();
+        let request = pb::DescribeJobRequest {
+            job_id,
+            ..pb::DescribeJobRequest::default()
+        };
+        self.dispatcher.describe_job(request).await
+    }
+
+    pub(super) async fn cancel(&self, job: JobId) -> GatewayResult<pb::Ack> {
+        let job_id = job.to_string();
+        let request = pb::CancelJobRequest { job_id };
+        self.dispatcher.cancel_job(request).await
+    }
+
+    pub(super) fn end_last(&self, end: End) {
+        let job_masters = lock(&self.world.job_masters);
+        let last = job_masters.last().expect("a JobMaster was started");
+        last.end.send_replace(end);
+    }
+
+    pub(super) async fn status(&self, job: JobId) -> Option<pb::JobStatus> {
+        self.describe(job)
+            .await
+            .ok()
+            .map(|details| details.status())
+    }
+
+    pub(super) async fn wait_for(&self, job: JobId, status: pb::JobStatus) {
+        for _ in 0..10_000 {
+            if self.status(job).await == Some(status) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{job} is not {status:?}, but {:?}", self.status(job).await);
+    }
+}
+
+pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
+    let graph = pb::JobGraph {
+        job_id: job.to_string(),
+        name: "test".to_owned(),
+        ..pb::JobGraph::default()
+    };
+    Submission {
+        job,
+        graph,
+        key: SubmissionKey {
+            token: "token".to_owned(),
+            digest: vec![1],
+        },
+        deadline_ms,
+    }
+}
+
+pub(super) fn result_of(job: JobId) -> pb::JobResult {
+    pb::JobResult {
+        job_id: job.to_string(),
+        status: pb::JobStatus::Finished.into(),
+        ended_at_ms: tanist_ha::clock::wall_clock_ms(),
+        dirty: true,
+        submission_token: "token".to_owned(),
+        graph_digest: vec![1],
+        ..pb::JobResult::default()
+    }
+}
+
+pub(super) const JOB: JobId = JobId::from_bits(7);
+
+pub(super) async fn blobs() -> (tempfile::TempDir, Arc<BlobStore>) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = directory.path().to_string_lossy().into_owned();
+    let options = BlobOptions { url, shared: true };
+    let store = BlobStore::open(&options).await.expect("opened");
+    (directory, Arc::new(store))
+}
+
+/// A name that no compression makes small.
+pub(super) fn large_name() -> String {
+    (0..200)
+        .map(|_| format!("{:016x}", rand::random::<u64>()))
+        .collect()
+}

@@ -1,0 +1,218 @@
+//! What the actor of a TaskExecutor does when its core has decided: registers, tells, asks, starts and ends tasks. Decides nothing, and
+//! waits for nothing: what takes time runs in a task of the actor and comes back to its loop, in [`super::actor`].
+//!
+//! At most one chain of attempts to register is under way at a target: whatever begins another one ends that.
+
+use std::sync::Arc;
+
+use rand::Rng as _;
+use tanist_proto::id::JobId;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::Fatal;
+use super::actor::{Actor, Called, Message};
+use super::attempts::Attempts;
+use super::core::{ALL_GENERATIONS, Effect, Target, TaskKey};
+use super::launcher::{TaskStart, TaskStatus};
+use super::superseding::PAUSE;
+use crate::gateway::{GatewayError, GatewayResult, NoAnswer};
+
+/// Attempts to register that are being made.
+#[derive(Debug)]
+pub(super) struct Registering {
+    task: AbortHandle,
+    wake: Arc<Notify>,
+}
+
+impl Actor {
+    pub(super) fn run_effects(&mut self) {
+        let mut at_job_masters = Vec::new();
+        for effect in self.core.take_effects() {
+            match effect {
+                Effect::Register {
+                    target: Target::JobMaster(job),
+                    address,
+                    run,
+                } => at_job_masters.push((job, address, run)),
+                effect => self.run_effect(effect),
+            }
+        }
+        self.register_at_job_masters(at_job_masters);
+    }
+
+    fn run_effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Register {
+                target,
+                address,
+                run,
+            } => self.register(target, address, run),
+            Effect::Wake(target) => {
+                if let Some(registering) = self.registering.get(&target) {
+                    registering.wake.notify_one();
+                }
+            }
+            Effect::StopRegistering(target) => self.stop_registering(target),
+            Effect::NotifySlots {
+                address,
+                run,
+                request,
+            } => {
+                let gateway = self.services.connector.resource_manager(&address);
+                let call = async move { gateway.notify_slots_available(request).await };
+                self.call(address, call, move |answer| Called::Notified(run, answer));
+            }
+            Effect::Offer {
+                job,
+                address,
+                run,
+                request,
+            } => {
+                let gateway = self.services.connector.job_master(&address, job);
+                let call = async move { gateway.offer_slots(request).await };
+                self.call(address, call, move |answer| {
+                    Called::Offered(job, run, answer)
+                });
+            }
+            Effect::Update {
+                job,
+                address,
+                run,
+                request,
+            } => {
+                let gateway = self.services.connector.job_master(&address, job);
+                let call = async move { gateway.update_task_execution_states(request).await };
+                self.call(address, call, move |answer| {
+                    Called::Updated(job, run, answer)
+                });
+            }
+            Effect::AskCoordinator {
+                job,
+                address,
+                run,
+                question,
+                request,
+            } => self.ask_coordinator(job, address, run, question, request),
+            Effect::AnswerQuestion { question, answer } => self.answer_question(question, answer),
+            Effect::AskStore(jobs) => self.ask_store(jobs),
+            Effect::Extend(job, ends) => self.services.launcher.may_run_until(job, ends),
+            Effect::Start(task, start) => self.start(task, *start),
+            Effect::Cancel(task) => {
+                if let Some(running) = self.running.get(&task) {
+                    running.cancel();
+                }
+            }
+            Effect::Stop(task) => {
+                if let Some(running) = self.running.get(&task) {
+                    running.stop();
+                }
+            }
+            Effect::ReleaseTask(TaskKey { job, execution: of }) => {
+                self.services
+                    .launcher
+                    .release_task(job, of.vertex, of.subtask, of.generation);
+            }
+            Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
+            Effect::Fatal(cause) => {
+                match &cause {
+                    Fatal::Drained => tracing::info!("drained: the task executor ends"),
+                    Fatal::Refused(_) | Fatal::Stuck(_) | Fatal::Broken(_) => {
+                        tracing::error!(%cause, "the task executor can't go on");
+                    }
+                }
+                self.channels.fatal.send_if_modified(|fatal| {
+                    let is_first = fatal.is_none();
+                    fatal.get_or_insert(cause);
+                    is_first
+                });
+            }
+        }
+    }
+
+    /// Makes a call; its answer, or that none came in time, comes back to the loop.
+    pub(super) fn call<T>(
+        &mut self,
+        address: String,
+        call: impl Future<Output = GatewayResult<T>> + Send + 'static,
+        called: impl FnOnce(GatewayResult<T>) -> Called + Send + 'static,
+    ) {
+        let rpc_timeout = self.options.rpc_timeout;
+        self.calls.spawn(async move {
+            let answer = timeout(rpc_timeout, call).await;
+            called(answer.unwrap_or_else(|elapsed| {
+                Err(GatewayError::NoAnswer {
+                    target: address,
+                    reason: elapsed.to_string(),
+                })
+            }))
+        });
+    }
+
+    pub(super) fn register(&mut self, target: Target, address: String, run: u64) {
+        let wake = Arc::new(Notify::new());
+        let attempts = Attempts {
+            options: self.options.registration.clone(),
+            mailbox: self.channels.mailbox.clone(),
+            wake: wake.clone(),
+            address,
+            run,
+        };
+        let task = match target {
+            Target::ResourceManager => {
+                let gateway = self.services.connector.resource_manager(&attempts.address);
+                self.calls.spawn(attempts.at_resource_manager(gateway))
+            }
+            Target::JobMaster(job) => {
+                let gateway = self.services.connector.job_master(&attempts.address, job);
+                self.calls.spawn(attempts.at_job_master(job, gateway))
+            }
+        };
+        if let Some(earlier) = self.registering.insert(target, Registering { task, wake }) {
+            earlier.task.abort();
+        }
+    }
+
+    /// Ends the attempts that are made at a target by itself.
+    pub(super) fn stop_registering(&mut self, target: Target) {
+        if let Some(registering) = self.registering.remove(&target) {
+            registering.task.abort();
+        }
+    }
+
+    fn ask_store(&mut self, jobs: Vec<JobId>) {
+        let records = self.services.records.clone();
+        let bound = self.core.question_timeout();
+        // So that many that lost the same leader don't ask at the same moment.
+        let jitter = PAUSE.mul_f64(rand::rng().random_range(0.0..=1.0 / 3.0));
+        self.calls.spawn(async move {
+            tokio::time::sleep(jitter).await;
+            let late = |_| Err(NoAnswer(format!("none within {bound:?}")));
+            let answer = timeout(bound, records.standings(&jobs)).await;
+            Called::StoreAnswered(answer.unwrap_or_else(late))
+        });
+    }
+
+    fn start(&mut self, task: TaskKey, start: TaskStart) {
+        let running = self.services.launcher.start(start);
+        let mut status = running.status();
+        self.running.insert(task, running);
+        let mailbox = self.channels.mailbox.clone();
+        self.calls.spawn(async move {
+            loop {
+                let present = status.borrow_and_update().clone();
+                let is_final = present.is_terminal();
+                if mailbox.send(Message::Task(task, present)).await.is_err() || is_final {
+                    return Called::Watched;
+                }
+                if status.changed().await.is_err() && !status.borrow().is_terminal() {
+                    let cause = "the task ended without a result".to_owned();
+                    let failed = Message::Task(task, TaskStatus::failed(cause));
+                    let _it_ended = mailbox.send(failed).await;
+                    return Called::Watched;
+                }
+            }
+        });
+    }
+}

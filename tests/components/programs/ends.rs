@@ -1,0 +1,262 @@
+//! How tasks end whose programs fail, are cancelled, are stopped, or lose their supervisor: with the cause, and never while a process of
+//! theirs is left. What programs do while all is well is not here.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist::dataflow::TaskStatus;
+use tanist::job::{ExecFormat, ExecSpec, JobBuilder};
+use tanist_chaos::wait_for;
+use tanist_ha::clock::Clock;
+
+use super::{BOUND, World, numbers, sh};
+
+fn is_alive(pid: i32) -> bool {
+    // What is dead and not reaped has no command line.
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+/// The process ids that a script has written, one a line, once there are so many.
+async fn pids(file: &str, count: usize) -> Vec<i32> {
+    wait_for("the processes to say who they are", BOUND, async || {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let pids: Vec<i32> = text.lines().flat_map(str::parse).collect();
+        if pids.len() == count {
+            Ok(pids)
+        } else {
+            Err(text)
+        }
+    })
+    .await
+    .expect("they all do")
+}
+
+async fn check_gone(pids: &[i32]) {
+    wait_for("the processes to be gone", BOUND, async || {
+        let alive: Vec<&i32> = pids.iter().filter(|pid| is_alive(**pid)).collect();
+        if alive.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{alive:?}"))
+        }
+    })
+    .await
+    .expect("they were killed");
+}
+
+/// A program with a child, and a grandchild in a session of its own, none of which heeds requests to end.
+fn stubborn_family(pids: &str) -> ExecSpec {
+    let script = format!(
+        "trap '' TERM\n\
+         (trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >> {pids}; exec sleep 1000' &) \n\
+         sh -c 'trap \"\" TERM; echo $$ >> {pids}; exec sleep 1001' &\n\
+         echo $$ >> {pids}\n\
+         while :; do sleep 1002; done"
+    );
+    ExecSpec {
+        grace_ms: 50,
+        ..sh(&script)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_a_program_failed_is_the_cause() {
+    for (script, expected) in [
+        (
+            "echo no way >&2; exit 3",
+            "ended with exit code 3; the last lines of its stderr: no way",
+        ),
+        ("kill -9 $$", "was killed by signal SIGKILL (9)"),
+        ("exec /no/such/program", "exit code 127"),
+        ("exit 0", "before it had read all its input"),
+    ] {
+        let cause = World::new()
+            .cause(numbers(100_000).exec("it", sh(script)).discard("out"))
+            .await;
+        assert!(
+            cause.contains(expected) && cause.contains("\"it\" (1/1)"),
+            "{cause}"
+        );
+    }
+    let missing = ExecSpec::new(["no-such-program"]);
+    let cause = World::new()
+        .cause(numbers(1).exec_sink("it", missing))
+        .await;
+    assert!(
+        cause.contains("\"no-such-program\" can't be started"),
+        "{cause}"
+    );
+    let wrong = ExecSpec {
+        output: ExecFormat::Frames,
+        ..sh("cat")
+    };
+    let cause = World::new()
+        .cause(numbers(1).exec("it", wrong).discard("out"))
+        .await;
+    assert!(cause.contains("longer than"), "{cause}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_missing_is_beyond_a_restart_and_one_that_fails_is_not() {
+    let world = World::new();
+    let plain = world.file("plain");
+    fs::write(&plain, "it can't be executed").expect("written");
+    for (program, expected) in [
+        (ExecSpec::new(["no-such-program"]), true),
+        (ExecSpec::new([plain]), true),
+        (sh("no-such-program"), true),
+        (sh("exit 3"), false),
+        (sh("kill -9 $$"), false),
+        (sh("exit 0"), false),
+    ] {
+        let described = format!("{:?}", program.command);
+        match world.run(numbers(100_000).exec_sink("it", program)).await {
+            TaskStatus::Failed { unrecoverable, .. } => {
+                assert_eq!(unrecoverable, expected, "{described}");
+            }
+            other => panic!("{described} ended as {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_program_leaves_running_ends_with_it() {
+    let world = World::new();
+    let file = world.file("pids");
+    let script = format!(
+        "setsid sh -c 'echo $$ >> {file}; exec sleep 1000' & until test -s {file}; do :; done; cat"
+    );
+    let lines = world.lines(numbers(5).exec("it", sh(&script))).await;
+    assert_eq!(lines.len(), 5);
+    let pids = pids(&file, 1).await;
+    assert!(
+        !is_alive(pids[0]),
+        "nothing is left when the task has finished"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_task_counts_as_ended_when_its_programs_are_gone() {
+    let world = World::new();
+    let file = world.file("pids");
+    let task = world
+        .start(numbers(1_000_000).exec_sink("it", stubborn_family(&file)))
+        .await;
+    let pids = pids(&file, 3).await;
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
+    task.cancel();
+    assert_eq!(task.ended().await, TaskStatus::Canceled);
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_program_whose_process_ends_within_its_grace() {
+    let world = Arc::new(World::new());
+    let file = world.file("pids");
+    let patient = ExecSpec {
+        grace_ms: 60_000,
+        ..stubborn_family(&file)
+    };
+    let source = JobBuilder::new("test").exec_source("it", patient);
+    let process = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("threads");
+    let starting = Arc::clone(&world);
+    let starting = process.spawn(async move { starting.start(source.discard("out")).await });
+    let task = starting.await.expect("it starts");
+    let pids = pids(&file, 3).await;
+    task.cancel();
+    process.shutdown_background();
+    check_gone(&pids).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_program_may_end_in_peace() {
+    let world = World::new();
+    let file = world.file("goodbye");
+    let ready = world.file("pids");
+    let script = format!(
+        "trap 'echo bye > {file}; exit 0' TERM; echo $$ > {ready}; while :; do sleep 0.01; done"
+    );
+    let source = JobBuilder::new("test").exec_source("it", sh(&script));
+    let task = world.start(source.discard("out")).await;
+    pids(&ready, 1).await;
+    task.cancel();
+    assert_eq!(task.ended().await, TaskStatus::Canceled);
+    assert_eq!(fs::read_to_string(file).expect("it said goodbye"), "bye\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_a_source_ends_in_peace_when_its_task_is_stopped() {
+    let world = World::new();
+    let script = "trap 'echo last; exit 0' TERM; echo first; while :; do sleep 0.05; done";
+    let shell = "echo first; while :; do sleep 0.05; done";
+    for (script, expected) in [(script, &["first", "last"][..]), (shell, &["first"][..])] {
+        let steps = JobBuilder::new("test").exec_source("source", sh(script));
+        let task = world.start(steps.file_sink("out", world.file("out"))).await;
+        // The line is in the pipe, or on its way to the sink.
+        wait_for("the source to run", BOUND, async || {
+            let running = *task.status().borrow() == TaskStatus::Running;
+            if running { Ok(()) } else { Err("it does not") }
+        })
+        .await
+        .expect("it does");
+        task.stop();
+        let ended = tokio::time::timeout(BOUND, task.ended()).await;
+        let TaskStatus::Finished { committables } = ended.expect("it ends") else {
+            panic!("it did not finish: {:?}", task.ended().await);
+        };
+        let text = fs::read_to_string(&committables[0].pending_path).expect("written");
+        let lines: Vec<&str> = text.lines().collect();
+        // It may be stopped before it has begun.
+        assert!(
+            lines == expected || expected.ends_with(&lines) || lines.is_empty(),
+            "{lines:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_supervisor_takes_its_program_along() {
+    let world = World::new();
+    let file = world.file("pids");
+    // In the supervisor's session: whoever begins another one after its death is not found.
+    let script = format!(
+        "sh -c 'echo $$ >> {file}; exec sleep 1000' & echo $$ >> {file}; echo $PPID >> {file}.parent; wait"
+    );
+    let source = JobBuilder::new("test").exec_source("it", sh(&script));
+    let task = world.start(source.discard("out")).await;
+    let pids_of_two = pids(&file, 2).await;
+    let supervisor = pids(&format!("{file}.parent"), 1).await[0];
+    let supervisor = rustix::process::Pid::from_raw(supervisor).expect("it is positive");
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).expect("it lives");
+    let TaskStatus::Failed { cause, .. } = task.ended().await else {
+        panic!("its program is gone");
+    };
+    assert!(cause.contains("supervisor ended without a word"), "{cause}");
+    check_gone(&pids_of_two).await;
+}
+
+#[tokio::test]
+async fn a_program_of_an_isolated_job_is_killed_when_nobody_says_that_it_may_go_on() {
+    let world = World::new();
+    let said = world.file("pids");
+    let script = format!("echo $$ > {said}; sleep 600 & echo $! >> {said}; wait");
+    let steps = JobBuilder::new("test").exec_source("program", sh(&script));
+    let may_run = Duration::from_secs(6);
+    let (runtime, spec) = world.task(steps.discard("drop")).await;
+    let job = spec.graph.job_id.parse().expect("an id");
+    let start = Clock::Boottime.now();
+    runtime.may_run_until(job, start.after(may_run * 5 / 6));
+    let task = runtime.start(spec);
+    let pids = pids(&said, 2).await;
+    // Said again, it goes on.
+    runtime.may_run_until(job, start.after(may_run));
+    let ended = tokio::time::timeout(BOUND, task.ended()).await;
+    let ended = ended.expect("it takes no minute");
+    assert!(matches!(ended, TaskStatus::Failed { .. }), "{ended:?}");
+    assert!(Clock::Boottime.now().since(start) >= may_run);
+    assert!(!pids.into_iter().any(is_alive), "with all that it started");
+}
