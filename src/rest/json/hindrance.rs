@@ -5,11 +5,11 @@ use tanist_proto::v1 as pb;
 
 use super::time;
 
-/// Why not all of a job runs.
+/// Why not all of a job runs, or what it waits for while it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HindranceBody {
-    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`.
+    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`, `peer-away`.
     pub kind: String,
     /// For people.
     pub text: String,
@@ -26,7 +26,7 @@ pub struct HindranceBody {
     /// How many of them are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_missing: Option<u32>,
-    /// The first of the subtasks that have no slot or have not stopped, or of the TaskManagers that are awaited.
+    /// The first of the subtasks that have no slot, have not stopped or can't reach their peer, or of the TaskManagers that are awaited.
     pub missing: Vec<String>,
 }
 

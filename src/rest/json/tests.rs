@@ -27,6 +27,7 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             bytes_out: 50,
             late_records_dropped: 2,
             records_skipped: 3,
+            peer_away_since_ms: 0,
         }),
         timestamps: Vec::new(),
     }
