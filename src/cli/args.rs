@@ -95,6 +95,10 @@ pub(super) enum Command {
     #[command(subcommand)]
     Ha(HaCommand),
     /// Starts a cluster, kills its leader in the middle of a job, and checks the result
+    ///
+    /// Its JobManagers and TaskManagers have the configuration that is given (--config, -D, the environment), except for what
+    /// makes the cluster the demo's own: the store and all other directories, ids, addresses and ports, the number of slots,
+    /// `heartbeat.interval`, and that no driver starts TaskManagers.
     Demo(DemoArgs),
     /// Shows the configuration in effect and where each value comes from
     Config,

@@ -141,6 +141,14 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
             write!(text, "; until {}", time_if_known(hindrance.until))
                 .expect("writing to a string succeeds");
         }
+        if hindrance.retry_at > 0 {
+            write!(
+                text,
+                "; tried again at {}",
+                time_if_known(hindrance.retry_at)
+            )
+            .expect("writing to a string succeeds");
+        }
         line("Waits", &text);
     }
     line("Duration", &duration(job.duration));

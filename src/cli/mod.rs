@@ -132,7 +132,7 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Taskmanager {
             command: Some(TaskManagerCommand::Drain { id }),
         } => task_managers::drain(&configuration, global, &id).await,
-        Command::Demo(args) => processes::demo(&args).await,
+        Command::Demo(args) => processes::demo(&configuration, global, &args).await,
         Command::Config => show_config::show(&configuration, global.output),
         Command::Local(args) => local::local(load, &configuration, &args).await,
         Command::Run(args) => target::run(load, &configuration, &global.address, &args).await,

@@ -3,12 +3,12 @@
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::args::DemoArgs;
+use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
 use crate::process::application;
-use crate::process::demo::{self, DemoOptions};
+use crate::process::demo::{self, DemoOptions, Inherited};
 use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
@@ -139,7 +139,11 @@ async fn taskmanager_until(
 }
 
 /// Runs the demonstration of a failover.
-pub(super) async fn demo(args: &DemoArgs) -> ExitCode {
+pub(super) async fn demo(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    args: &DemoArgs,
+) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
@@ -153,6 +157,7 @@ pub(super) async fn demo(args: &DemoArgs) -> ExitCode {
     let options = DemoOptions {
         megabytes: args.megabytes.unwrap_or(defaults.megabytes),
         keep: args.keep,
+        inherited: Inherited::new(configuration, global.overrides.clone()),
     };
     match demo::run(program, options).await {
         Ok(()) => ExitCode::Ended,

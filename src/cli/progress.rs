@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use super::jobs::status_name;
 use super::output::{duration, say};
-use crate::client::JobInfo;
+use crate::client::{Hindrance, JobInfo};
 
 /// What a job waits for at its beginning is not worth telling.
 const PATIENCE_MS: i64 = 1_000;
@@ -14,8 +14,8 @@ const PATIENCE_MS: i64 = 1_000;
 pub(super) struct Progress {
     terminal: bool,
     shown: String,
-    /// Why the job waits, as it was told last, without times: that a second has passed is no news.
-    told: String,
+    /// Why the job waits, as it was told last.
+    told: Vec<Hindrance>,
 }
 
 impl Progress {
@@ -23,7 +23,7 @@ impl Progress {
         Progress {
             terminal: io::stderr().is_terminal(),
             shown: String::new(),
-            told: String::new(),
+            told: Vec::new(),
         }
     }
 
@@ -31,11 +31,10 @@ impl Progress {
     pub(super) fn update(&mut self, job: &JobInfo) {
         let change = change_line(job);
         let reasons = reasons(job);
-        let news = without_times(&reasons);
-        if !reasons.is_empty() && news != self.told {
+        if !reasons.is_empty() && !are_same(reasons, &self.told) {
             self.end();
-            say(&reasons);
-            self.told = news;
+            say(told(reasons));
+            self.told = reasons.to_vec();
         }
         if self.terminal {
             let line = status_line(job);
@@ -76,26 +75,24 @@ fn change_line(job: &JobInfo) -> String {
 }
 
 /// Why the job waits, if it does so for longer than every job does at its beginning.
-fn reasons(job: &JobInfo) -> String {
-    if job.duration < PATIENCE_MS {
-        return String::new();
+fn reasons(job: &JobInfo) -> &[Hindrance] {
+    match job.duration < PATIENCE_MS {
+        true => &[],
+        false => &job.not_running,
     }
-    let texts = job.not_running.iter().map(|it| it.text.as_str());
+}
+
+fn told(reasons: &[Hindrance]) -> String {
+    let texts = reasons.iter().map(|it| it.text.as_str());
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// A text without numbers that have a unit of time.
-fn without_times(text: &str) -> String {
-    let words: Vec<&str> = text.split(' ').collect();
-    let is_time = |at: usize| {
-        let unit = words
-            .get(at + 1)
-            .map(|unit| unit.trim_end_matches([';', ',', '.']));
-        let is_unit = matches!(unit, Some("ms" | "s" | "min" | "h"));
-        is_unit && words[at].parse::<f64>().is_ok()
-    };
-    let kept = words.iter().enumerate().filter(|(at, _)| !is_time(*at));
-    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
+fn are_same(reasons: &[Hindrance], before: &[Hindrance]) -> bool {
+    reasons.len() == before.len()
+        && reasons
+            .iter()
+            .zip(before)
+            .all(|(one, other)| one.is_same_as(other))
 }
 
 fn status_line(job: &JobInfo) -> String {
@@ -130,10 +127,23 @@ mod tests {
     }
 
     #[test]
-    fn a_countdown_is_no_news() {
-        let text = |seconds| format!("1 of 3 slots are missing; the next is tried in {seconds} s");
-        assert_eq!(without_times(&text(3)), without_times(&text(2)));
-        assert!(without_times(&text(3)).contains("1 of 3 slots"));
+    fn that_time_has_passed_is_no_news() -> Result<(), serde_json::Error> {
+        let reason = |kind: &str, text: &str, at: i64| {
+            serde_json::from_value::<Hindrance>(json!({
+                "kind": kind, "text": text, "since": 1, "until": at, "retry-at": at, "missing": []
+            }))
+        };
+        let missing = "1 of 3 slots are missing";
+        let before = [reason("no-slots", missing, 2_000)?];
+        assert!(are_same(&[reason("no-slots", missing, 3_000)?], &before));
+        for news in [
+            reason("no-slots", "2 of 3 slots are missing", 2_000)?,
+            reason("restarting", missing, 2_000)?,
+        ] {
+            assert!(!are_same(&[news], &before));
+        }
+        assert!(!are_same(&[], &before));
+        Ok(())
     }
 
     #[test]
@@ -143,9 +153,9 @@ mod tests {
             "end-time": -1, "duration": 200, "vertices": [],
             "not-running": [{"text": "no file matches", "until": -1}, {"text": "1 slot is missing", "until": -1}]
         }))?;
-        assert_eq!(reasons(&job), "");
+        assert!(reasons(&job).is_empty());
         job.duration = 2_000;
-        assert_eq!(reasons(&job), "no file matches; 1 slot is missing");
+        assert_eq!(told(reasons(&job)), "no file matches; 1 slot is missing");
         Ok(())
     }
 }

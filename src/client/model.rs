@@ -90,13 +90,27 @@ pub struct JobInfo {
 /// Something that keeps a job from running.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Hindrance {
+    /// Of which kind: `no-slots`, `restarting`, and so on.
+    #[serde(default)]
+    pub kind: String,
     /// For people.
     pub text: String,
     /// When it ends by itself or is given up: milliseconds since 1970, or -1.
     pub until: i64,
+    /// When what keeps it is tried again: milliseconds since 1970; 0: not known.
+    #[serde(rename = "retry-at", default)]
+    pub retry_at: i64,
     /// Which subtasks or TaskManagers are missed.
     #[serde(default)]
     pub missing: Vec<String>,
+}
+
+impl Hindrance {
+    /// Whether it is the same as before: of one kind and in the same words. That time has passed is no news, and stands in fields
+    /// of its own.
+    pub fn is_same_as(&self, other: &Hindrance) -> bool {
+        self.kind == other.kind && self.text == other.text
+    }
 }
 
 /// A job that is set aside.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use futures::stream::{self, StreamExt as _};
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_proto::id::JobId;
@@ -27,9 +26,6 @@ use super::quarantine::Sound;
 use super::recovery::{RecoveredJob, RecoveredJobs};
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
-
-/// How many jobs whose turn has come are read at once.
-const READ_AT_ONCE: usize = 16;
 
 /// How a Dispatcher behaves.
 #[derive(Debug, Clone)]
@@ -244,34 +240,6 @@ impl DispatcherActor {
             }
             self.take_up(job, recovered);
         }
-    }
-
-    /// Reads jobs whose turn has come, all of each.
-    fn read_suspects(&mut self, jobs: Vec<JobId>, reply: Reply<()>) {
-        let store = self.context.store.clone();
-        self.tasks.spawn(async move {
-            let reads = jobs.into_iter().map(|job| {
-                let store = store.clone();
-                async move { (job, store.reread(job).await) }
-            });
-            let found = stream::iter(reads).buffered(READ_AT_ONCE).collect().await;
-            Event::SuspectsRead { found, reply }
-        });
-    }
-
-    fn start_suspects(
-        &mut self,
-        found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
-        reply: Reply<()>,
-    ) {
-        for (job, found) in found {
-            match found {
-                Err(failure) => warn!(%job, %failure, "the term is ending"),
-                Ok(_) if !matches!(self.jobs.get(&job), Some(Entry::Rebuilding { .. })) => {}
-                Ok(found) => self.take_up(job, found),
-            }
-        }
-        let _ = reply.send(Ok(()));
     }
 
     async fn run(mut self, mut mailbox: mpsc::Receiver<Command>) {

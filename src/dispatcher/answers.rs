@@ -26,15 +26,18 @@ impl DispatcherActor {
             None => {
                 let _ = reply.send(Err(no_such_job(job)));
             }
-            Some(Entry::Persisting { .. } | Entry::Rebuilding { .. }) => {
+            Some(Entry::Persisting { .. }) => {
                 let _ = reply.send(Err(GatewayError::NotYet(format!(
                     "job {job} has no JobMaster at present"
                 ))));
             }
             // Nothing new is decided.
-            Some(Entry::Running { .. } | Entry::Quarantined { .. }) if is_suspended => {
+            Some(Entry::Running { .. } | Entry::Rebuilding { .. } | Entry::Quarantined { .. })
+                if is_suspended =>
+            {
                 let _ = reply.send(Err(suspended()));
             }
+            Some(Entry::Rebuilding { .. }) => self.cancel_suspect(job, reply),
             Some(Entry::Running { control, .. }) => {
                 let control = control.clone();
                 self.spawn_reply(
@@ -265,6 +268,7 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
         for it in &mut waiting {
             let lacking = it.text.strip_suffix(START_BY_HAND).unwrap_or(&it.text);
             it.text = format!("{lacking}: {}", workers.text);
+            it.retry_at_ms = workers.retry_at_ms;
         }
     }
 }

@@ -36,6 +36,7 @@ impl DispatcherActor {
             Err(failure) => {
                 error!(%job, %failure, "the result of a job could not be written");
                 self.set_busy(job, false);
+                self.cancel_failed(job);
                 return;
             }
         };

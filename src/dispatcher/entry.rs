@@ -8,6 +8,7 @@ use tanist_proto::v1 as pb;
 use super::core::{Submission, SubmissionKey};
 use super::handle::Reply;
 use super::quarantined::Quarantined;
+use super::suspects::Suspect;
 use crate::gateway::{GatewayError, GatewayResult, JobMasterControl};
 
 /// A job.
@@ -30,6 +31,8 @@ pub(super) enum Entry {
         key: SubmissionKey,
         name: String,
         why: &'static str,
+        /// Whose turn has not come.
+        suspect: Option<Box<Suspect>>,
     },
     /// Globally terminal; the result is being written, cleaned up after, or clean.
     Ended {

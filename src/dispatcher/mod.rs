@@ -8,6 +8,7 @@
 //!                 '- refused    |                   |  written | finished
 //!   recovery -------------------+-------------------|----------'
 //!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
+//!                 |---> Rebuilding (its turn has not come) -- its turn --> Running, cancel --> Ending
 //!                 '---> Quarantined (can't be read or led; touches no other job) -- retry --> Running, delete --> Ending
 //! ```
 //!
@@ -50,6 +51,9 @@ mod scripted;
 #[cfg(test)]
 mod store_trouble_tests;
 mod submissions;
+mod suspects;
+#[cfg(test)]
+mod suspects_tests;
 mod sweep;
 #[cfg(test)]
 mod testing;

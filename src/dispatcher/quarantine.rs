@@ -21,10 +21,10 @@ use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
 use super::breakage;
-use super::entry::{Entry, no_such_job, state_key};
+use super::entry::{Entry, no_such_job};
 use super::handle::Reply;
 use super::job_store::{JobStore, JobStoreError};
-use super::quarantined::{Quarantined, Told, event};
+use super::quarantined::{Quarantined, event};
 use super::recovery::RecoveredJob;
 use super::submissions::suspended;
 use crate::dataflow::operator::custom::unknown_operators;
@@ -144,15 +144,10 @@ impl DispatcherActor {
 
     /// Goes on with a job as its records have it.
     pub(super) fn take_up(&mut self, job: JobId, found: RecoveredJob) {
-        if let RecoveredJob::Suspect { state } = &found {
-            let entry = Entry::Rebuilding {
-                key: state_key(state),
-                name: state.name.clone(),
-                why: "a term before died in recovery: this job is started when its turn comes",
-            };
-            self.jobs.insert(job, entry);
-            return;
-        }
+        let found = match found {
+            RecoveredJob::Suspect { state } => return self.suspect(job, *state),
+            found => found,
+        };
         match self.judge(found, false) {
             Ok(sound) => self.launch(job, sound.graph, sound.state, true),
             Err(fault) => self.quarantine(job, *fault),
@@ -165,18 +160,9 @@ impl DispatcherActor {
         // That somebody wants it to end was acknowledged, and needs nobody who leads it.
         let is_canceled = fault.state.wanted() == pb::WantedStatus::Canceled
             && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
-        let told = Told::of(&mut fault.state);
-        let of_state = fault.state.sinks.take().map(|it| it.paths);
-        let quarantined = Box::new(Quarantined {
-            key: state_key(&fault.state),
-            name: fault.state.name,
-            submitted_at_ms: fault.state.submitted_at_ms,
-            sink_directories: fault.sink_directories.or(of_state),
-            has_ended: false,
-            is_busy: is_canceled,
-            quarantine: fault.quarantine,
-            told,
-        });
+        let known = Quarantined::of(&mut fault.state, fault.quarantine, fault.sink_directories);
+        let mut quarantined = Box::new(known);
+        quarantined.is_busy = is_canceled;
         let epoch = self.context.session.epoch().get();
         let result = is_canceled.then(|| quarantined.canceled_result(job, epoch));
         let entry = Entry::Quarantined { job: quarantined };
@@ -227,7 +213,13 @@ impl DispatcherActor {
         };
         let (key, name, control) = (key.clone(), name.clone(), control.clone());
         let why = "its JobMaster broke, and another one is started";
-        self.jobs.insert(job, Entry::Rebuilding { key, name, why });
+        let entry = Entry::Rebuilding {
+            key,
+            name,
+            why,
+            suspect: None,
+        };
+        self.jobs.insert(job, entry);
         let resources = self.context.resources.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {

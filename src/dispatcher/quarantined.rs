@@ -6,6 +6,7 @@ use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use super::core::SubmissionKey;
+use super::entry::state_key;
 
 /// A job that is set aside.
 #[derive(Debug, Clone)]
@@ -20,12 +21,12 @@ pub(super) struct Quarantined {
     /// Something is being written about it.
     pub(super) is_busy: bool,
     pub(super) quarantine: pb::Quarantine,
-    pub(super) told: Told,
+    told: Told,
 }
 
 /// What the record tells of a job's life.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Told {
+struct Told {
     statuses: Vec<pb::StatusTimestamp>,
     events: Vec<pb::JobEvent>,
     failures: Vec<pb::FailureRecord>,
@@ -33,7 +34,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn of(state: &mut pb::JobState) -> Told {
+    fn of(state: &mut pb::JobState) -> Told {
         Told {
             statuses: std::mem::take(&mut state.statuses),
             events: std::mem::take(&mut state.events),
@@ -56,6 +57,26 @@ pub(super) fn event(kind: pb::JobEventKind, epoch: u64, at_ms: u64) -> pb::JobEv
 }
 
 impl Quarantined {
+    /// A job as its state has it, which is taken; `sink_directories` as its graph says, if that was read.
+    pub(super) fn of(
+        state: &mut pb::JobState,
+        quarantine: pb::Quarantine,
+        sink_directories: Option<Vec<String>>,
+    ) -> Quarantined {
+        let told = Told::of(state);
+        let of_state = state.sinks.take().map(|it| it.paths);
+        Quarantined {
+            key: state_key(state),
+            name: state.name.clone(),
+            submitted_at_ms: state.submitted_at_ms,
+            sink_directories: sink_directories.or(of_state),
+            has_ended: false,
+            is_busy: false,
+            quarantine,
+            told,
+        }
+    }
+
     /// That it was set aside, as its events tell it.
     pub(super) fn set_aside(&self) -> pb::JobEvent {
         let known = &self.quarantine;
@@ -73,9 +94,18 @@ impl Quarantined {
         if self.sink_directories.is_none() {
             warn!(%job, "where the sinks of a quarantined job write is not known: files of it may be left behind");
         }
+        let cause = self.quarantine.reason.clone();
+        self.canceled(self.details(job), cause, epoch)
+    }
+
+    /// The same for one that was never set aside: it only waited.
+    pub(super) fn canceled_in_wait(&self, job: JobId, epoch: u64) -> pb::JobResult {
+        self.canceled(self.told(job), String::new(), epoch)
+    }
+
+    fn canceled(&self, mut details: pb::JobDetails, cause: String, epoch: u64) -> pb::JobResult {
         let now_ms = wall_clock_ms();
         let status = pb::JobStatus::Canceled.into();
-        let mut details = self.details(job);
         details.status = status;
         details.ended_at_ms = now_ms;
         details.quarantine.clear();
@@ -92,10 +122,10 @@ impl Quarantined {
             ..event(pb::JobEventKind::Status, epoch, now_ms)
         });
         pb::JobResult {
-            job_id: job.to_string(),
+            job_id: details.job_id.clone(),
             name: self.name.clone(),
             status,
-            cause: self.quarantine.reason.clone(),
+            cause,
             submitted_at_ms: self.submitted_at_ms,
             ended_at_ms: now_ms,
             dirty: true,
@@ -110,23 +140,31 @@ impl Quarantined {
         }
     }
 
-    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
-        let status = pb::JobStatus::Suspended.into();
-        let at_ms = self.quarantine.since_ms;
-        let mut timestamps = self.told.statuses.clone();
-        timestamps.retain(|it| it.status != status);
-        timestamps.push(pb::StatusTimestamp { status, at_ms });
-        let mut events = self.told.events.clone();
-        events.push(self.set_aside());
+    /// What its record tells of it.
+    fn told(&self, job: JobId) -> pb::JobDetails {
         pb::JobDetails {
             job_id: job.to_string(),
             name: self.name.clone(),
-            status,
             started_at_ms: self.submitted_at_ms,
-            timestamps,
+            timestamps: self.told.statuses.clone(),
             failures: self.told.failures.clone(),
             restarts: self.told.restarts,
-            events,
+            events: self.told.events.clone(),
+            ..pb::JobDetails::default()
+        }
+    }
+
+    pub(super) fn details(&self, job: JobId) -> pb::JobDetails {
+        let status = pb::JobStatus::Suspended.into();
+        let at_ms = self.quarantine.since_ms;
+        let mut details = self.told(job);
+        details.timestamps.retain(|it| it.status != status);
+        details
+            .timestamps
+            .push(pb::StatusTimestamp { status, at_ms });
+        details.events.push(self.set_aside());
+        pb::JobDetails {
+            status,
             quarantine: self.quarantine.reason.clone(),
             quarantined: Some(self.quarantine.clone()),
             hindrances: vec![pb::Hindrance {
@@ -135,7 +173,7 @@ impl Quarantined {
                 since_ms: self.quarantine.since_ms,
                 ..pb::Hindrance::default()
             }],
-            ..pb::JobDetails::default()
+            ..details
         }
     }
 }

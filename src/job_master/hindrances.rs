@@ -1,4 +1,4 @@
-//! Why not all of a job runs, for people and for REST: slots that are missing, a restart that is due, who is awaited. Pure;
+//! Why not all of a job runs, or gets no further, for people and for REST: slots that are missing, a restart that is due, who is awaited. Pure;
 //! decides nothing.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ fn count(number: usize) -> u32 {
 }
 
 impl JobMasterCore {
-    /// What keeps the job, or some of its regions, from running; nothing if all of it does.
+    /// What keeps the job, or some of its regions, from running, or tasks that run from records; nothing if all of it goes on.
     pub(super) fn hindrances(&self) -> Vec<pb::Hindrance> {
         if self.result.is_some() {
             let text = "it has ended, and its result is being written".to_owned();
@@ -50,6 +50,7 @@ impl JobMasterCore {
             self.without_slots(),
             self.committing(),
             self.winding_up(),
+            self.without_peers(),
         ];
         found.into_iter().flatten().collect()
     }
@@ -221,6 +222,34 @@ impl JobMasterCore {
             slots_missing: count(missing),
             missing: named,
             ..hindrance(pb::HindranceKind::NoSlots, text)
+        })
+    }
+
+    /// That tasks run and can't reach their peers, as they told last.
+    fn without_peers(&self) -> Option<pb::Hindrance> {
+        let away_since = |task: &usize| {
+            let execution = &self.execution.tasks[*task].execution;
+            let metrics = execution.metrics?;
+            let is_away =
+                execution.state == ExecutionState::Running && metrics.peer_away_since_ms > 0;
+            is_away.then_some(metrics.peer_away_since_ms)
+        };
+        let tasks = 0..self.execution.tasks.len();
+        let away: Vec<(usize, u64)> = tasks
+            .filter_map(|task| Some((task, away_since(&task)?)))
+            .collect();
+        let since_ms = away.iter().map(|(_, since_ms)| *since_ms).min()?;
+        let text = format!(
+            "{} running tasks can't reach the peer that they read from or write to: the logs of their TaskManagers say why",
+            away.len()
+        );
+        let named = away.iter().take(NAMED);
+        Some(pb::Hindrance {
+            since_ms,
+            missing: named
+                .map(|(task, _)| self.execution.task_name(*task))
+                .collect(),
+            ..hindrance(pb::HindranceKind::PeerAway, text)
         })
     }
 

@@ -93,3 +93,30 @@ fn it_says_what_is_restarted_after_what_and_when() {
     job.pass(1);
     assert_eq!(job.core.hindrances(), [], "it is placed again");
 }
+
+#[test]
+fn it_names_the_running_tasks_whose_peer_is_away_until_it_is_there() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 3));
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    let with_peer = |subtask: u32, peer_away_since_ms| pb::ExecutionReport {
+        metrics: Some(pb::TaskMetrics {
+            peer_away_since_ms,
+            ..pb::TaskMetrics::default()
+        }),
+        ..report(2, subtask, 3, S::Running)
+    };
+    let other = |subtask| report(1, subtask, 3, S::Running);
+    job.reports("tm0", vec![with_peer(0, 0), other(0)]);
+    job.reports("tm1", vec![with_peer(1, 42), other(1)]);
+    assert_eq!(job.core.status(), pb::JobStatus::Running);
+    let hindrance = only(&job);
+    assert_eq!(hindrance.kind(), HindranceKind::PeerAway);
+    assert_eq!(hindrance.since_ms, 42);
+    assert_eq!(hindrance.missing, ["b (2/2)"]);
+    let expected = "1 running tasks can't reach the peer";
+    assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
+    job.reports("tm1", vec![with_peer(1, 0), other(1)]);
+    assert_eq!(job.core.hindrances(), []);
+}

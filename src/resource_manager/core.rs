@@ -51,8 +51,9 @@ pub(super) struct Worker {
     pub(super) next_heartbeat: Instant,
     pub(super) refused: RefusedCalls,
     pub(super) is_draining: bool,
-    /// How many outputs it keeps that somebody may still read, once it has said so.
-    pub(super) kept_outputs: Option<u32>,
+    /// How many outputs it keeps that somebody may still read, once it has said so, and as of which version of its slots: what was
+    /// made in a slot that it has freed since is not among them.
+    pub(super) kept_outputs: Option<(u32, SlotsVersion)>,
 }
 
 /// See the module.
@@ -135,8 +136,13 @@ impl Core {
         };
         let report = match answer {
             Ok(answer) => {
-                worker.kept_outputs = Some(answer.kept_outputs);
-                answer.slot_report.unwrap_or_default()
+                let report = answer.slot_report.unwrap_or_default();
+                let version = SlotsVersion(report.version);
+                let is_late = |(_, known): (u32, SlotsVersion)| version.is_before(known);
+                if !worker.kept_outputs.is_some_and(is_late) {
+                    worker.kept_outputs = Some((answer.kept_outputs, version));
+                }
+                report
             }
             Err(GatewayError::Unreachable { reason, .. }) => {
                 // Whether it is gone is found out, one question at a time.

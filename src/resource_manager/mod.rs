@@ -29,6 +29,8 @@ mod fulfilling;
 #[cfg(test)]
 mod fulfilling_tests;
 mod handle;
+#[cfg(test)]
+mod idle_tests;
 mod job_masters;
 mod lacking;
 #[cfg(test)]

@@ -356,6 +356,12 @@ impl SlotManager {
         (count(worker.slots().count()), free.min(room))
     }
 
+    /// The youngest version as of which a TaskExecutor told of any of its slots.
+    pub fn version_of(&self, worker: &ResourceId) -> SlotsVersion {
+        let worker = self.slots.worker(worker);
+        worker.map_or_else(SlotsVersion::default, |worker| worker.version())
+    }
+
     /// What of a TaskExecutor no slot has.
     pub fn left(&self, worker: &ResourceId) -> Resources {
         let worker = self.slots.worker(worker);

@@ -197,6 +197,12 @@ impl Worker {
         self.taken_otherwise == 0
     }
 
+    /// The youngest version as of which its TaskExecutor told of any of its slots.
+    pub fn version(&self) -> SlotsVersion {
+        let of_slots = self.slots.values().map(|slot| slot.version);
+        of_slots.fold(self.forgotten.1, SlotsVersion::max)
+    }
+
     /// The number of the next dynamic slot.
     pub fn next_number(&self) -> u32 {
         self.next_number

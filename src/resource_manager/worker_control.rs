@@ -127,10 +127,13 @@ impl Core {
                 left: self.slots.left(id),
                 share: worker.spec.default_slot(),
             });
+            let keeps_nothing = worker.kept_outputs.is_some_and(|(kept, version)| {
+                kept == 0 && !version.is_before(self.slots.version_of(id))
+            });
             let view = TaskExecutorView {
                 slots: worker.spec.slots(),
                 room,
-                is_unused: is_open && free == slots && worker.kept_outputs == Some(0),
+                is_unused: is_open && free == slots && keeps_nothing,
             };
             (id.clone(), view)
         };

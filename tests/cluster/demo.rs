@@ -16,8 +16,13 @@ use crate::support::PROGRAM;
 const DEMO_BOUND: Duration = Duration::from_secs(90);
 
 fn start_demo(temporary: &Path) -> anyhow::Result<Child> {
+    start_demo_with(temporary, &[])
+}
+
+fn start_demo_with(temporary: &Path, arguments: &[&str]) -> anyhow::Result<Child> {
     let demo = Command::new(PROGRAM)
         .arg("demo")
+        .args(arguments)
         .env("TMPDIR", temporary)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -109,14 +114,19 @@ async fn the_demo_shows_three_takeovers_that_nobody_notices_and_leaves_nothing()
 }
 
 #[tokio::test]
-async fn an_interrupted_demo_fails_and_leaves_nothing() -> anyhow::Result<()> {
+async fn an_interrupted_demo_of_a_configuration_fails_and_leaves_nothing() -> anyhow::Result<()> {
     let temporary = tempfile::tempdir()?;
-    let mut demo = start_demo(temporary.path())?;
+    let mine = tempfile::tempdir()?;
+    let file = mine.path().join("mine.yaml").display().to_string();
+    // Nobody could start on that port, and nothing is left in that directory.
+    std::fs::write(
+        &file,
+        "jobmanager.rpc.port: 1\nhigh-availability.embedded.dir: /dev/null/store\n",
+    )?;
+    let mut demo = start_demo_with(temporary.path(), &["--config", &file])?;
     until_told(&mut demo, " leads ").await?;
-    ensure!(
-        !processes_in(temporary.path())?.is_empty(),
-        "a cluster runs in {temporary:?}"
-    );
+    let of_the_file = with_setting(temporary.path(), &file)?;
+    ensure!(of_the_file.len() == 5, "{of_the_file:?} run with {file}");
     let pid = demo.id().context("it runs")?;
     signal(i32::try_from(pid)?, Signal::INT)?;
     let said = last_words(demo, DEMO_BOUND).await?;
@@ -170,6 +180,10 @@ async fn a_leader_that_somebody_else_kills_while_the_demo_submits_is_one_takeove
     ensure!(status.success(), "{status}:\n{story}");
     ensure!(
         story.contains("(signal: 9 (SIGKILL)): it is started again"),
+        "{story}"
+    );
+    ensure!(
+        story.contains("ms after that was seen (epoch 2)"),
         "{story}"
     );
     ensure!(story.contains("NOBODY NOTICED"), "{story}");

@@ -1,4 +1,4 @@
-//! An expression made ready for batches: physical, checked arithmetic, constants folded.
+//! An expression made ready for batches: physical, checked arithmetic, constants evaluated and folded.
 //!
 //! Integers that overflow are errors, never wrapped: `sum` and the expressions of a job agree on that.
 
@@ -18,7 +18,7 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use crate::dataflow::record;
 use crate::job::expression::{Typed, column, condition, explain, on_deep_stack};
 
-use super::OperatorError;
+use super::{OperatorError, constants};
 
 /// An expression over the records of one input.
 #[derive(Debug)]
@@ -35,7 +35,12 @@ impl Expression {
         input: &SchemaRef,
         what: &str,
     ) -> Result<Expression, OperatorError> {
-        Expression::compile(text, input, what, column)
+        let (expression, value) = Expression::compile(text, input, what, column)?;
+        if value.is_some_and(|value| value.is_null()) {
+            let message = format!("{what}: {}", expression.is_null());
+            return Err(OperatorError::specification(message));
+        }
+        Ok(expression)
     }
 
     /// The condition of a filter.
@@ -44,27 +49,30 @@ impl Expression {
         input: &SchemaRef,
         what: &str,
     ) -> Result<Expression, OperatorError> {
-        Expression::compile(text, input, what, condition)
+        let (expression, _) = Expression::compile(text, input, what, condition)?;
+        Ok(expression)
     }
 
+    /// With its value, where that is the same for all records.
     fn compile(
         text: &str,
         input: &SchemaRef,
         what: &str,
         typed: fn(&str, &crate::job::Schema) -> Result<Typed, String>,
-    ) -> Result<Expression, OperatorError> {
+    ) -> Result<(Expression, Option<ScalarValue>), OperatorError> {
         let columns = record::job_schema(input)?;
         let compiled = on_deep_stack(|| {
             let typed = typed(text, &columns)?;
             physical(&typed, input).map_err(|error| format!("`{text}`: {}", explain(&error)))
         });
-        let physical = compiled
+        let (physical, value) = compiled
             .and_then(|compiled| compiled)
             .map_err(|problem| OperatorError::specification(format!("{what}: {problem}")))?;
-        Ok(Expression {
+        let expression = Expression {
             physical,
             text: text.to_owned(),
-        })
+        };
+        Ok((expression, value))
     }
 
     /// Its values for the rows of a batch; an error is a message with the expression.
@@ -79,16 +87,19 @@ impl Expression {
     pub(super) fn evaluate_non_null(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
         let values = self.evaluate(batch)?;
         if values.null_count() > 0 {
-            let text = &self.text;
-            return Err(format!(
-                "`{text}` is null, and no column can be null: write `coalesce(..., instead)`"
-            ));
+            return Err(self.is_null());
         }
         Ok(values)
     }
+
+    fn is_null(&self) -> String {
+        let text = &self.text;
+        format!("`{text}` is null, and no column can be null: write `coalesce(..., instead)`")
+    }
 }
 
-fn physical(typed: &Typed, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+/// With its value, where that is the same for all records. An error also where it can be computed of no record.
+fn physical(typed: &Typed, input: &Schema) -> Result<(Arc<dyn PhysicalExpr>, Option<ScalarValue>)> {
     let physical = create_physical_expr(
         &typed.expr,
         &typed.columns,
@@ -96,7 +107,12 @@ fn physical(typed: &Typed, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
         &PhysicalPlanningContext::default(),
     )?;
     let checked = physical.transform_up(|expr| checked(expr, input)).data()?;
-    PhysicalExprSimplifier::new(input).simplify(checked)
+    let constants = constants::check(&checked, input)?;
+    let simplified = match constants.may_be_folded {
+        true => PhysicalExprSimplifier::new(input).simplify(checked)?,
+        false => checked,
+    };
+    Ok((simplified, constants.value))
 }
 
 /// Arithmetic that fails where the result has no place.

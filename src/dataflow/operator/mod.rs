@@ -7,6 +7,8 @@
 mod accumulator;
 mod aggregate;
 mod aggregate_all;
+#[cfg(feature = "sql")]
+mod constants;
 mod csv;
 pub mod custom;
 mod datagen;
@@ -24,7 +26,9 @@ mod hasher;
 mod input;
 mod json;
 mod lines;
+mod output;
 mod parse;
+pub mod peers;
 mod print;
 #[cfg(feature = "sql")]
 mod projection;
@@ -55,14 +59,16 @@ use tokio::time::Instant;
 pub use external::{External, Standing};
 pub use file_source::matching_files;
 pub use input::Look;
+pub use output::Output;
 pub use schema::output_schema;
 
+use self::peers::Peers;
 use super::coordination::CoordinatorLine;
 use super::exec::program::ProgramError;
 use super::host::{Lingering, TaskHost};
 use super::key::NoKeyColumn;
 use super::sink::SinkError;
-use super::time::{Element, TimeSignal};
+use super::time::TimeSignal;
 use crate::job::OperatorSpec;
 #[cfg(not(feature = "sql"))]
 use crate::job::expression::NEEDS_SQL;
@@ -192,6 +198,8 @@ pub struct OperatorContext {
     pub host: Arc<TaskHost>,
     /// Held by what goes on for a moment when the task's code has ended.
     pub lingering: Lingering,
+    /// Where it says that a peer of it is away.
+    pub peers: Peers,
     /// The indices of the extended resources that are the task's own, by name.
     pub external_resources: Arc<BTreeMap<String, Vec<u64>>>,
     /// The way to the operator's half at the JobMaster; none where nobody carries questions there.
@@ -203,76 +211,6 @@ impl OperatorContext {
         self.output
             .clone()
             .unwrap_or_else(|| Arc::new(arrow_schema::Schema::empty()))
-    }
-}
-
-/// What an operator emits in one call, and how much it drops.
-#[derive(Debug, Default)]
-pub struct Output {
-    elements: Vec<Element>,
-    late: u64,
-    skipped: u64,
-}
-
-impl Output {
-    /// Hands a batch on; an empty one vanishes.
-    pub fn emit(&mut self, batch: RecordBatch) {
-        self.put(Element::Batch(batch));
-    }
-
-    /// Says how far event time has come.
-    pub fn signal(&mut self, signal: TimeSignal) {
-        self.put(Element::Time(signal));
-    }
-
-    /// Counts records that were dropped because they came too late.
-    pub fn count_late(&mut self, records: u64) {
-        self.late += records;
-    }
-
-    /// Counts records that were left out because they can't be read.
-    pub fn count_skipped(&mut self, records: u64) {
-        self.skipped += records;
-    }
-
-    pub(super) fn put(&mut self, element: Element) {
-        match element {
-            Element::Batch(batch) if batch.num_rows() == 0 => {}
-            Element::Batch(_) | Element::Time(_) => self.elements.push(element),
-        }
-    }
-
-    /// Adds what another one dropped.
-    pub(super) fn count(&mut self, other: &Output) {
-        self.late += other.late;
-        self.skipped += other.skipped;
-    }
-
-    /// How many records were dropped: those that were late, and those that were left out.
-    pub fn dropped(&self) -> (u64, u64) {
-        (self.late, self.skipped)
-    }
-
-    /// Whether nothing was emitted and nothing dropped.
-    pub fn is_empty(&self) -> bool {
-        self.elements.is_empty() && self.dropped() == (0, 0)
-    }
-
-    /// What was emitted, in order.
-    pub(super) fn take(&mut self) -> Vec<Element> {
-        std::mem::take(&mut self.elements)
-    }
-
-    /// The batches that were emitted, in order.
-    pub fn into_batches(self) -> Vec<RecordBatch> {
-        let batches = self
-            .elements
-            .into_iter()
-            .filter_map(|element| match element {
-                Element::Batch(batch) => Some(batch),
-                Element::Time(_) => None,
-            });
-        batches.collect()
     }
 }
 
@@ -456,7 +394,9 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
                 Box::new(windows::WindowAggregate::new(&input, spec, window, output)?)
             }
         },
-        OperatorSpec::SocketSink(spec) => Box::new(socket_sink::SocketSink::new(&spec.address)),
+        OperatorSpec::SocketSink(spec) => {
+            Box::new(socket_sink::SocketSink::new(&spec.address, &context.peers))
+        }
         OperatorSpec::Exec(spec) => Box::new(exec::Exec::between(spec, context)),
         OperatorSpec::ExecSink(spec) => Box::new(exec::Exec::sink(spec, context)),
         other => {

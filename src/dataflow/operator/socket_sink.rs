@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
+use super::peers::Peers;
 use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
 use super::{Operator, OperatorError, Output, PrepareCommit};
 use crate::dataflow::record;
@@ -26,6 +27,7 @@ const MOST_REPEATED: usize = 1024 * 1024;
 
 pub(super) struct SocketSink {
     address: String,
+    peers: Peers,
     queue: Arc<Queue>,
     /// Told when everything has been written.
     written: Option<oneshot::Receiver<()>>,
@@ -79,11 +81,11 @@ impl Queue {
 }
 
 /// Writes until everything is written.
-async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>) {
+async fn write(address: String, queue: Arc<Queue>, done: oneshot::Sender<()>, peers: Peers) {
     let mut backoff = shortest_backoff();
     let mut repeated = Repeated::default();
     loop {
-        let stream = connect_until_it_works(&address, &mut backoff).await;
+        let stream = connect_until_it_works(&address, &mut backoff, &peers).await;
         match write_to(stream, &queue, &mut repeated).await {
             Ok(()) => {
                 // Nobody waits for it if the task was stopped.
@@ -143,9 +145,10 @@ async fn write_to(
 }
 
 impl SocketSink {
-    pub(super) fn new(address: &str) -> SocketSink {
+    pub(super) fn new(address: &str, peers: &Peers) -> SocketSink {
         SocketSink {
             address: address.to_owned(),
+            peers: peers.clone(),
             queue: Arc::default(),
             written: None,
             writing: JoinSet::new(),
@@ -156,7 +159,8 @@ impl SocketSink {
 impl Operator for SocketSink {
     fn open(&mut self) -> Result<(), OperatorError> {
         let (done, written) = oneshot::channel();
-        let writing = write(self.address.clone(), Arc::clone(&self.queue), done);
+        let (address, queue) = (self.address.clone(), Arc::clone(&self.queue));
+        let writing = write(address, queue, done, self.peers.clone());
         self.writing.spawn_on(writing, &Handle::current());
         self.written = Some(written);
         Ok(())

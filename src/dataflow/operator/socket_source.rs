@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::lines::{LineBatch, LineBuffer};
+use super::peers::Peers;
 use super::{OperatorContext, OperatorError, Source, SourceState};
 use crate::job::spec;
 
@@ -30,6 +31,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 pub(super) struct SocketSource {
     spec: spec::SocketSource,
     output: SchemaRef,
+    peers: Peers,
     connection: Option<Connection>,
 }
 
@@ -54,18 +56,25 @@ impl SocketSource {
         SocketSource {
             spec: spec.clone(),
             output: context.output_schema(),
+            peers: context.peers.clone(),
             connection: None,
         }
     }
 }
 
-/// Connects; for as long as it takes. Shared with the sink.
-pub(super) async fn connect_until_it_works(address: &str, backoff: &mut Duration) -> TcpStream {
+/// Connects; for as long as it takes, in which the peer counts as away. Shared with the sink.
+pub(super) async fn connect_until_it_works(
+    address: &str,
+    backoff: &mut Duration,
+    peers: &Peers,
+) -> TcpStream {
+    let mut away = None;
     loop {
         match connect(address).await {
             Ok(stream) => return stream,
             Err(error) => tracing::warn!(address, %error, retry_in = ?backoff, "can't connect"),
         }
+        away.get_or_insert_with(|| peers.away());
         wait(backoff).await;
     }
 }
@@ -87,12 +96,12 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
 }
 
 /// Reads until the operator goes away, or the first connection ends if there is to be one only.
-async fn read(spec: spec::SocketSource, pieces: Sender<Piece>, more: Arc<Notify>) {
+async fn read(spec: spec::SocketSource, pieces: Sender<Piece>, more: Arc<Notify>, peers: Peers) {
     let mut backoff = SHORTEST_BACKOFF;
     let mut chunk = vec![0; CHUNK];
     loop {
         let connected = match spec.reconnect {
-            true => Ok(connect_until_it_works(&spec.address, &mut backoff).await),
+            true => Ok(connect_until_it_works(&spec.address, &mut backoff, &peers).await),
             false => connect(&spec.address).await,
         };
         let ended = match connected {
@@ -124,7 +133,12 @@ impl Source for SocketSource {
         let (sender, pieces) = mpsc::channel(PIECES);
         let more = Arc::new(Notify::new());
         let mut reading = JoinSet::new();
-        let task = read(self.spec.clone(), sender, Arc::clone(&more));
+        let task = read(
+            self.spec.clone(),
+            sender,
+            Arc::clone(&more),
+            self.peers.clone(),
+        );
         reading.spawn_on(task, &Handle::current());
         self.connection = Some(Connection {
             pieces,

@@ -10,6 +10,10 @@ use crate::dataflow::operator::socket_sink::SocketSink;
 use crate::dataflow::operator::{Operator as _, Output};
 
 fn source(address: &str, reconnect: bool) -> SocketSource {
+    source_that_tells(address, reconnect, &Peers::default())
+}
+
+fn source_that_tells(address: &str, reconnect: bool, peers: &Peers) -> SocketSource {
     let spec = spec::SocketSource {
         address: address.to_owned(),
         reconnect,
@@ -17,6 +21,7 @@ fn source(address: &str, reconnect: bool) -> SocketSource {
     let output = crate::job::OperatorSpec::SocketSource(spec.clone());
     let context = OperatorContext {
         output: super::super::output_schema(&output, None).expect("a source"),
+        peers: peers.clone(),
         ..context(0, 1)
     };
     let mut source = SocketSource::new(&spec, &context);
@@ -37,6 +42,17 @@ async fn take(source: &mut SocketSource, lines: usize) -> Vec<String> {
         }
     }
     taken
+}
+
+/// Waits until it is told that a peer is away, or that none is.
+async fn until_away(peers: &Peers, is_away: bool) {
+    for _ in 0..10_000 {
+        if (peers.away_since_ms() > 0) == is_away {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("it is not told in time whether a peer is away: {peers:?}");
 }
 
 async fn listener() -> (TcpListener, String) {
@@ -60,6 +76,22 @@ async fn a_source_connects_again_when_its_server_goes_away() {
             ["1", "2", "3"].map(|number| format!("{round}{number}"))
         );
     }
+}
+
+#[tokio::test]
+async fn a_source_tells_that_its_server_is_away_until_it_is_there() {
+    let (listener, address) = listener().await;
+    let peers = Peers::default();
+    let mut source = source_that_tells(&address, true, &peers);
+    let (stream, _) = listener.accept().await.expect("it comes");
+    until_away(&peers, false).await;
+    drop((stream, listener));
+    until_away(&peers, true).await;
+    let listener = TcpListener::bind(&address).await.expect("its port again");
+    let (mut stream, _) = listener.accept().await.expect("it comes back");
+    stream.write_all(b"a\n").await.expect("sent");
+    assert_eq!(take(&mut source, 1).await, ["a"]);
+    until_away(&peers, false).await;
 }
 
 #[tokio::test]
@@ -95,7 +127,7 @@ async fn line(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> Option<Str
 #[tokio::test]
 async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
     let (listener, address) = listener().await;
-    let mut sink = SocketSink::new(&address);
+    let mut sink = SocketSink::new(&address, &Peers::default());
     sink.open().expect("opened");
     sink.process(texts("w", &["a", "b"]), &mut Output::default())
         .expect("queued");
@@ -120,15 +152,18 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
 
 #[tokio::test]
 async fn a_sink_that_nobody_reads_has_no_room_and_can_be_dropped() {
-    let mut sink = SocketSink::new("127.0.0.1:1");
+    let peers = Peers::default();
+    let mut sink = SocketSink::new("127.0.0.1:1", &peers);
     sink.open().expect("opened");
     assert!(sink.without_room().is_none());
     let long = "x".repeat(1024 * 1024);
     sink.process(texts("w", &[&long]), &mut Output::default())
         .expect("queued");
     let room = sink.without_room().expect("it is full");
+    until_away(&peers, true).await;
     let finishing = tokio::task::spawn_blocking(sink.prepare_commit().expect("it has to finish"));
     drop(sink);
     assert!(finishing.await.expect("no panic").is_err());
+    until_away(&peers, false).await;
     drop(room);
 }

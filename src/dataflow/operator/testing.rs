@@ -7,6 +7,7 @@ use arrow_schema::{Field, Schema, SchemaRef};
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::JobGraph;
 
+use super::peers::Peers;
 use super::{Built, EndOfInput, Operator, OperatorContext, OperatorError, Output, Source};
 use crate::dataflow::host::Lingering;
 use crate::dataflow::record;
@@ -48,6 +49,7 @@ pub(crate) fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         output: None,
         host: Arc::default(),
         lingering: Lingering::new().0,
+        peers: Peers::default(),
         external_resources: Arc::default(),
         coordinator: None,
     }

@@ -14,6 +14,7 @@ use crate::dataflow::coordination::{Asker, CoordinatorLine, Question};
 use crate::dataflow::exchange::{Attempt, ChannelRequest, PartitionId};
 use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::key::NoKeyColumn;
+use crate::dataflow::operator::peers::Peers;
 use crate::dataflow::operator::{OperatorContext, OperatorError, output_schema};
 use crate::dataflow::partitioner::Partitioner;
 use crate::dataflow::record::{UnknownColumnType, describe, same_columns, schema_of};
@@ -87,6 +88,7 @@ impl Plan {
         spec: &TaskSpec,
         host: &Arc<TaskHost>,
         lingering: &Lingering,
+        peers: &Peers,
         questions: Option<&mpsc::Sender<Question>>,
     ) -> Result<Plan, PlanError> {
         let (graph, deployment) = (&spec.graph, &spec.deployment);
@@ -116,6 +118,7 @@ impl Plan {
             output: None,
             host: Arc::clone(host),
             lingering: lingering.clone(),
+            peers: peers.clone(),
             external_resources: Arc::new(spec.external_resources.clone()),
             coordinator: None,
         };

@@ -148,6 +148,7 @@ impl Run {
             &self.spec,
             &self.host,
             &self.lingering,
+            self.counters.peers(),
             self.questions.as_ref(),
         )?;
         // Consumers of a task that can't even open hear its reason.

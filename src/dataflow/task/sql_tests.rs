@@ -1,6 +1,7 @@
 //! A job with SQL expressions, from its file to its output, in one process.
 
 use crate::dataflow::sink;
+use crate::dataflow::task::TaskStatus;
 use crate::dataflow::testing::{TaskManager, compile_uncoordinated, deploy, finish};
 use crate::job::{CompileOptions, JobFile};
 
@@ -44,4 +45,35 @@ async fn the_example_keeps_the_slow_requests_and_adds_them_up() {
     }
     lines.sort();
     assert_eq!(lines, ["/buy slow 250", "/search very-slow 3250"]);
+}
+
+const NEVER: &str = "version: 1
+name: never
+steps:
+  - name: numbers
+    datagen: {count: 9}
+  - name: shares
+    map: {columns: {share: value / 0}}
+  - name: out
+    discard: {}
+";
+
+#[tokio::test]
+async fn a_job_whose_expression_can_be_computed_of_no_record_fails_for_good_with_step_and_column() {
+    let options = CompileOptions::default();
+    let graph = compile_uncoordinated(&JobFile::new("never.yaml", NEVER), &options);
+    let managers = [TaskManager::start("tm").await];
+    let tasks = deploy(&graph, &managers, |_, _| 0);
+    let TaskStatus::Failed {
+        cause,
+        unrecoverable,
+        ..
+    } = tasks[&(0, 0)].ended().await
+    else {
+        panic!("nothing is divided by zero")
+    };
+    assert!(unrecoverable, "{cause}");
+    for part in ["shares", "column `share`", "`value / 0`: Divide by zero"] {
+        assert!(cause.contains(part), "{part}: {cause}");
+    }
 }

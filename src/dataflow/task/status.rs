@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use tanist_proto::v1::{Committable, ExecutionId, ExecutionState, TaskMetrics};
 
+use crate::dataflow::operator::peers::Peers;
 use crate::dataflow::record::size_of;
 
 /// How a task stands. Goes forward only; the last three are final.
@@ -77,7 +78,7 @@ impl TaskStatus {
     }
 }
 
-/// Counts what crosses the task's borders: chained operators are one.
+/// Counts what crosses the task's borders: chained operators are one. Knows which peers are away.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     records_in: AtomicU64,
@@ -86,6 +87,7 @@ pub(super) struct Counters {
     bytes_out: AtomicU64,
     late: AtomicU64,
     skipped: AtomicU64,
+    peers: Peers,
 }
 
 impl Counters {
@@ -107,6 +109,11 @@ impl Counters {
         self.skipped.fetch_add(skipped, Ordering::Relaxed);
     }
 
+    /// Where its operators say that a peer is away.
+    pub(super) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
     pub(super) fn snapshot(&self) -> TaskMetrics {
         TaskMetrics {
             records_in: self.records_in.load(Ordering::Relaxed),
@@ -115,6 +122,7 @@ impl Counters {
             bytes_out: self.bytes_out.load(Ordering::Relaxed),
             late_records_dropped: self.late.load(Ordering::Relaxed),
             records_skipped: self.skipped.load(Ordering::Relaxed),
+            peer_away_since_ms: self.peers.away_since_ms(),
         }
     }
 }

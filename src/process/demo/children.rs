@@ -8,25 +8,21 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{ChildStdout, Command};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
+use super::others::EndedByOther;
+use super::settings::{self, Inherited};
 use super::{DemoError, tell};
 
 /// How long a process may take to end in order before it is killed.
 const END_BOUND: Duration = Duration::from_secs(10);
 /// How long a call may take: longer than a client tries by itself, which then says why it has failed.
 const CALL_BOUND: Duration = Duration::from_secs(90);
-/// How often the children are looked at while something is waited for.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often the children are looked at while something is waited for: a takeover that somebody else has caused counts from there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// How many lines of a log an error shows.
 const TAIL: usize = 15;
-
-/// Settings of all processes. Progress is reported often, so that there is something to see.
-const SETTINGS: [&str; 4] = [
-    "high-availability.type=embedded",
-    "heartbeat.interval=100 ms",
-    "heartbeat.timeout=10 s",
-    "cluster.registration.error-delay=500 ms",
-];
 
 /// One of the demo's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,38 +62,47 @@ enum Duty {
 pub(super) struct Playground {
     program: PathBuf,
     directory: PathBuf,
+    inherited: Inherited,
     keep: bool,
     children: Vec<Running>,
     /// How many JobManagers somebody else has ended.
     ended_by_others: u32,
+    /// Who is told of each of them.
+    ends: Option<mpsc::Sender<EndedByOther>>,
 }
 
 impl Playground {
-    pub(super) fn create(program: PathBuf, keep: bool) -> Result<Playground, DemoError> {
+    pub(super) fn create(
+        program: PathBuf,
+        inherited: Inherited,
+        keep: bool,
+    ) -> Result<Playground, DemoError> {
         let name = format!("tanist-demo-{:08x}", rand::random::<u32>());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).map_err(DemoError::io(directory.display().to_string()))?;
         Ok(Playground {
             program,
             directory,
+            inherited,
             keep,
             children: Vec::new(),
             ended_by_others: 0,
+            ends: None,
         })
+    }
+
+    /// Who is told of JobManagers that somebody else ends.
+    pub(super) fn tell_ends_to(&mut self, ends: mpsc::Sender<EndedByOther>) {
+        self.ends = Some(ends);
     }
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// By which the cluster is found.
-    pub(super) fn store_setting(&self) -> String {
-        format!("high-availability.embedded.dir={}", self.store().display())
-    }
-
     /// Where the embedded store is.
     pub(super) fn store(&self) -> PathBuf {
-        self.directory.join("store")
+        settings::store(&self.directory)
     }
 
     /// Starts a JobManager with these settings; its output goes to a log in the directory.
@@ -163,18 +168,10 @@ impl Playground {
         own: &[String],
         output: Stdio,
     ) -> Result<tokio::process::Child, DemoError> {
-        let store = self.store_setting();
-        let temporary = format!("io.tmp.dirs={}", self.directory.display());
         let mut process = Command::new(&self.program);
-        process.arg(command);
-        for setting in SETTINGS
-            .into_iter()
-            .chain(own.iter().map(String::as_str))
-            .chain([store.as_str(), temporary.as_str()])
-        {
-            process.args(["-D", setting]);
-        }
         process
+            .arg(command)
+            .args(self.inherited.arguments(&self.directory, own))
             .current_dir(&self.directory)
             // Ctrl-C in a terminal is the demo's alone, which then ends its children.
             .process_group(0)
@@ -190,7 +187,7 @@ impl Playground {
     /// unless it succeeds.
     pub(super) async fn call(&mut self, mut arguments: Vec<String>) -> Result<(), DemoError> {
         let line = format!("`tanist {}`", arguments.join(" "));
-        for setting in [SETTINGS[0].to_owned(), self.store_setting()] {
+        for setting in settings::to_find(&self.directory) {
             arguments.extend(["-D".to_owned(), setting]);
         }
         let called = call(&self.program, &self.directory, &arguments, &line);
@@ -256,6 +253,7 @@ impl Playground {
     }
 
     fn start_again(&mut self, index: usize, status: ExitStatus) -> Result<(), DemoError> {
+        let seen_at = Instant::now();
         let Running { name, own, .. } = &self.children[index];
         tell(&format!(
             "somebody ended {name} ({status}): it is started again"
@@ -263,6 +261,14 @@ impl Playground {
         let process = self.spawn_jobmanager(name, own)?;
         self.children[index].process = process;
         self.ended_by_others += 1;
+        let ended = EndedByOther {
+            name: self.children[index].name.clone(),
+            seen_at,
+        };
+        if let Some(ends) = &self.ends {
+            // One that finds no room is not told of, which is no reason to end the demo.
+            let _ = ends.try_send(ended);
+        }
         Ok(())
     }
 
@@ -335,6 +341,8 @@ fn call(
     let mut command = Command::new(program);
     command
         .args(arguments)
+        // The cluster is found by its store alone.
+        .env_remove("TANIST_CONF_DIR")
         .current_dir(directory)
         .stdin(Stdio::null())
         .kill_on_drop(true);

@@ -2,11 +2,13 @@
 //!
 //! Three JobManagers and two TaskManagers run as child processes on the embedded store, in a directory of their own. Both the
 //! processes and the directory are gone when the demo ends, also when it fails or is interrupted. Whoever kills a JobManager
-//! from outside sees one more takeover: it is started again. The demo succeeds only if no
+//! from outside sees one more takeover, and how long it took: it is started again. The demo succeeds only if no
 //! task was restarted, the streaming job's records came without a hole or a repetition, and the word count's result is
 //! what a single thread counts.
 
 mod children;
+mod others;
+mod settings;
 mod story;
 mod stream;
 pub mod ticks;
@@ -20,6 +22,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::children::Playground;
+pub use self::settings::Inherited;
 use self::story::Story;
 
 /// How often the leader is asked about a job.
@@ -32,6 +35,8 @@ pub struct DemoOptions {
     pub megabytes: usize,
     /// Whether the directory with logs, input and output stays.
     pub keep: bool,
+    /// The configuration that the processes have, as far as it leaves the demo what is its own.
+    pub inherited: Inherited,
 }
 
 impl Default for DemoOptions {
@@ -41,6 +46,7 @@ impl Default for DemoOptions {
         DemoOptions {
             megabytes,
             keep: false,
+            inherited: Inherited::default(),
         }
     }
 }
@@ -93,7 +99,7 @@ pub async fn run(program: PathBuf, options: DemoOptions) -> Result<(), DemoError
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
-    let mut playground = Playground::create(program, options.keep)?;
+    let mut playground = Playground::create(program, options.inherited.clone(), options.keep)?;
     let played = tokio::select! {
         played = Story::play(&mut playground, &options) => played,
         _ = interrupt.recv() => Err(DemoError::Interrupted),

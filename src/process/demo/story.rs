@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{ExecutionState, JobDetails, JobStatus};
+use tanist_proto::v1::{JobDetails, JobStatus};
 use tokio::time::Instant;
 
 use super::children::{Child, Playground};
+use super::others::OthersKills;
 use super::stream::StreamWatch;
-use super::watch::{ClusterWatch, Leader};
+use super::watch::{ClusterWatch, Leader, all_tasks_run};
 use super::words::{self, WordCounts};
 use super::{DemoError, DemoOptions, tell, ticks, unexpected};
 
@@ -41,6 +42,7 @@ pub(super) struct Story<'a> {
     watch: ClusterWatch,
     managers: Vec<Child>,
     stream: StreamWatch,
+    others: OthersKills,
 }
 
 impl Story<'_> {
@@ -59,13 +61,17 @@ impl Story<'_> {
         story
             .submit("stream.yaml", ticks::JOB_FILE, counting, &[])
             .await?;
+        story.others.streaming(counting);
         story.records_after(0).await?;
         tell("its records are read here, as they come out of the TaskManagers");
 
         let input = story.playground.directory().join("input");
         let output = story.playground.directory().join("output");
-        let expected =
-            words::write_and_count(input.clone(), FILES, options.megabytes << 20).await?;
+        let expected = words::write_and_count(input.clone(), FILES, options.megabytes << 20);
+        let expected = story
+            .playground
+            .bounded("the text to be counted", JOB_BOUND, expected)
+            .await?;
         tell(&format!(
             "{} MB of text in {FILES} files: one thread counts {} words, {} different ones",
             options.megabytes,
@@ -288,6 +294,8 @@ async fn start_cluster(playground: &mut Playground) -> Result<Story<'_>, DemoErr
     let leader = playground
         .bounded("a leader", START_BOUND, watch.leader_above(0))
         .await?;
+    let (others, ends) = OthersKills::follow(watch.clone());
+    playground.tell_ends_to(ends);
     tell(&format!(
         "{JOBMANAGERS} JobManagers and {TASKMANAGERS} TaskManagers started; {} leads (epoch {}), {} ms after the start",
         leader.process,
@@ -299,13 +307,12 @@ async fn start_cluster(playground: &mut Playground) -> Result<Story<'_>, DemoErr
         watch,
         managers,
         stream: StreamWatch::of(outputs),
+        others,
     })
 }
 
 fn start_jobmanager(playground: &mut Playground, id: &str) -> Result<Child, DemoError> {
-    let own = format!("jobmanager.id={id}");
-    let any_port = ["jobmanager.rpc.port=0", "rest.bind-port=0"].map(str::to_owned);
-    playground.start_jobmanager(id, [vec![own], any_port.into()].concat())
+    playground.start_jobmanager(id, vec![format!("jobmanager.id={id}")])
 }
 
 /// The part of all words that the sources have passed on, in percent.
@@ -327,12 +334,6 @@ fn progress(details: &JobDetails, words: u64) -> u64 {
         .map(|metrics| metrics.records_out)
         .sum();
     passed * 100 / words.max(1)
-}
-
-fn all_tasks_run(details: &JobDetails) -> bool {
-    let mut subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
-    let runs = |state| matches!(state, ExecutionState::Running | ExecutionState::Finished);
-    details.status() == JobStatus::Running && subtasks.all(|subtask| runs(subtask.state()))
 }
 
 fn is_over(status: JobStatus) -> bool {

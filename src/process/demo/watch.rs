@@ -8,15 +8,13 @@ use tanist_ha::election::{ElectionDriver, ProcessId};
 use tanist_ha::embedded::{self, EmbeddedOptions};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::JobId;
-use tanist_proto::v1::{DescribeJobRequest, JobDetails};
+use tanist_proto::v1::{DescribeJobRequest, ExecutionState, JobDetails, JobStatus};
 use tokio::sync::watch;
 
+use super::settings::CLUSTER_ID;
 use super::{ASK_INTERVAL, DemoError};
 use crate::gateway::{Connector as _, GatewayError};
 use crate::rpc::{RpcOptions, TonicConnector};
-
-/// The cluster id that processes have without another setting.
-const CLUSTER_ID: &str = "default";
 
 /// A confirmed leader.
 #[derive(Debug, Clone)]
@@ -26,9 +24,10 @@ pub(super) struct Leader {
     rpc: String,
 }
 
+#[derive(Clone)]
 pub(super) struct ClusterWatch {
     leaders: watch::Receiver<LeaderView>,
-    connector: TonicConnector,
+    connector: Arc<TonicConnector>,
     /// Keeps the watch going.
     _driver: Arc<dyn ElectionDriver>,
 }
@@ -42,7 +41,7 @@ impl ClusterWatch {
         let driver: Arc<dyn ElectionDriver> = Arc::new(driver.map_err(DemoError::Store)?);
         Ok(ClusterWatch {
             leaders: retrieval::follow(driver.observed()),
-            connector: TonicConnector::new(RpcOptions::default()),
+            connector: Arc::new(TonicConnector::new(RpcOptions::default())),
             _driver: driver,
         })
     }
@@ -89,4 +88,11 @@ impl ClusterWatch {
             tokio::time::sleep(ASK_INTERVAL).await;
         }
     }
+}
+
+/// Whether the job runs, and nothing of it has to be started or found any more.
+pub(super) fn all_tasks_run(details: &JobDetails) -> bool {
+    let mut subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
+    let runs = |state| matches!(state, ExecutionState::Running | ExecutionState::Finished);
+    details.status() == JobStatus::Running && subtasks.all(|subtask| runs(subtask.state()))
 }

@@ -89,7 +89,7 @@ pub struct TaskExecutorView {
     pub slots: u32,
     /// What of it may be given away; nothing: it is to leave.
     pub room: Option<Room>,
-    /// No slot of it is in use, and it keeps nothing that somebody may still read.
+    /// No slot of it is in use, and since the last one was freed it has said that it keeps nothing that somebody may still read.
     pub is_unused: bool,
 }
 

@@ -36,14 +36,20 @@ impl Workers {
                     .map_or(worker.record.requested_at_ms, at_ms),
             })
             .collect();
+        let held_up = self.brake.until(now);
+        let retry_at_ms = held_up.map_or(0, |until| {
+            let left = until.saturating_duration_since(now).as_millis();
+            wall_clock_ms.saturating_add(u64::try_from(left).unwrap_or(u64::MAX))
+        });
         pb::WorkersInfo {
-            text: self.text(now, pending.len()),
+            text: self.text(held_up.is_some(), pending.len()),
+            retry_at_ms,
             start_failures: self.failures,
             pending,
         }
     }
 
-    fn text(&self, now: Instant, pending: usize) -> String {
+    fn text(&self, is_held_up: bool, pending: usize) -> String {
         let mut said = Vec::new();
         if !self.is_recovered {
             said.push(
@@ -58,12 +64,8 @@ impl Workers {
         if let Some(trouble) = &self.trouble {
             said.push(format!("the last one could not be started: {trouble}"));
         }
-        if let Some(until) = self.brake.until(now) {
-            let left = until.saturating_duration_since(now);
-            said.push(format!(
-                "too many could not be started: the next is tried in {} s",
-                left.as_secs() + 1
-            ));
+        if is_held_up {
+            said.push("too many could not be started: the next is tried after a pause".to_owned());
         }
         if !self.plan.capped.is_empty() {
             said.push(format!(
@@ -82,5 +84,44 @@ impl Workers {
             said.push("TaskManagers are started as needed".to_owned());
         }
         said.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tanist_proto::resources::{Resources, WorkerResourceSpec};
+
+    use super::super::WorkersOptions;
+    use super::super::core::Starter;
+    use super::*;
+
+    #[test]
+    fn until_when_starting_is_held_up_is_a_time_and_not_part_of_the_words() {
+        let retry_interval = Duration::from_secs(3);
+        let options = WorkersOptions {
+            max_failure_rate: 1.0,
+            retry_interval,
+            ..WorkersOptions::of(WorkerResourceSpec::new(Resources::ZERO, 1))
+        };
+        let starter = Starter {
+            driver: "test",
+            place: "here".to_owned(),
+            epoch: 1,
+            seed: 1,
+        };
+        let mut workers = Workers::new(options, starter, Vec::new());
+        let now = Instant::now();
+        workers.recovered(now, Ok(Vec::new()));
+        assert_eq!(workers.overview(now, 10_000).retry_at_ms, 0);
+        workers.fail(now, &"w".parse().expect("an id"), "no such program");
+        let first = workers.overview(now, 10_000);
+        let second = workers.overview(now + Duration::from_secs(1), 11_000);
+        assert_eq!((first.retry_at_ms, second.retry_at_ms), (13_000, 13_000));
+        assert!(first.text.contains("after a pause"), "{}", first.text);
+        assert_eq!(first.text, second.text);
+        let over = workers.overview(now + retry_interval, 13_000);
+        assert_eq!(over.retry_at_ms, 0);
     }
 }

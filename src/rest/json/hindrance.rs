@@ -5,11 +5,11 @@ use tanist_proto::v1 as pb;
 
 use super::time;
 
-/// Why not all of a job runs.
+/// Why not all of a job runs, or what it waits for while it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct HindranceBody {
-    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`.
+    /// `no-slots`, `restarting`, `reconciling`, `quarantined`, `store`, `cleaning-up`, `recovering`, `stopping`, `committing`, `peer-away`.
     pub kind: String,
     /// For people.
     pub text: String,
@@ -17,13 +17,16 @@ pub struct HindranceBody {
     pub since: i64,
     /// When it ends by itself or is given up; -1: that is open.
     pub until: i64,
+    /// When what keeps it is tried again, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<i64>,
     /// How many slots the job needs, where they are what is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_needed: Option<u32>,
     /// How many of them are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_missing: Option<u32>,
-    /// The first of the subtasks that have no slot or have not stopped, or of the TaskManagers that are awaited.
+    /// The first of the subtasks that have no slot, have not stopped or can't reach their peer, or of the TaskManagers that are awaited.
     pub missing: Vec<String>,
 }
 
@@ -42,6 +45,7 @@ impl HindranceBody {
             text: hindrance.text.clone(),
             since: time(hindrance.since_ms),
             until: time(hindrance.until_ms),
+            retry_at: (hindrance.retry_at_ms != 0).then(|| time(hindrance.retry_at_ms)),
             slots_needed: of_slots.then_some(hindrance.slots_needed),
             slots_missing: of_slots.then_some(hindrance.slots_missing),
             missing: hindrance.missing.clone(),

@@ -31,6 +31,9 @@ pub struct Starting {
     pub failures: u64,
     /// What is under way, and what keeps more from being started, for people.
     pub text: String,
+    /// When starting is tried again after too many failures, where it is held up.
+    #[serde(rename = "retry-at", skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<i64>,
 }
 
 /// A TaskManager that is expected to register.
@@ -58,6 +61,7 @@ impl TaskManagers {
                 pending: pending.collect(),
                 failures: workers.start_failures,
                 text: workers.text.clone(),
+                retry_at: (workers.retry_at_ms != 0).then(|| time(workers.retry_at_ms)),
             }
         });
         TaskManagers {

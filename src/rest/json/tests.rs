@@ -27,6 +27,7 @@ fn subtask(index: u32, state: pb::ExecutionState) -> pb::SubtaskDetails {
             bytes_out: 50,
             late_records_dropped: 2,
             records_skipped: 3,
+            peer_away_since_ms: 0,
         }),
         timestamps: Vec::new(),
     }
@@ -342,12 +343,13 @@ fn a_task_manager_has_flinks_fields() {
             pending: vec![pending],
             start_failures: 3,
             text: "1 TaskManager is being started".to_owned(),
+            retry_at_ms: 9,
         }),
         ..pb::ListTaskManagersResponse::default()
     };
     let expected = json!({"taskmanagers": [], "starting": {
         "pending": [{"id": "worker-1", "slots": 2, "since": 7}],
-        "failures": 3, "text": "1 TaskManager is being started"
+        "failures": 3, "text": "1 TaskManager is being started", "retry-at": 9
     }});
     assert_eq!(to_json(TaskManagers::new(&list)), expected);
 }
@@ -392,13 +394,14 @@ fn a_job_says_what_it_waits_for() {
             slots_needed: 2,
             slots_missing: 1,
             missing: vec!["sums (2/2)".to_owned()],
+            retry_at_ms: 3_000,
             ..pb::Hindrance::default()
         }],
         ..job()
     };
     let body = body_of(&JobBody::new(&job, 2_000));
     let expected = serde_json::json!([{
-        "kind": "no-slots", "text": "1 of 2 slots are missing", "since": 1_200, "until": -1,
+        "kind": "no-slots", "text": "1 of 2 slots are missing", "since": 1_200, "until": -1, "retry-at": 3_000,
         "slots-needed": 2, "slots-missing": 1, "missing": ["sums (2/2)"]
     }]);
     assert_eq!(body["not-running"], expected);

@@ -1,0 +1,208 @@
+//! The constants of an expression, evaluated before any record comes: what can't be computed, whatever the records are, is said
+//! when the task starts, and no restart mends it.
+//!
+//! Only what is evaluated for every record counts: `case when n = 0 then 0 else 1 / 0 end` may never come to its last part. Nothing
+//! is evaluated that would make a text beyond [`LONGEST_TEXT`].
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::Schema;
+use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_expr::{ColumnarValue, Operator};
+use datafusion_physical_expr::expressions::{BinaryExpr, CaseExpr, InListExpr, Literal};
+use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+/// In bytes: no record with a longer one passes between tasks.
+pub(super) const LONGEST_TEXT: u64 = 64 * 1024 * 1024;
+
+/// What is known of an expression's constants.
+#[derive(Debug)]
+pub(super) struct Constants {
+    /// The value of the whole expression, if it is one.
+    pub(super) value: Option<ScalarValue>,
+    /// Whether all of them may be folded: none makes a text that is too long.
+    pub(super) may_be_folded: bool,
+}
+
+/// Evaluates them. The error is what can't be computed.
+pub(super) fn check(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<Constants> {
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let one_record =
+        RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options)?;
+    let mut evaluation = Evaluation {
+        input,
+        one_record,
+        may_be_folded: true,
+    };
+    let value = evaluation.value_of(expr, Evaluated::Always)?;
+    Ok(Constants {
+        value,
+        may_be_folded: evaluation.may_be_folded,
+    })
+}
+
+/// Whether a part is evaluated for every record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Evaluated {
+    Always,
+    Perhaps,
+}
+
+struct Evaluation<'a> {
+    input: &'a Schema,
+    one_record: RecordBatch,
+    may_be_folded: bool,
+}
+
+impl Evaluation<'_> {
+    /// The value of a part; none if that depends on the record, or can't be computed and perhaps needn't.
+    fn value_of(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        evaluated: Evaluated,
+    ) -> Result<Option<ScalarValue>> {
+        if let Some(literal) = expr.downcast_ref::<Literal>() {
+            return Ok(Some(literal.value().clone()));
+        }
+        let always = always_evaluated(expr);
+        let mut values = Vec::new();
+        for (index, child) in expr.children().into_iter().enumerate() {
+            let of_child = if index < always {
+                evaluated
+            } else {
+                Evaluated::Perhaps
+            };
+            values.push(self.value_of(child, of_child)?);
+        }
+        let problem = problem_of(expr, &values, self.input);
+        if let Some(problem) = problem {
+            self.may_be_folded = false;
+            return match evaluated {
+                Evaluated::Always => Err(DataFusionError::Execution(problem)),
+                Evaluated::Perhaps => Ok(None),
+            };
+        }
+        let values: Option<Vec<ScalarValue>> = values.into_iter().collect();
+        let Some(values) = values.filter(|values| !values.is_empty()) else {
+            return Ok(None);
+        };
+        if multiplies(expr, &values) {
+            self.may_be_folded = false;
+            return Ok(None);
+        }
+        match self.evaluate(expr, values) {
+            Err(_) if evaluated == Evaluated::Perhaps => Ok(None),
+            evaluated => evaluated.map(Some),
+        }
+    }
+
+    fn evaluate(
+        &self,
+        expr: &Arc<dyn PhysicalExpr>,
+        values: Vec<ScalarValue>,
+    ) -> Result<ScalarValue> {
+        let literals = values.into_iter().map(|value| {
+            let literal: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(value));
+            literal
+        });
+        let of_literals = Arc::clone(expr).with_new_children(literals.collect())?;
+        match of_literals.evaluate(&self.one_record)? {
+            ColumnarValue::Scalar(value) => Ok(value),
+            ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
+        }
+    }
+}
+
+/// So many of the first children are evaluated whenever the expression is.
+fn always_evaluated(expr: &Arc<dyn PhysicalExpr>) -> usize {
+    if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+        return match binary.op() {
+            Operator::And | Operator::Or => 1,
+            _ => 2,
+        };
+    }
+    if let Some(case) = expr.downcast_ref::<CaseExpr>() {
+        // What is compared, if anything is, and the first condition.
+        return 1 + usize::from(case.expr().is_some());
+    }
+    if expr.downcast_ref::<InListExpr>().is_some() {
+        return 1;
+    }
+    if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>()
+        && call.fun().short_circuits()
+    {
+        return 0;
+    }
+    usize::MAX
+}
+
+/// Why a part can't be computed, whatever what it does not know is.
+fn problem_of(
+    expr: &Arc<dyn PhysicalExpr>,
+    values: &[Option<ScalarValue>],
+    input: &Schema,
+) -> Option<String> {
+    if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+        let bytes = least_bytes(call.name(), values)?;
+        return (bytes > LONGEST_TEXT).then(|| {
+            let name = call.name();
+            format!("{name} makes a text of {bytes} bytes: at most {LONGEST_TEXT} are possible")
+        });
+    }
+    let binary = expr.downcast_ref::<BinaryExpr>()?;
+    if !matches!(binary.op(), Operator::Divide | Operator::Modulo) {
+        return None;
+    }
+    let [left, Some(divisor)] = values else {
+        return None;
+    };
+    // Null divided by zero is null.
+    let is_nullable = match left {
+        Some(value) => value.is_null(),
+        None => binary.left().nullable(input).unwrap_or(true),
+    };
+    let is_exact = divisor.data_type().is_integer() || divisor.data_type().is_decimal();
+    let zero = ScalarValue::new_zero(&divisor.data_type()).ok()?;
+    (is_exact && !is_nullable && *divisor == zero).then(|| "Divide by zero error".to_owned())
+}
+
+/// How many bytes the text has at least that a call makes, as far as its known arguments say.
+fn least_bytes(name: &str, arguments: &[Option<ScalarValue>]) -> Option<u64> {
+    let text = |index: usize| text_of(arguments.get(index)?.as_ref()?);
+    let count = || match arguments.get(1)?.as_ref()? {
+        ScalarValue::Int64(Some(count)) => u64::try_from(*count).ok(),
+        _ => None,
+    };
+    match name {
+        "repeat" => {
+            let length = u64::try_from(text(0)?.len()).ok()?;
+            count()?.checked_mul(length)
+        }
+        "lpad" | "rpad" => {
+            let is_null =
+                |value: &Option<ScalarValue>| value.as_ref().is_some_and(ScalarValue::is_null);
+            let is_filled = arguments.len() < 3 || text(2).is_some_and(|fill| !fill.is_empty());
+            let makes_text = is_filled && !is_null(arguments.first()?);
+            makes_text.then(count).flatten()
+        }
+        _ => None,
+    }
+}
+
+/// Whether a call may make a text as long as two of its texts multiplied, and beyond what may be.
+fn multiplies(expr: &Arc<dyn PhysicalExpr>, arguments: &[ScalarValue]) -> bool {
+    let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else {
+        return false;
+    };
+    let length = |index: usize| {
+        let text = arguments.get(index).and_then(text_of);
+        text.map_or(0, |text| text.len() as u64) + 1
+    };
+    matches!(call.name(), "replace" | "regexp_replace")
+        && length(0).saturating_mul(length(2)) > LONGEST_TEXT
+}
+
+fn text_of(value: &ScalarValue) -> Option<&str> {
+    value.try_as_str().flatten()
+}

@@ -1,0 +1,112 @@
+//! Jobs that are cancelled before their turn to be recovered has come.
+
+use std::time::Duration;
+
+use tanist_proto::v1 as pb;
+
+use super::admission_tests::{Fixture, is_clean};
+use super::testing::{JOB, cancel, describe, submission};
+use super::{RecoveredJob, RecoveredJobs};
+use crate::gateway::{DispatcherGateway as _, GatewayError};
+
+/// What a term finds that recovers carefully.
+fn suspect(wanted: pb::WantedStatus, sinks: Option<&str>) -> RecoveredJobs {
+    let state = pb::JobState {
+        job_id: JOB.to_string(),
+        name: "stream".to_owned(),
+        wanted: wanted.into(),
+        sinks: sinks.map(|path| pb::SinkDirectories {
+            paths: vec![path.to_owned()],
+        }),
+        events: vec![pb::JobEvent {
+            kind: pb::JobEventKind::Restart.into(),
+            ..pb::JobEvent::default()
+        }],
+        ..pb::JobState::default()
+    };
+    let state = Box::new(state);
+    RecoveredJobs {
+        jobs: vec![(JOB, RecoveredJob::Suspect { state })],
+        ..RecoveredJobs::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_cancelled_before_its_turn_ends_without_being_led() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, Some("/out")));
+    fixture.faults.delay(Duration::from_millis(100));
+    let (one, two) = tokio::join!(
+        dispatcher.cancel_job(cancel()),
+        dispatcher.cancel_job(cancel())
+    );
+    one.expect("cancelled");
+    // The second one comes while the result is being written: its client asks again.
+    assert!(matches!(two, Err(GatewayError::NotYet(_))), "{two:?}");
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    dispatcher
+        .start_suspects(vec![JOB])
+        .await
+        .expect("its turn comes");
+    dispatcher.cancel_job(cancel()).await.expect("cancelled");
+    let ended = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(ended.status(), pb::JobStatus::Canceled);
+    use pb::JobEventKind as K;
+    let kinds: Vec<K> = ended.events.iter().map(pb::JobEvent::kind).collect();
+    assert_eq!(kinds, [K::Restart, K::Cancel, K::Status], "never set aside");
+    assert_eq!(fixture.cleaned(), ["/out"]);
+    assert_eq!(fixture.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_cancellation_was_acknowledged_needs_no_turn() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Canceled, Some("/out")));
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    let ended = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(ended.status(), pb::JobStatus::Canceled);
+    assert_eq!(fixture.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_which_nobody_knows_what_it_wrote_is_cancelled_when_its_turn_has_come() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, None));
+    let early = dispatcher.cancel_job(cancel()).await;
+    assert!(matches!(early, Err(GatewayError::NotYet(_))), "{early:?}");
+    assert!(fixture.cleaned().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() {
+    let fixture = Fixture::new().await;
+    // So that its records are there when its turn comes.
+    let first = fixture.start(RecoveredJobs::default());
+    let submitted = first.submit_job(submission("token")).await;
+    submitted.expect("accepted");
+    let dispatcher = fixture.start(suspect(pb::WantedStatus::Running, Some("/out")));
+    fixture.cluster.out_of_space(true);
+    let (canceled, started) = tokio::join!(
+        dispatcher.cancel_job(cancel()),
+        dispatcher.start_suspects(vec![JOB])
+    );
+    assert!(
+        matches!(canceled, Err(GatewayError::Unknown(_))),
+        "{canceled:?}"
+    );
+    started.expect("its turn has come");
+    let waiting = dispatcher.describe_job(describe()).await.expect("known");
+    assert!(
+        waiting.hindrances[0].text.contains("is being written"),
+        "{waiting:?}"
+    );
+    fixture.cluster.out_of_space(false);
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    assert_eq!(fixture.launches(), 1, "by the first one alone");
+}

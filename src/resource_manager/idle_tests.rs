@@ -1,0 +1,153 @@
+//! When a worker that a driver has started counts as idle: not before it has said, since its last slot was freed, that it keeps
+//! nothing for others.
+
+use std::time::Duration;
+
+use tanist_ha::election::{ClusterIncarnation, Epoch};
+use tanist_proto::id::{AllocationId, JobId, ResourceId};
+use tanist_proto::resources::{Resources, WorkerResourceSpec};
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+
+use super::Options;
+use super::core::{Connection, Core, Effect, Term};
+use super::scripted::registration;
+use super::slot_manager::Turn;
+
+use super::workers::acting::WorkerEvent;
+use super::workers::core::{Starter, Workers};
+use super::workers::{self, Found, WorkerRecord, WorkersOptions};
+
+/// Shorter than `heartbeat.interval`.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+
+struct World {
+    core: Core,
+    now: Instant,
+    turn: Turn,
+}
+
+fn worker() -> ResourceId {
+    "tm".parse().expect("an id")
+}
+
+/// What it says of its one slot.
+fn slots(is_free: bool, version: u64) -> pb::SlotReport {
+    let allocation = pb::SlotAllocation {
+        allocation_id: AllocationId::from_bits(1).to_string(),
+        job_id: JobId::from_bits(1).to_string(),
+    };
+    pb::SlotReport {
+        slots: vec![pb::SlotStatus {
+            slot: 0,
+            allocation: (!is_free).then_some(allocation),
+            profile: None,
+        }],
+        version,
+    }
+}
+
+impl World {
+    /// One worker, in whose slot a job runs.
+    fn start() -> World {
+        let now = Instant::now();
+        let term = Term {
+            cluster_id: "test".to_owned(),
+            incarnation: ClusterIncarnation::new("c1"),
+            epoch: Epoch::new(5),
+        };
+        let record = WorkerRecord {
+            driver: "test".to_owned(),
+            place: "here".to_owned(),
+            epoch: 4,
+            requested_at_ms: 1,
+            slots: 1,
+            resources: None,
+            releasing: false,
+        };
+        let starter = Starter {
+            driver: "test",
+            place: "here".to_owned(),
+            epoch: 5,
+            seed: 1,
+        };
+        let options = WorkersOptions {
+            idle_timeout: IDLE_TIMEOUT,
+            ..WorkersOptions::of(WorkerResourceSpec::new(Resources::ZERO, 1))
+        };
+        let workers = Workers::new(options, starter, vec![(worker(), record)]);
+        let mut core = Core::new(now, Options::default(), term, 1).with_workers(Some(workers));
+        let found = vec![(worker(), Found::Running)];
+        core.worker_event(now, WorkerEvent::Recovered(Ok(found)));
+        let registration = pb::RegisterTaskExecutorRequest {
+            worker_of: "test".to_owned(),
+            ..registration(5, 1, slots(false, 1))
+        };
+        core.register(now, registration).expect("it registers");
+        let turn = core.turn();
+        World { core, now, turn }
+    }
+
+    /// It answers a heartbeat that it was sent at `asked_at`.
+    fn answers(&mut self, asked_at: Turn, slot_report: pb::SlotReport, kept_outputs: u32) {
+        let to = Connection {
+            worker: worker(),
+            registration: 1,
+            address: "tm:1".to_owned(),
+        };
+        let answer = pb::HeartbeatFromResourceManagerResponse {
+            slot_report: Some(slot_report),
+            kept_outputs,
+        };
+        self.core
+            .heartbeat_answered(self.now, &to, asked_at, Ok(answer));
+    }
+
+    /// It tells that its slot is free, by itself.
+    fn frees(&mut self, version: u64) {
+        let pb::SlotReport { slots, version } = slots(true, version);
+        let request = pb::NotifySlotsAvailableRequest {
+            sender: registration(5, 1, pb::SlotReport::default()).sender,
+            resource_id: worker().to_string(),
+            slots,
+            slots_version: version,
+            are_all: true,
+            ..pb::NotifySlotsAvailableRequest::default()
+        };
+        let taken = self.core.slots_available(self.now, request);
+        taken.expect("it is registered");
+    }
+
+    /// Whether it is released while three times the timeout passes.
+    fn is_released(&mut self) -> bool {
+        for _ in 0..6 {
+            self.core.on_time(self.now);
+            self.now += IDLE_TIMEOUT / 2;
+        }
+        let effects = self.core.take_effects();
+        effects.contains(&Effect::Worker(workers::core::Effect::Release(worker())))
+    }
+}
+
+#[test]
+fn a_worker_is_idle_only_when_it_has_said_since_its_slot_was_freed_that_it_keeps_nothing() {
+    let mut world = World::start();
+    let before = world.turn;
+    world.answers(before, slots(false, 1), 0);
+    world.frees(2);
+    assert!(!world.is_released(), "it has not said what it keeps");
+    world.answers(before, slots(false, 1), 0);
+    assert!(!world.is_released(), "that answer is from before");
+    let turn = world.core.turn();
+    world.answers(turn, slots(true, 2), 1);
+    assert!(!world.is_released(), "it keeps an output");
+    world.answers(turn, slots(true, 2), 0);
+    assert!(world.is_released(), "it is idle");
+}
+
+#[test]
+fn an_answer_that_tells_of_a_free_slot_also_tells_of_what_was_made_in_it() {
+    let mut world = World::start();
+    world.answers(world.turn, slots(true, 2), 0);
+    assert!(world.is_released());
+}
