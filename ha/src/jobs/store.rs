@@ -294,9 +294,7 @@ impl RecordStore {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let batches: Vec<Vec<(Name, Bytes)>> =
-            items.chunks(DECODE_BATCH).map(<[_]>::to_vec).collect();
-        let decoded = stream::iter(batches).map(|batch| {
+        let decoded = stream::iter(batches(&items)).map(|batch| {
             let decoded = self.decoded.clone();
             let size: usize = batch.iter().map(|(_, value)| value.len()).sum();
             let decode = move || {
@@ -453,6 +451,24 @@ fn pointer_again<T: Record>(name: &Name) -> Error {
 /// The newest format of a record that this process reads.
 fn reads<T: Record>() -> u16 {
     T::FORMAT + u16::from(is_armed(NEWER))
+}
+
+/// Of at most [`DECODE_BATCH`] records and [`SMALL_BATCH`] bytes each, but for those of one large record.
+fn batches(items: &[(Name, Bytes)]) -> Vec<Vec<(Name, Bytes)>> {
+    let mut batches: Vec<Vec<(Name, Bytes)>> = Vec::new();
+    let mut room = 0;
+    for item in items {
+        let size = item.1.len();
+        match batches.last_mut().filter(|_| size <= room) {
+            Some(batch) if batch.len() < DECODE_BATCH => batch.push(item.clone()),
+            Some(_) | None => {
+                batches.push(vec![item.clone()]);
+                room = SMALL_BATCH;
+            }
+        }
+        room = room.saturating_sub(size);
+    }
+    batches
 }
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
