@@ -26,6 +26,7 @@ mod json;
 mod lines;
 mod parse;
 mod print;
+mod printer;
 #[cfg(feature = "sql")]
 mod projection;
 mod reading;
@@ -434,7 +435,7 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::Sum { keys, column, emit } => {
             aggregate::sum(&input, keys, column, *emit, output)?
         }
-        OperatorSpec::Print { prefix } => Box::new(print::Print::stdout(prefix)),
+        OperatorSpec::Print { prefix } => Box::new(print::Print::new(prefix)),
         OperatorSpec::FileSink { path } => Box::new(file_sink::FileSink::new(path, context)),
         OperatorSpec::Discard {} => Box::new(print::Discard::default()),
         OperatorSpec::ParseJson(spec) => Box::new(parse::json(&input, spec, output)?),
