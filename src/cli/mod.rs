@@ -115,7 +115,10 @@ fn with_runtime(
     let code = runtime.block_on(Box::pin(command(configuration)));
     // What still runs belongs to nobody.
     runtime.shutdown_background();
-    code
+    match code {
+        ExitCode::Ended if output::is_answer_lost() => ExitCode::Unsuccessful,
+        code => code,
+    }
 }
 
 /// Whether whoever gave the command has set this, rather than a file that is everybody's.
