@@ -137,8 +137,10 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         } => task_managers::drain(&configuration, global, &id).await,
         Command::Demo(args) => processes::demo(&args).await,
         Command::Config => show_config::show(&configuration, global.output),
-        Command::Local(args) => local::local(load, &configuration, &args).await,
-        Command::Run(args) => target::run(load, &configuration, &global.address, &args).await,
+        Command::Local(args) => local::local(load, &configuration, &args, global.output).await,
+        Command::Run(args) => {
+            target::run(load, &configuration, &global.address, &args, global.output).await
+        }
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
         Command::Job(JobCommand::Quarantine(command)) => {
             quarantine::quarantine(&configuration, global, &command).await
