@@ -111,10 +111,13 @@ fn job_table(jobs: &[JobSummary]) -> String {
             status_name(job.state).to_owned(),
             format!("{}/{}", job.tasks.running, job.tasks.total),
             duration(job.duration),
-            job.quarantine
-                .clone()
-                .or(job.not_running.clone())
-                .unwrap_or_default(),
+            [&job.quarantine, &job.cause, &job.not_running]
+                .into_iter()
+                .flatten()
+                .next()
+                .and_then(|text| text.lines().next())
+                .unwrap_or_default()
+                .to_owned(),
         ]);
     }
     table.to_string()
@@ -156,7 +159,11 @@ fn job_text(job: &JobInfo, failure: Option<&str>) -> String {
     if let Some(what) = job.left_out() {
         line("Left out", &what);
     }
-    if let Some(failure) = failure {
+    if let Some(cause) = &job.cause {
+        line("Cause", cause);
+    }
+    let is_told = |failure: &str| job.cause.iter().any(|cause| cause.contains(failure));
+    if let Some(failure) = failure.filter(|failure| !is_told(failure)) {
         line("Last failure", failure);
     }
     let mut table = Table::new(["VERTEX", "NAME", "STATUS", "TASKS", "RECORDS IN", "OUT"]);
@@ -189,12 +196,15 @@ mod tests {
             {"jid": "0".repeat(31) + "1", "name": "count", "state": "RUNNING", "start-time": 1,
              "end-time": -1, "duration": 4200, "tasks": tasks},
             {"jid": "0".repeat(31) + "2", "name": "lost", "state": "SUSPENDED", "start-time": -1,
-             "end-time": -1, "duration": -1, "tasks": tasks, "quarantine": "its graph can't be read"}
+             "end-time": -1, "duration": -1, "tasks": tasks, "quarantine": "its graph can't be read"},
+            {"jid": "0".repeat(31) + "3", "name": "bad", "state": "FAILED", "start-time": 1,
+             "end-time": 900, "duration": 899, "tasks": tasks, "cause": "it broke (not restarted: ...)\nat length"}
         ]))?;
         let expected = "\
 JOB                               NAME   STATUS     TASKS  DURATION
 00000000000000000000000000000001  count  RUNNING    3/4    4.2 s
 00000000000000000000000000000002  lost   SUSPENDED  3/4    -         its graph can't be read
+00000000000000000000000000000003  bad    FAILED     3/4    899 ms    it broke (not restarted: ...)
 ";
         assert_eq!(job_table(&jobs), expected);
         Ok(())
@@ -209,7 +219,7 @@ JOB                               NAME   STATUS     TASKS  DURATION
                 "metrics": {"read-records": read, "write-records": written, "records-skipped": read / 500}
             })
         };
-        let info: JobInfo = serde_json::from_value(json!({
+        let mut info: JobInfo = serde_json::from_value(json!({
             "jid": "0".repeat(31) + "1", "name": "count", "state": "RUNNING", "start-time": 1,
             "end-time": -1, "duration": 61_000, "restarts": 1,
             "vertices": [vertex("b", "lines", 0, 1000), vertex("c", "sums -> out", 1000, 0)]
@@ -228,6 +238,11 @@ b       lines        RUNNING  2/2    0           1000
 c       sums -> out  RUNNING  2/2    1000        0
 ";
         assert_eq!(job_text(&info, Some("sums (1/2): it broke")), expected);
+        let cause = "sums (1/2): it broke (not restarted: all 2 restarts are used up)";
+        info.cause = Some(cause.to_owned());
+        let text = job_text(&info, Some("sums (1/2): it broke"));
+        assert!(text.contains(&format!("Cause        {cause}\n")), "{text}");
+        assert!(!text.contains("Last failure"), "{text}");
         Ok(())
     }
 }

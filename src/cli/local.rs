@@ -8,12 +8,12 @@ use tanist_proto::v1::JobGraph;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::args::LocalArgs;
+use super::args::{LocalArgs, OutputFormat};
 use super::host::own_directory;
 use super::output::say;
 use super::processes::run_jobmanager;
 use super::progress::Progress;
-use super::run::{Files, compile_job, interrupted, tell_end};
+use super::run::{Files, compile_job, interrupted, show_end, tell_end};
 use super::tell;
 use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
 use crate::config::{Configuration, LoadOptions};
@@ -30,6 +30,7 @@ pub(super) async fn local(
     load: LoadOptions,
     configuration: &Configuration,
     args: &LocalArgs,
+    output: OutputFormat,
 ) -> ExitCode {
     if args.detached {
         say(
@@ -51,7 +52,7 @@ pub(super) async fn local(
     };
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
         Ok(cluster) => {
-            let code = attend(&cluster.client, &graph).await;
+            let code = attend(&cluster.client, &graph, output).await;
             cluster.stop().await;
             code
         }
@@ -63,7 +64,7 @@ pub(super) async fn local(
 }
 
 /// Submits the job and waits for its end. A signal ends this command, and with it the cluster and the job.
-async fn attend(client: &JobClient, graph: &JobGraph) -> ExitCode {
+async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> ExitCode {
     let mut progress = Progress::new();
     let running = async {
         let submitted = client.submit(graph).await?;
@@ -91,7 +92,15 @@ async fn attend(client: &JobClient, graph: &JobGraph) -> ExitCode {
     };
     progress.end();
     match ended {
-        Some(Ok(info)) => tell_end(client, &info).await,
+        Some(Ok(info)) => {
+            let code = tell_end(client, &info).await;
+            show_end(client, info.jid, output).await;
+            match code {
+                // Its cluster ends, and it with that.
+                ExitCode::Interrupted => ExitCode::JobFailed,
+                code => code,
+            }
+        }
         Some(Err(error)) => tell(&error),
         None => {
             say("interrupted: the job ends with its cluster");
@@ -217,7 +226,7 @@ parameters:
             },
             detached: false,
         };
-        let code = Box::pin(local(load, &configuration, &args)).await;
+        let code = Box::pin(local(load, &configuration, &args, OutputFormat::Table)).await;
         let left = std::fs::read_dir(&working).map_or(0, Iterator::count);
         (code, left)
     }

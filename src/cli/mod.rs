@@ -115,7 +115,10 @@ fn with_runtime(
     let code = runtime.block_on(Box::pin(command(configuration)));
     // What still runs belongs to nobody.
     runtime.shutdown_background();
-    code
+    match code {
+        ExitCode::Ended if output::is_answer_lost() => ExitCode::Unsuccessful,
+        code => code,
+    }
 }
 
 /// Whether whoever gave the command has set this, rather than a file that is everybody's.
@@ -134,8 +137,10 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         } => task_managers::drain(&configuration, global, &id).await,
         Command::Demo(args) => processes::demo(&configuration, global, &args).await,
         Command::Config => show_config::show(&configuration, global.output),
-        Command::Local(args) => local::local(load, &configuration, &args).await,
-        Command::Run(args) => target::run(load, &configuration, &global.address, &args).await,
+        Command::Local(args) => local::local(load, &configuration, &args, global.output).await,
+        Command::Run(args) => {
+            target::run(load, &configuration, &global.address, &args, global.output).await
+        }
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
         Command::Job(JobCommand::Quarantine(command)) => {
             quarantine::quarantine(&configuration, global, &command).await

@@ -1,16 +1,32 @@
 //! What is shown: text on standard error, answers on standard output, tables of aligned columns.
 
 use std::fmt::{self, Display, Write as _};
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An answer that was asked for could not be written.
+static IS_ANSWER_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Tells something to the person at the terminal. There is nobody to tell if that fails.
 pub(super) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes what was asked for. Whoever reads it may have seen enough.
+/// Writes what was asked for. Whoever reads it may have seen enough; else see [`is_answer_lost`].
 pub(super) fn answer(text: impl Display) {
-    let _ = write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush());
+    let written = write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush());
+    match written {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            say(format_args!("the answer can't be written: {error}"));
+            IS_ANSWER_LOST.store(true, Ordering::Relaxed);
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Whether an answer of this process could not be written: then its command did not succeed.
+pub(super) fn is_answer_lost() -> bool {
+    IS_ANSWER_LOST.load(Ordering::Relaxed)
 }
 
 /// Writes a JSON answer.

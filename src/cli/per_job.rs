@@ -6,10 +6,10 @@
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
 
-use super::args::RunArgs;
+use super::args::{OutputFormat, RunArgs};
 use super::cluster::{FREE_PORTS, HostedCluster};
 use super::host::Host;
-use super::output::say;
+use super::output::{answer_json, say};
 use super::progress::Progress;
 use super::run::{Files, compile_job};
 use crate::client::ClusterClient;
@@ -24,6 +24,7 @@ pub(super) async fn per_job(
     load: LoadOptions,
     configuration: &Configuration,
     args: &RunArgs,
+    output: OutputFormat,
 ) -> ExitCode {
     if args.detached || args.job_id.is_some() {
         say(
@@ -50,7 +51,7 @@ pub(super) async fn per_job(
             return ExitCode::Configuration;
         }
     };
-    let code = Box::pin(host(configuration.clone(), graph, taskmanagers)).await;
+    let code = Box::pin(host(configuration.clone(), graph, taskmanagers, output)).await;
     let is_known = matches!(
         code,
         ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
@@ -61,7 +62,12 @@ pub(super) async fn per_job(
     code
 }
 
-async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) -> ExitCode {
+async fn host(
+    configuration: Configuration,
+    graph: JobGraph,
+    taskmanagers: u32,
+    output: OutputFormat,
+) -> ExitCode {
     let host = match Host::prepare(&configuration, "per-job") {
         Ok(host) => host,
         Err(failure) => return failure.say(),
@@ -103,6 +109,13 @@ async fn host(configuration: Configuration, graph: JobGraph, taskmanagers: u32) 
         _ => return code,
     };
     say(format_args!("job {job} {how}"));
+    match output {
+        OutputFormat::Table => {}
+        // Its cluster is gone, and with it all else that there was to say.
+        OutputFormat::Json => {
+            answer_json(&serde_json::json!({ "jid": job.to_string(), "state": how }));
+        }
+    }
     code
 }
 

@@ -3,10 +3,10 @@
 use tanist_proto::id::JobId;
 use tanist_proto::v1::{JobGraph, JobStatus};
 
-use super::args::{JobArgs, RunArgs};
+use super::args::{JobArgs, OutputFormat, RunArgs};
 use super::connect::connect;
 use super::jobs::status_name;
-use super::output::{answer, duration, say};
+use super::output::{answer, answer_json, duration, say};
 use super::progress::Progress;
 use super::tell;
 use crate::client::{ClientError, Job, JobClient, JobInfo};
@@ -17,6 +17,7 @@ pub(super) async fn run(
     configuration: &Configuration,
     addresses: &[String],
     args: &RunArgs,
+    output: OutputFormat,
 ) -> ExitCode {
     let graph = match compile_job(configuration, &args.job, args.job_id, Files::Uploaded) {
         Ok(graph) => graph,
@@ -35,7 +36,11 @@ pub(super) async fn run(
         .await
     {
         Ok(execution) if args.detached => {
-            answer(format_args!("{}\n", execution.id()));
+            let id = execution.id();
+            match output {
+                OutputFormat::Table => answer(format_args!("{id}\n")),
+                OutputFormat::Json => answer_json(&serde_json::json!({ "jobid": id.to_string() })),
+            }
             ExitCode::Ended
         }
         Ok(execution) => {
@@ -45,7 +50,7 @@ pub(super) async fn run(
                 "is accepted"
             };
             say(format_args!("job {} {accepted}", execution.id()));
-            attend(&connection.jobs, execution.id()).await
+            attend(&connection.jobs, execution.id(), output).await
         }
         Err(error) => {
             if matches!(error, ClientError::Unreachable { .. }) {
@@ -97,7 +102,7 @@ pub(super) fn compile_job(
 }
 
 /// Waits for the end of a job and says how it goes. A signal ends the waiting, not the job.
-async fn attend(client: &JobClient, job: JobId) -> ExitCode {
+async fn attend(client: &JobClient, job: JobId, output: OutputFormat) -> ExitCode {
     let mut progress = Progress::new();
     let ended = tokio::select! {
         ended = client.wait_for_end(job, |info| progress.update(info)) => Some(ended),
@@ -105,7 +110,17 @@ async fn attend(client: &JobClient, job: JobId) -> ExitCode {
     };
     progress.end();
     match ended {
-        Some(Ok(info)) => tell_end(client, &info).await,
+        Some(Ok(info)) => {
+            let code = tell_end(client, &info).await;
+            if info.quarantine.is_some() {
+                say(format_args!(
+                    "it has not ended: `tanist job quarantine retry {job}` leads it again, \
+                     `tanist job quarantine delete {job}` cancels it"
+                ));
+            }
+            show_end(client, job, output).await;
+            code
+        }
         Some(Err(error)) => {
             say(format_args!("job {job} is no longer followed:"));
             tell(&error)
@@ -116,6 +131,17 @@ async fn attend(client: &JobClient, job: JobId) -> ExitCode {
             ));
             ExitCode::Interrupted
         }
+    }
+}
+
+/// Gives the job as it stands at its end to whoever wants that as JSON.
+pub(super) async fn show_end(client: &JobClient, job: JobId, output: OutputFormat) {
+    match output {
+        OutputFormat::Table => {}
+        OutputFormat::Json => match client.raw(&format!("/v1/jobs/{job}")).await {
+            Ok(end) => answer_json(&end),
+            Err(error) => say(error),
+        },
     }
 }
 
@@ -135,19 +161,12 @@ pub(super) async fn interrupted() {
     }
 }
 
-/// Says how a job ended, and gives the code for it.
-pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
-    let (id, took) = (job.jid, duration(job.duration));
-    if let Some(reason) = &job.quarantine {
-        say(format_args!("job {id} can't be recovered: {reason}"));
-        return ExitCode::JobFailed;
+/// What following a job to this point ends with.
+fn code_of(job: &JobInfo) -> ExitCode {
+    if job.quarantine.is_some() {
+        // Its tasks run on, and it may yet finish: whoever took that for a failure would run it twice.
+        return ExitCode::Interrupted;
     }
-    let left_out = job.left_out();
-    let left_out = left_out.map_or_else(String::new, |what| format!(": {what}"));
-    say(format_args!(
-        "job {id} {} after {took}{left_out}",
-        status_name(job.state)
-    ));
     match job.state {
         JobStatus::Finished => ExitCode::Ended,
         JobStatus::Canceled => ExitCode::JobCanceled,
@@ -159,18 +178,53 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
         | JobStatus::Cancelling
         | JobStatus::Restarting
         | JobStatus::Suspended
-        | JobStatus::Reconciling => {
-            if let Ok(Some(cause)) = client.last_failure(id).await {
-                say(cause);
-            }
-            ExitCode::JobFailed
+        | JobStatus::Reconciling => ExitCode::JobFailed,
+    }
+}
+
+/// Says how a job ended, and gives the code for it.
+pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
+    let (id, took, code) = (job.jid, duration(job.duration), code_of(job));
+    if let Some(reason) = &job.quarantine {
+        say(format_args!("job {id} is quarantined: {reason}"));
+        return code;
+    }
+    let left_out = job.left_out();
+    let left_out = left_out.map_or_else(String::new, |what| format!(": {what}"));
+    say(format_args!(
+        "job {id} {} after {took}{left_out}",
+        status_name(job.state)
+    ));
+    if code == ExitCode::JobFailed {
+        let cause = match job.cause.clone() {
+            Some(cause) => Some(cause),
+            None => client.last_failure(id).await.ok().flatten(),
+        };
+        if let Some(cause) = cause {
+            say(cause);
         }
     }
+    code
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_job_that_is_quarantined_has_not_failed() -> Result<(), serde_json::Error> {
+        let mut job: JobInfo = serde_json::from_value(json!({
+            "jid": "0".repeat(32), "name": "count", "state": "FAILED", "start-time": 1,
+            "end-time": -1, "duration": 200, "vertices": []
+        }))?;
+        assert_eq!(code_of(&job), ExitCode::JobFailed);
+        job.state = JobStatus::Suspended;
+        job.quarantine = Some("its graph can't be read".to_owned());
+        assert_eq!(code_of(&job), ExitCode::Interrupted);
+        Ok(())
+    }
 
     #[test]
     fn a_job_file_that_is_not_there_is_named() {

@@ -1,7 +1,7 @@
 //! Where a job goes: `--target`, else `execution.target`, else an address or cluster that is named, else what is configured as
 //! high-availability.
 
-use super::args::{LocalArgs, RunArgs};
+use super::args::{LocalArgs, OutputFormat, RunArgs};
 use super::output::say;
 use super::{local, per_job, run};
 use crate::config::{Configuration, ExecutionTarget, LoadOptions};
@@ -20,6 +20,7 @@ pub(super) async fn run(
     configuration: &Configuration,
     addresses: &[String],
     args: &RunArgs,
+    output: OutputFormat,
 ) -> ExitCode {
     let chosen = choose(configuration, addresses, args.target);
     if let Some(misplaced) = misplaced_option(chosen.target, addresses, args) {
@@ -38,15 +39,17 @@ pub(super) async fn run(
         ));
     }
     match chosen.target {
-        ExecutionTarget::Remote => run::run(configuration, addresses, args).await,
+        ExecutionTarget::Remote => run::run(configuration, addresses, args, output).await,
         ExecutionTarget::Local => {
             let args = LocalArgs {
                 job: args.job.clone(),
                 detached: args.detached,
             };
-            Box::pin(local::local(load, configuration, &args)).await
+            Box::pin(local::local(load, configuration, &args, output)).await
         }
-        ExecutionTarget::PerJob => Box::pin(per_job::per_job(load, configuration, args)).await,
+        ExecutionTarget::PerJob => {
+            Box::pin(per_job::per_job(load, configuration, args, output)).await
+        }
         ExecutionTarget::Application => {
             say(
                 "a job file is no application: that is a program which links the library `tanist`, brings its jobs, and \

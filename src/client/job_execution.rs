@@ -19,7 +19,7 @@ pub enum ExecuteError {
     /// The cluster did not answer, or said no.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// It ended, but did not finish, or can't be recovered.
+    /// It ended, but did not finish; or it is quarantined, which is no end: its tasks run on, and it may yet finish.
     #[error("{0}")]
     NotFinished(Box<JobExecutionResult>),
 }
@@ -29,11 +29,11 @@ pub enum ExecuteError {
 pub struct JobExecutionResult {
     /// Which job.
     pub job: JobId,
-    /// FINISHED, FAILED or CANCELED; any other if it can't be recovered.
+    /// FINISHED, FAILED or CANCELED; SUSPENDED if it is quarantined, and has not ended.
     pub status: JobStatus,
     /// How long it took.
     pub duration: Duration,
-    /// Why it failed, or can't be recovered.
+    /// Why it failed, or is quarantined.
     pub cause: Option<String>,
     /// The job as it stood at its end.
     pub info: JobInfo,
@@ -98,7 +98,7 @@ impl JobExecution {
         self.cluster.jobs().stop(self.job).await
     }
 
-    /// Waits for its end, however it ends.
+    /// Waits for its end, however it ends, or until it is quarantined.
     pub async fn result(&self) -> Result<JobExecutionResult, ClientError> {
         self.result_with(|_| {}).await
     }
@@ -111,8 +111,11 @@ impl JobExecution {
         let jobs = self.cluster.jobs();
         let info = jobs.wait_for_end(self.job, seen).await?;
         let cause = match (&info.quarantine, info.state) {
-            (Some(reason), _) => Some(format!("it can't be recovered: {reason}")),
-            (None, JobStatus::Failed) => jobs.last_failure(self.job).await.ok().flatten(),
+            (Some(reason), _) => Some(format!("it is quarantined and has not ended: {reason}")),
+            (None, JobStatus::Failed) => match &info.cause {
+                Some(cause) => Some(cause.clone()),
+                None => jobs.last_failure(self.job).await.ok().flatten(),
+            },
             (None, _) => None,
         };
         Ok(JobExecutionResult {

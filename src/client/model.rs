@@ -40,6 +40,9 @@ pub struct JobSummary {
     /// Why not all of it runs.
     #[serde(default)]
     pub not_running: Option<String>,
+    /// Why it failed, and why it was not restarted.
+    #[serde(default)]
+    pub cause: Option<String>,
 }
 
 /// How many tasks a job has and how many of them do what.
@@ -85,6 +88,9 @@ pub struct JobInfo {
     /// Why not all of it runs.
     #[serde(rename = "not-running", default)]
     pub not_running: Vec<Hindrance>,
+    /// Why it failed, and why it was not restarted.
+    #[serde(default)]
+    pub cause: Option<String>,
 }
 
 /// Something that keeps a job from running.

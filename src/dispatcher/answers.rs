@@ -249,6 +249,7 @@ fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
     pb::JobDetails {
         hindrances: std::mem::take(&mut details.hindrances),
         cleaning_up: details.cleaning_up,
+        cause: std::mem::take(&mut details.cause),
         ..in_short(&details)
     }
 }

@@ -116,6 +116,7 @@ pub(super) fn ended_details(
     details.status = result.status;
     details.ended_at_ms = result.ended_at_ms;
     details.cleaning_up = result.dirty;
+    details.cause.clone_from(&result.cause);
     details.hindrances.clear();
     if result.dirty {
         let text = match waiting {

@@ -53,6 +53,10 @@ impl JobMasterCore {
             state_counts: Vec::new(),
             undescribed: String::new(),
             events: self.events(),
+            cause: self
+                .result
+                .as_ref()
+                .map_or_else(String::new, |result| result.cause.clone()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! done about it is in `recovering.rs`, why it is done so in `docs/adr/0012-careful-recovery.md`.
 //!
 //! Suspects are a range of job ids, not a list: a record stays small however many jobs there are. Invariants: a term that
-//! did not die accuses nobody; two terms have to die in the start of the same single job before that is set aside; what was
+//! did not die, or had no jobs to recover, accuses nobody; two terms have to die in the start of the same single job before that is set aside; what was
 //! narrowed down is handed on by terms that end otherwise.
 
 use serde::{Deserialize, Serialize};
@@ -138,6 +138,29 @@ pub(super) struct Plan {
     pub culprit: Option<(JobId, Vec<Death>)>,
     /// Whether the term before was well, by its own word: nothing has to be written before anything is begun.
     pub follows_health: bool,
+    /// The term finds no jobs.
+    pub is_idle: bool,
+}
+
+impl Plan {
+    /// The same for a term that finds no jobs: whichever comes later was not there when former terms died.
+    pub(super) fn without_jobs(self) -> Plan {
+        Plan {
+            suspicion: Suspicion::default(),
+            culprit: None,
+            is_idle: true,
+            ..self
+        }
+    }
+
+    /// What the term's record begins with.
+    pub(super) fn phase(&self) -> TermPhase {
+        if self.is_idle {
+            TermPhase::Leading
+        } else {
+            TermPhase::Recovering
+        }
+    }
 }
 
 /// What follows from the records of earlier terms, in any order, and from how the last one ended; `None`: nobody led before,
@@ -153,6 +176,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
             suspicion,
             culprit: None,
             follows_health,
+            is_idle: false,
         };
     };
     let record = newest.filter(|newest| newest.epoch == former.epoch);
@@ -184,6 +208,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
             suspicion,
             culprit,
             follows_health: false,
+            is_idle: false,
         };
     }
     if suspicion.suspects.is_none() && suspicion.died.len() >= TOLERATED {
@@ -193,6 +218,7 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
         follows_health: !was_recovering,
         suspicion,
         culprit: None,
+        is_idle: false,
     }
 }
 
@@ -350,6 +376,25 @@ mod tests {
         let after = plan(&leading, Some(&died(8)));
         assert_eq!(after.suspicion.died[0].epoch, 8);
         assert!(!after.follows_health);
+    }
+
+    #[test]
+    fn terms_that_had_no_jobs_to_recover_accuse_none() {
+        let mut records = Vec::new();
+        for epoch in 1..=4 {
+            let former = (epoch > 1).then(|| died(epoch - 1));
+            let plan = plan(&records, former.as_ref()).without_jobs();
+            records.push(record(epoch, plan.phase(), plan.suspicion));
+        }
+        // Then there is a job.
+        let after = plan(&records, Some(&died(4)));
+        assert_eq!(after.suspicion, Suspicion::default());
+        assert!(after.follows_health);
+        assert_eq!(after.phase(), TermPhase::Recovering);
+        // What a term without jobs heard of is forgotten.
+        let accused = plan(&records, Some(&died(5)));
+        assert_eq!(accused.suspicion.died.len(), 1);
+        assert_eq!(accused.without_jobs().suspicion, Suspicion::default());
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub(super) async fn prepare(
     pipeline: &CommitPipeline,
 ) -> (Caution, Arc<TermRecord>) {
     let mut caution = Caution::default();
+    let phase = plan.phase();
     if let Some((job, deaths)) = &plan.culprit {
         let quarantine = careful::quarantine(deaths, wall_clock_ms());
         error!(%job, terms = deaths.len(), "a job ended the processes that led it: it is quarantined");
@@ -76,7 +77,7 @@ pub(super) async fn prepare(
         process: session.process().to_string(),
         since_ms: wall_clock_ms(),
         takeover: TakeoverRecord::of(session),
-        phase: Some(TermPhase::Recovering),
+        phase: Some(phase),
         suspicion: plan.suspicion,
         ..HistoryRecord::default()
     };

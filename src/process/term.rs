@@ -16,7 +16,8 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, LeaderSession};
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::store::cache::WarmCache;
+use tanist_ha::keys::Kind;
+use tanist_ha::store::cache::{Records, WarmCache};
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::{Error, Result};
 use tanist_proto::id::ResourceId;
@@ -149,6 +150,11 @@ async fn begin(
     let store = JobStore::new(records, pipeline.clone(), session.epoch());
     let cache = settings::description_cache(&services.options);
     let store = Arc::new(store.with_description_cache(cache));
+    let plan = if has_jobs(&proven.records) {
+        plan
+    } else {
+        plan.without_jobs()
+    };
     let (caution, record) = recovering::prepare(plan, session, &store, &pipeline).await;
     let recovered = recover(&store, &proven.records, &caution, session, decoded, reports).await?;
     phases.recovered_ms = millis(started);
@@ -163,6 +169,12 @@ async fn begin(
         standing,
         record,
     })
+}
+
+/// Whether there is a job that has not ended, or may not have.
+fn has_jobs(records: &Records) -> bool {
+    let mut kinds = [Kind::Graphs, Kind::States].into_iter();
+    kinds.any(|kind| records.of(kind).next().is_some())
 }
 
 async fn lead_on(

@@ -20,6 +20,8 @@ use crate::process::Role;
 
 /// How long the store is waited for before `/ha/status` answers without the members.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long this process may take to hear of a term that others know.
+const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long another JobManager is waited for before `/ha/status` answers without its account.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -131,7 +133,24 @@ pub(super) async fn transfer(
     let known = tokio::time::timeout(patience, known).await;
     let known = known.ok().and_then(Result::ok);
     let known = known.and_then(|view| view.leader.clone());
-    let known = known.ok_or_else(|| unavailable("no JobManager leads at present".to_owned()))?;
+    let mut known =
+        known.ok_or_else(|| unavailable("no JobManager leads at present".to_owned()))?;
+    if let Some(epoch) = wanted.epoch.map(Epoch::new)
+        && epoch > known.epoch
+    {
+        // This process may hear of it a moment later than who asks.
+        let has_come = |view: &LeaderView| {
+            let leader = view.leader.as_ref();
+            leader.is_some_and(|leader| leader.epoch >= epoch)
+        };
+        let heard = tokio::time::timeout(NEWS_TIMEOUT, leaders.wait_for(has_come)).await;
+        let heard = heard.ok().and_then(Result::ok);
+        let leader = heard.and_then(|view| view.leader.clone());
+        known = leader.ok_or_else(|| {
+            let text = format!("epoch {epoch} has not begun: epoch {} leads", known.epoch);
+            RestError::new(StatusCode::CONFLICT, text)
+        })?;
+    }
     let passed = |epoch: u64| known.epoch > Epoch::new(epoch);
     let is_done = match &to {
         Some(to) => *to == known.process,

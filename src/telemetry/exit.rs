@@ -16,13 +16,13 @@ pub enum ExitCode {
     Usage = 2,
     /// The job file can't be read, or is wrong; nothing was submitted.
     InvalidJob = 3,
-    /// The job that was waited for FAILED, or can't be recovered.
+    /// The job that was waited for FAILED.
     JobFailed = 4,
     /// The job that was waited for was CANCELED.
     JobCanceled = 5,
     /// No JobManager answered for as long as `client.timeout`; what was asked for may still take effect.
     Unreachable = 6,
-    /// A signal ended the client while it waited for a job, which goes on.
+    /// A signal ended the client while it waited for a job, or the job was quarantined. It goes on.
     Interrupted = 7,
     /// Not started: the configuration is wrong or can't be read.
     Configuration = 10,
@@ -98,7 +98,7 @@ impl ExitCode {
             ExitCode::JobFailed => "the job failed",
             ExitCode::JobCanceled => "the job was canceled",
             ExitCode::Unreachable => "no JobManager answered",
-            ExitCode::Interrupted => "interrupted: the job goes on",
+            ExitCode::Interrupted => "no longer waiting: the job goes on",
             ExitCode::Configuration => "not started: the configuration is wrong",
             ExitCode::Port => "not started: a port can't be bound",
             ExitCode::Operators => "not started: operators are missing or don't fit",

@@ -2,6 +2,7 @@
 //!
 //! Independent of configuration, which another layer reads: everything comes in as plain values.
 
+pub(crate) mod backlog;
 pub mod control_group;
 mod exit;
 mod memory_limit;

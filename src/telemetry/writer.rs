@@ -6,8 +6,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::backlog::Backlog;
 
 /// What a line takes beside its text.
 const OVERHEAD: usize = 64;
@@ -18,13 +20,7 @@ pub(super) type Report = fn(u64) -> String;
 /// See the module. Each call of `write` is a line; it never waits and never fails. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct LogWriter {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
+    backlog: Arc<Backlog<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,10 +42,11 @@ impl State {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What the thread has taken.
+struct Taken {
+    lines: VecDeque<Vec<u8>>,
+    /// They were dropped when these were waiting.
+    untold: u64,
 }
 
 impl LogWriter {
@@ -59,39 +56,36 @@ impl LogWriter {
         capacity: usize,
         report: Report,
     ) -> io::Result<LogWriter> {
-        let shared = Arc::new(Shared::default());
-        shared.state().capacity = capacity;
-        let thread = std::thread::Builder::new().name("log".to_owned());
-        let of_thread = shared.clone();
-        thread.spawn(move || write_all(&of_thread, sink, report))?;
-        Ok(LogWriter { shared })
+        let state = State {
+            capacity,
+            ..State::default()
+        };
+        let backlog = Backlog::start("log", state, move |backlog| {
+            write_all(backlog, sink, report)
+        })?;
+        Ok(LogWriter { backlog })
     }
 
     /// How many lines were dropped.
     pub(super) fn dropped(&self) -> u64 {
-        self.shared.state().dropped
+        self.backlog.lock().dropped
     }
 
     /// From now on no line is dropped: few follow, and the last says why the process ends.
     pub(super) fn make_room(&self) {
-        self.shared.state().capacity = usize::MAX;
+        self.backlog.lock().capacity = usize::MAX;
     }
 
     /// Waits until all lines are written, for at most `bound`. Whether they are.
     pub(super) fn flush(&self, bound: Duration) -> bool {
-        let state = self.shared.state();
-        let waited = self
-            .shared
-            .changed
-            .wait_timeout_while(state, bound, |state| state.writing || state.has_work());
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        !(state.writing || state.has_work())
+        let is_done = |state: &State| !(state.writing || state.has_work());
+        self.backlog.wait_until(bound, is_done)
     }
 }
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut state = self.shared.state();
+        let mut state = self.backlog.lock();
         let size = line.len() + OVERHEAD;
         if state.size.saturating_add(size) > state.capacity {
             state.untold += 1;
@@ -100,7 +94,8 @@ impl Write for LogWriter {
             state.size += size;
             state.lines.push_back(line.to_vec());
         }
-        self.shared.changed.notify_all();
+        drop(state);
+        self.backlog.changed();
         Ok(line.len())
     }
 
@@ -110,27 +105,29 @@ impl Write for LogWriter {
 }
 
 /// The thread: ends with the process.
-fn write_all(shared: &Shared, mut sink: impl Write, report: Report) {
+fn write_all(backlog: &Backlog<State>, mut sink: impl Write, report: Report) {
     loop {
-        let state = shared.state();
-        let waited = shared.changed.wait_while(state, |state| !state.has_work());
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        let lines = std::mem::take(&mut state.lines);
-        // They were dropped when these were waiting.
-        let untold = std::mem::take(&mut state.untold);
-        state.size = 0;
-        state.writing = true;
-        drop(state);
+        let taken = backlog.take(|state| {
+            if !state.has_work() {
+                return None;
+            }
+            state.size = 0;
+            state.writing = true;
+            Some(Taken {
+                lines: std::mem::take(&mut state.lines),
+                untold: std::mem::take(&mut state.untold),
+            })
+        });
         // Where nobody can be told anything, there is nobody to tell that.
-        for line in &lines {
+        for line in &taken.lines {
             let _ = sink.write_all(line);
         }
-        if untold > 0 {
-            let _ = sink.write_all(report(untold).as_bytes());
+        if taken.untold > 0 {
+            let _ = sink.write_all(report(taken.untold).as_bytes());
         }
         let _ = sink.flush();
-        shared.state().writing = false;
-        shared.changed.notify_all();
+        backlog.lock().writing = false;
+        backlog.changed();
     }
 }
 

@@ -63,9 +63,16 @@ pub(super) struct KeptWriter {
 }
 
 impl KeptWriter {
-    /// An empty output in a file without a name in this directory.
+    /// An empty output in a file without a name in this directory, which is made anew if somebody has removed it.
     pub(super) fn create(directory: &Path, targets: Vec<u32>) -> Result<KeptWriter, KeptError> {
-        let file = tempfile::tempfile_in(directory).map_err(|source| KeptError::Create {
+        let created = tempfile::tempfile_in(directory).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(directory)?;
+                tempfile::tempfile_in(directory)
+            }
+            _ => Err(error),
+        });
+        let file = created.map_err(|source| KeptError::Create {
             path: directory.to_owned(),
             source,
         })?;
@@ -216,9 +223,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_output_without_records_just_ends() {
+    async fn an_output_without_records_just_ends_also_where_the_directory_was_removed() {
         let directory = tempfile::tempdir().expect("a directory");
-        let writer = KeptWriter::create(directory.path(), vec![0]).expect("a file");
+        let removed = directory.path().join("removed");
+        let writer = KeptWriter::create(&removed, vec![0]).expect("a file");
         let kept = Arc::new(writer.finish().await.expect("written"));
         assert!(read(&kept, 0).await.is_empty());
     }

@@ -74,14 +74,26 @@ fn write_json(column: &ColumnView<'_>, row: usize, line: &mut String) {
     let value = match column {
         ColumnView::Text(array) => serde_json::Value::from(array.value(row)),
         ColumnView::Int64(array) => serde_json::Value::from(array.value(row)),
-        // What JSON has no number for is null.
-        ColumnView::Float64(array) => serde_json::Value::from(array.value(row)),
+        ColumnView::Float64(array) => json_number(array.value(row)),
         ColumnView::Bool(array) => serde_json::Value::from(array.value(row)),
         ColumnView::Timestamp(array) => {
             serde_json::Value::from(timestamp::format(array.value(row)))
         }
     };
     write!(line, "{value}").expect("writing to memory doesn't fail");
+}
+
+/// What JSON has no number for is the text that other programs write for it too; reading a text as a number gives it again.
+fn json_number(number: f64) -> serde_json::Value {
+    serde_json::Value::from(if number.is_nan() {
+        "NaN"
+    } else if number == f64::INFINITY {
+        "Infinity"
+    } else if number == f64::NEG_INFINITY {
+        "-Infinity"
+    } else {
+        return serde_json::Value::from(number);
+    })
 }
 
 fn write_csv(column: &ColumnView<'_>, row: usize, separator: char, line: &mut String) {

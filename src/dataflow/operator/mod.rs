@@ -30,6 +30,7 @@ mod output;
 mod parse;
 pub mod peers;
 mod print;
+mod printer;
 #[cfg(feature = "sql")]
 mod projection;
 mod reading;
@@ -372,7 +373,7 @@ pub fn build(spec: &OperatorSpec, context: &OperatorContext) -> Result<Built, Op
         OperatorSpec::Sum { keys, column, emit } => {
             aggregate::sum(&input, keys, column, *emit, output)?
         }
-        OperatorSpec::Print { prefix } => Box::new(print::Print::stdout(prefix)),
+        OperatorSpec::Print { prefix } => Box::new(print::Print::new(prefix)),
         OperatorSpec::FileSink { path } => Box::new(file_sink::FileSink::new(path, context)),
         OperatorSpec::Discard {} => Box::new(print::Discard::default()),
         OperatorSpec::ParseJson(spec) => Box::new(parse::json(&input, spec, output)?),

@@ -1,38 +1,86 @@
 //! Sinks that keep nothing: one writes each record as a line to standard output, one drops it.
 
-use std::io::{self, Write};
+use std::io;
+use std::task::Context;
 
 use arrow_array::RecordBatch;
 
-use super::{Operator, OperatorError, Output};
+use super::printer::{Printer, Printing};
+use super::{EndOfInput, External, Operator, OperatorError, Output, Standing};
 use crate::dataflow::record;
 
-pub(super) struct Print<W> {
+/// Bytes of a task that wait for who reads standard output; one more batch may stand behind them.
+const MOST_WAITING: usize = 256 * 1024;
+
+pub(super) struct Print {
     prefix: String,
-    writer: W,
-    lines: Vec<u8>,
+    /// None before it is open.
+    printing: Option<Printing>,
+    has_ended: bool,
 }
 
-impl Print<io::Stdout> {
-    pub(super) fn stdout(prefix: &str) -> Print<io::Stdout> {
+impl Print {
+    /// To the process's standard output.
+    pub(super) fn new(prefix: &str) -> Print {
         Print {
             prefix: prefix.to_owned(),
-            writer: io::stdout(),
-            lines: Vec::new(),
+            printing: None,
+            has_ended: false,
         }
     }
 }
 
-impl<W: Write + Send> Operator for Print<W> {
+fn unwritten(error: io::Error) -> OperatorError {
+    OperatorError::io("write to", "standard output", error)
+}
+
+impl Operator for Print {
+    fn open(&mut self) -> Result<(), OperatorError> {
+        self.printing = Some(Printer::stdout().map_err(unwritten)?.printing());
+        Ok(())
+    }
+
     fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
-        self.lines.clear();
-        record::write_lines(&batch, &self.prefix, &mut self.lines);
-        // One write a batch, so that the lines of several tasks don't mix.
-        let written = self
-            .writer
-            .write_all(&self.lines)
-            .and_then(|()| self.writer.flush());
-        written.map_err(|error| OperatorError::io("write to", "standard output", error))
+        let mut lines = Vec::new();
+        record::write_lines(&batch, &self.prefix, &mut lines);
+        if let Some(printing) = &self.printing {
+            // One piece a batch, so that the lines of several tasks don't mix.
+            printing.print(lines);
+        }
+        Ok(())
+    }
+
+    fn end_input(&mut self, _output: &mut Output) -> Result<EndOfInput, OperatorError> {
+        self.has_ended = true;
+        let is_done = self.printing.as_ref().is_none_or(Printing::is_done);
+        Ok(if is_done {
+            EndOfInput::Done
+        } else {
+            EndOfInput::More
+        })
+    }
+
+    fn external(&mut self) -> Option<&mut dyn External> {
+        Some(self)
+    }
+}
+
+impl External for Print {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        _may_emit: bool,
+        _output: &mut Output,
+    ) -> Result<Standing, OperatorError> {
+        let waiting = match &self.printing {
+            Some(printing) => printing.poll_unwritten(cx).map_err(unwritten)?,
+            None => 0,
+        };
+        Ok(match waiting {
+            0 if self.has_ended => Standing::Done,
+            MOST_WAITING.. => Standing::Full,
+            _ => Standing::Room,
+        })
     }
 }
 
@@ -48,25 +96,116 @@ impl Operator for Discard {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+
+    use super::super::printer::testing::{Closed, hanging};
     use super::super::testing::{batch, ints, texts};
     use super::*;
 
-    #[test]
-    fn each_record_is_printed_as_a_line_with_the_prefix() {
-        let mut print = Print {
-            prefix: "> ".into(),
-            writer: Vec::new(),
-            lines: Vec::new(),
-        };
+    const BOUND: Duration = Duration::from_secs(30);
+
+    fn print_to(printer: &Printer, prefix: &str) -> Print {
+        Print {
+            printing: Some(printer.printing()),
+            ..Print::new(prefix)
+        }
+    }
+
+    fn process(print: &mut Print, batch: RecordBatch) {
         let mut output = Output::default();
-        print
-            .process(texts("word", &["a", "b"]), &mut output)
-            .expect("written");
-        print
-            .process(batch([("n", ints(&[7])), ("m", ints(&[8]))]), &mut output)
-            .expect("written");
-        assert_eq!(String::from_utf8_lossy(&print.writer), "> a\n> b\n> 7 8\n");
+        print.process(batch, &mut output).expect("it never waits");
         assert!(output.into_batches().is_empty());
+    }
+
+    /// Waits until it stands so.
+    async fn until(print: &mut Print, wanted: Standing) {
+        let polled = poll_fn(|cx| match print.poll(cx, true, &mut Output::default()) {
+            Ok(standing) if standing == wanted => Poll::Ready(()),
+            Ok(_) => Poll::Pending,
+            Err(error) => panic!("it failed: {error}"),
+        });
+        let reached = tokio::time::timeout(BOUND, polled).await;
+        reached.unwrap_or_else(|_| panic!("it is not {wanted:?}"));
+    }
+
+    fn is_now(print: &mut Print, wanted: Standing) -> bool {
+        until(print, wanted).now_or_never().is_some()
+    }
+
+    fn end(print: &mut Print) -> EndOfInput {
+        let ended = print.end_input(&mut Output::default());
+        ended.expect("the input's end is taken")
+    }
+
+    #[tokio::test]
+    async fn each_record_is_printed_as_a_line_with_the_prefix() {
+        let (printer, let_out, lines) = hanging();
+        drop(let_out);
+        let mut print = print_to(&printer, "> ");
+        process(&mut print, texts("word", &["a", "b"]));
+        let pair = batch([("n", ints(&[7])), ("m", ints(&[8]))]);
+        process(&mut print, pair);
+        end(&mut print);
+        until(&mut print, Standing::Done).await;
+        let lines: Vec<String> = lines.try_iter().collect();
+        assert_eq!(lines, ["> a\n> b\n", "> 7 8\n"]);
+    }
+
+    #[tokio::test]
+    async fn who_prints_is_told_to_wait_and_ends_when_all_is_read() {
+        let (printer, let_out, lines) = hanging();
+        let mut print = print_to(&printer, "");
+        let long = "x".repeat(MOST_WAITING / 2);
+        process(&mut print, texts("line", &[&long]));
+        assert!(is_now(&mut print, Standing::Room));
+        process(&mut print, texts("line", &[&long]));
+        assert!(is_now(&mut print, Standing::Full));
+        let_out.send(()).expect("it reads");
+        until(&mut print, Standing::Room).await;
+        assert_eq!(end(&mut print), EndOfInput::More);
+        assert!(!is_now(&mut print, Standing::Done));
+        drop(let_out);
+        until(&mut print, Standing::Done).await;
+        assert_eq!(end(&mut print), EndOfInput::Done);
+        assert_eq!(lines.try_iter().count(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_a_cancelled_task_has_left_is_not_written_and_others_go_on() {
+        let (printer, let_out, lines) = hanging();
+        let mut cancelled = print_to(&printer, "");
+        for word in ["first", "second", "third"] {
+            process(&mut cancelled, texts("word", &[word]));
+        }
+        let mut other = print_to(&printer, "");
+        process(&mut other, texts("word", &["other"]));
+        let_out.send(()).expect("it reads");
+        assert_eq!(lines.recv().expect("it was read"), "first\n");
+        drop(cancelled);
+        drop(let_out);
+        end(&mut other);
+        until(&mut other, Standing::Done).await;
+        let lines: Vec<String> = lines.try_iter().collect();
+        // The second one may have been on its way.
+        assert!(!lines.contains(&"third\n".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"other\n".to_owned()), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn an_output_that_was_closed_fails_the_task() {
+        let printer = Printer::start(Closed).expect("a thread");
+        let mut print = print_to(&printer, "");
+        process(&mut print, texts("word", &["a"]));
+        let failed = poll_fn(|cx| match print.poll(cx, true, &mut Output::default()) {
+            Ok(_) => Poll::Pending,
+            Err(error) => Poll::Ready(error.to_string()),
+        });
+        let failed = tokio::time::timeout(BOUND, failed).await.expect("it fails");
+        assert!(failed.contains("standard output"), "{failed}");
     }
 
     #[test]

@@ -39,6 +39,10 @@ fn is_stoppable(status: JobStatus) -> bool {
     }
 }
 
+fn cause_of(job: &JobDetails) -> Option<String> {
+    Some(job.cause.clone()).filter(|cause| !cause.is_empty())
+}
+
 fn quarantine_of(job: &JobDetails) -> Option<String> {
     Some(job.quarantine.clone()).filter(|reason| !reason.is_empty())
 }
@@ -125,6 +129,9 @@ pub struct JobOverview {
     /// Why not all of it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
+    /// Why it failed, and why it was not restarted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 impl JobsOverview {
@@ -153,6 +160,7 @@ impl JobOverview {
             job_type: JOB_TYPE,
             quarantine: quarantine_of(job),
             not_running: job.hindrances.first().map(|first| first.text.clone()),
+            cause: cause_of(job),
         }
     }
 }
@@ -223,6 +231,9 @@ pub struct JobBody {
     /// Why vertices and plan of an ended job are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undescribed: Option<String>,
+    /// Why it failed, and why it was not restarted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 impl JobBody {
@@ -254,6 +265,7 @@ impl JobBody {
             quarantined: job.quarantined.as_ref().map(QuarantineBody::new),
             not_running: job.hindrances.iter().map(HindranceBody::new).collect(),
             undescribed: Some(job.undescribed.clone()).filter(|why| !why.is_empty()),
+            cause: cause_of(job),
         }
     }
 }

@@ -84,6 +84,7 @@ fn job() -> pb::JobDetails {
         state_counts: Vec::new(),
         undescribed: String::new(),
         events: Vec::new(),
+        cause: String::new(),
     }
 }
 
@@ -268,6 +269,22 @@ fn a_quarantined_job_is_suspended_and_says_why() {
     ] {
         assert_eq!(body["state"], "SUSPENDED");
         assert_eq!(body["quarantine"], "its graph can't be read");
+    }
+}
+
+#[test]
+fn a_failed_job_says_why_it_was_not_restarted() {
+    let cause = "lines (1/2): it broke (not restarted: all 2 restarts are used up)";
+    let job = pb::JobDetails {
+        status: pb::JobStatus::Failed.into(),
+        cause: cause.to_owned(),
+        ..job()
+    };
+    for body in [
+        to_json(JobBody::new(&job, 2_000)),
+        to_json(JobsOverview::new(std::slice::from_ref(&job), 2_000))["jobs"][0].clone(),
+    ] {
+        assert_eq!(body["cause"], cause);
     }
 }
 

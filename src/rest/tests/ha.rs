@@ -89,6 +89,9 @@ async fn a_load_balancer_finds_the_leader_by_its_status() {
 async fn leadership_is_handed_over_once_however_often_that_is_asked() {
     let (served, _) = Served::leading(ScriptedDispatcher::default()).await;
     served.lead();
+    let never = "/v1/ha/transfer?epoch=9";
+    let refused = served.ask(Method::POST, never, &[], "").await;
+    assert_eq!(refused.status, StatusCode::CONFLICT, "{refused:?}");
     let path = "/v1/ha/transfer?epoch=7";
     let body = r#"{"to": "jm-3"}"#;
     for _ in 0..2 {

@@ -1,0 +1,163 @@
+//! Writes what tasks print to the process's standard output, from a thread of its own: nobody reads that perhaps, and then
+//! neither the runtime's threads nor other tasks wait.
+//!
+//! What one task prints is written in its order, and each of its pieces whole. A task asks how much of its own waits, and stops
+//! at a bound of its own; what it has left when it is dropped is not written any more.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use crate::telemetry::backlog::Backlog;
+
+/// A thread and what waits for it. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Printer {
+    backlog: Arc<Backlog<VecDeque<Piece>>>,
+}
+
+struct Piece {
+    lines: Vec<u8>,
+    of: Arc<Mutex<Progress>>,
+}
+
+/// How far what a task printed is written.
+#[derive(Default)]
+struct Progress {
+    unwritten: usize,
+    failed: Option<io::Error>,
+    waker: Option<Waker>,
+}
+
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Printer {
+    /// The process's own, which is started when it is asked for.
+    pub(super) fn stdout() -> io::Result<Printer> {
+        static STDOUT: Mutex<Option<Printer>> = Mutex::new(None);
+        let mut stdout = STDOUT.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*stdout {
+            Some(printer) => Ok(printer.clone()),
+            None => Ok(stdout.insert(Printer::start(io::stdout())?).clone()),
+        }
+    }
+
+    pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<Printer> {
+        let work = move |backlog: &Backlog<_>| write_all(backlog, sink);
+        let backlog = Backlog::start("print", VecDeque::new(), work)?;
+        Ok(Printer { backlog })
+    }
+
+    /// For one task.
+    pub(super) fn printing(&self) -> Printing {
+        Printing {
+            printer: self.clone(),
+            progress: Arc::default(),
+        }
+    }
+}
+
+/// The thread: ends with the process.
+fn write_all(backlog: &Backlog<VecDeque<Piece>>, mut sink: impl Write) {
+    loop {
+        let Piece { lines, of } = backlog.take(VecDeque::pop_front);
+        let written = sink.write_all(&lines).and_then(|()| sink.flush());
+        let mut progress = lock(&of);
+        progress.unwritten -= lines.len();
+        if let Err(error) = written {
+            progress.failed.get_or_insert(error);
+        }
+        if let Some(waker) = progress.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// What one task prints.
+pub(super) struct Printing {
+    printer: Printer,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl Printing {
+    /// Leaves lines to be written; never waits.
+    pub(super) fn print(&self, lines: Vec<u8>) {
+        lock(&self.progress).unwritten += lines.len();
+        let of = self.progress.clone();
+        let backlog = &self.printer.backlog;
+        backlog.lock().push_back(Piece { lines, of });
+        backlog.changed();
+    }
+
+    /// How many bytes are not written yet; the task is woken when they are fewer. An error is told once.
+    pub(super) fn poll_unwritten(&self, cx: &mut Context<'_>) -> io::Result<usize> {
+        let mut progress = lock(&self.progress);
+        if let Some(error) = progress.failed.take() {
+            return Err(error);
+        }
+        progress.waker = (progress.unwritten > 0).then(|| cx.waker().clone());
+        Ok(progress.unwritten)
+    }
+
+    /// Whether everything is written, and nothing failed that was not told.
+    pub(super) fn is_done(&self) -> bool {
+        let progress = lock(&self.progress);
+        progress.unwritten == 0 && progress.failed.is_none()
+    }
+}
+
+impl Drop for Printing {
+    fn drop(&mut self) {
+        let mut pieces = self.printer.backlog.lock();
+        pieces.retain(|piece| !Arc::ptr_eq(&piece.of, &self.progress));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use super::*;
+
+    /// Takes a piece only while it is let.
+    struct Reader {
+        let_through: Receiver<()>,
+        read: SyncSender<String>,
+    }
+
+    impl Write for Reader {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            let _ = self.let_through.recv();
+            let _ = self.read.send(String::from_utf8_lossy(lines).into_owned());
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Reads a piece for each message that is sent there, and all once that is dropped.
+    pub(crate) fn hanging() -> (Printer, SyncSender<()>, Receiver<String>) {
+        let (let_out, let_through) = sync_channel(0);
+        let (read, lines) = sync_channel(10_000);
+        let reader = Reader { let_through, read };
+        (Printer::start(reader).expect("a thread"), let_out, lines)
+    }
+
+    /// A standard output that was closed.
+    pub(crate) struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _lines: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a thread of its own takes from others and writes where that may hang: they leave it under a lock, and never wait for it
+//! there. What waits, how much of it may, and what becomes of the rest is said by who keeps it.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog<S> {
+    state: Mutex<S>,
+    changed: Condvar,
+}
+
+impl<S: Send + 'static> Backlog<S> {
+    /// Starts the thread, which ends with the process or when `work` returns.
+    pub(crate) fn start(
+        thread: &str,
+        state: S,
+        work: impl FnOnce(&Backlog<S>) + Send + 'static,
+    ) -> io::Result<Arc<Backlog<S>>> {
+        let backlog = Arc::new(Backlog {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let of_thread = backlog.clone();
+        let thread = std::thread::Builder::new().name(thread.to_owned());
+        thread.spawn(move || work(&of_thread))?;
+        Ok(backlog)
+    }
+}
+
+impl<S> Backlog<S> {
+    /// To be held for a moment only.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called when something was left here, and when it is done with.
+    pub(crate) fn changed(&self) {
+        self.changed.notify_all();
+    }
+
+    /// The thread's: waits until there is something to take.
+    pub(crate) fn take<T>(&self, mut something: impl FnMut(&mut S) -> Option<T>) -> T {
+        let mut state = self.lock();
+        loop {
+            if let Some(taken) = something(&mut state) {
+                return taken;
+            }
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for this, for at most `bound`. Whether it is so.
+    pub(crate) fn wait_until(&self, bound: Duration, is_so: impl Fn(&S) -> bool) -> bool {
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), bound, |state| !is_so(state));
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        is_so(&state)
+    }
+}
