@@ -50,8 +50,8 @@ mod tests {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build();
         let runtime = runtime.expect("threads can be started");
-        let (other, heard) = mpsc::channel();
-        let (done, ended) = mpsc::channel();
+        let (other, heard) = mpsc::sync_channel(1);
+        let (done, ended) = mpsc::sync_channel(1);
         runtime.spawn(async move {
             let mut pace = Pace { last: before };
             let beside = tokio::spawn(async move { other.send(()) });
