@@ -254,7 +254,7 @@ fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
     }
 }
 
-/// Where jobs wait for slots and a driver starts TaskManagers, says what of that is under way.
+/// Where jobs wait for slots says how many are free, and what is under way where a driver starts TaskManagers.
 async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRequirementsGateway) {
     let mut waiting: Vec<&mut pb::Hindrance> = jobs
         .iter_mut()
@@ -264,12 +264,51 @@ async fn tell_of_workers(jobs: &mut [pb::JobDetails], resources: &dyn ResourceRe
     if waiting.is_empty() {
         return;
     }
-    let overview = resources.resource_overview().await;
-    if let Some(workers) = overview.ok().and_then(|overview| overview.workers) {
-        for it in &mut waiting {
+    let Ok(overview) = resources.resource_overview().await else {
+        return;
+    };
+    let open = overview.task_managers.iter().filter(|it| !it.draining);
+    let free = open.map(|it| it.free_slots).sum();
+    for it in &mut waiting {
+        if let Some(workers) = &overview.workers {
             let lacking = it.text.strip_suffix(START_BY_HAND).unwrap_or(&it.text);
             it.text = format!("{lacking}: {}", workers.text);
             it.retry_at_ms = workers.retry_at_ms;
         }
+        tell_of_free_slots(it, free);
+    }
+}
+
+/// A job that needs all its slots at once holds none before all are there: those that are free are not what is missing.
+fn tell_of_free_slots(waiting: &mut pb::Hindrance, free: u32) {
+    if (1..waiting.slots_missing).contains(&free) {
+        let there =
+            format!("; {free} of those that are missing are free, and given when there are enough");
+        waiting.text.push_str(&there);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_are_free_and_too_few_are_told() {
+        let told = |free| {
+            let mut waiting = pb::Hindrance {
+                slots_missing: 6,
+                text: "6 of 6 slots are missing".to_owned(),
+                ..pb::Hindrance::default()
+            };
+            tell_of_free_slots(&mut waiting, free);
+            waiting.text
+        };
+        assert_eq!(told(0), "6 of 6 slots are missing");
+        assert_eq!(
+            told(5),
+            "6 of 6 slots are missing; 5 of those that are missing are free, and given when there are enough"
+        );
+        // They are about to be given.
+        assert_eq!(told(6), "6 of 6 slots are missing");
     }
 }
