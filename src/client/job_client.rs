@@ -1,6 +1,6 @@
 //! Jobs, as a client handles them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hyper::Method;
 use prost::Message as _;
@@ -127,19 +127,17 @@ impl JobClient {
     ) -> Result<Submitted, ClientError> {
         // The time that uploads take is not the submission's.
         let graph = self.with_uploads(graph).await?;
-        let deadline = SystemTime::now() + self.rest.options().timeout;
-        let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
         let request = Request {
             method: Method::POST,
             path: "/v1/jobs".to_owned(),
             headers: vec![
                 ("content-type", "application/x-protobuf".to_owned()),
                 ("idempotency-key", token.to_owned()),
-                ("tanist-deadline", deadline.as_millis().to_string()),
             ],
             body: graph.encode_to_vec().into(),
         };
-        let body: SubmittedBody = self.ask(&request).await?;
+        let answer = self.send_with_deadline(&request).await?;
+        let body: SubmittedBody = parse(&request, &answer)?;
         Ok(Submitted {
             job: body.jobid,
             repeated: body.repeated,

@@ -25,6 +25,7 @@
 //! ```
 
 mod cluster_client;
+mod deadline;
 mod error;
 mod finder;
 mod ha;

@@ -171,7 +171,7 @@ impl RestClient {
         }
     }
 
-    async fn try_at(
+    pub(super) async fn try_at(
         &self,
         address: &str,
         request: &Request,

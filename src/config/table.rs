@@ -171,7 +171,7 @@ options! {
         ARTIFACTS_MAX_SIZE: MemorySize = "artifacts.max-size", Value("4 gb"),
             "How many bytes the files may have together that a job uploads for its programs. They need a blob store that survives the loss of a host.";
         JOBSTORE_EXPIRATION: Duration = "jobstore.expiration-time", Value("3600 s"),
-            "How long the result of an ended job is kept, and its description. At least ten times `client.timeout`: a late retry must still find it.";
+            "How long the result of an ended job is kept, and its description, counted while somebody leads. At least ten times `client.timeout`: a late retry must still find it.";
         JOBSTORE_MAX_CAPACITY: NonZeroU32 = "jobstore.max-capacity", Value("10000"),
             "Of how many ended jobs the description (vertices, subtasks, failures, plan) is kept at most; the oldest go first. Their results stay.";
         JOBSTORE_CACHE_SIZE: MemorySize = "jobstore.cache-size", Value("50 mb"),

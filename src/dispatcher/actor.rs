@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
-use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::LeaderSession;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -22,40 +20,14 @@ use super::denials::{self, Denials};
 use super::entry::{Entry, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError};
+use super::options::DispatcherOptions;
 use super::quarantine::Sound;
 use super::recovery::{RecoveredJob, RecoveredJobs};
+use super::retention::Retention;
+use super::term_clock::TermClock;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
-/// How a Dispatcher behaves.
-#[derive(Debug, Clone)]
-pub struct DispatcherOptions {
-    /// How long the result of an ended job is kept (`jobstore.expiration-time`).
-    pub result_retention: Duration,
-    /// Of how many ended jobs the description is kept at most (`jobstore.max-capacity`).
-    pub max_described: usize,
-    /// How many bytes the uploaded files of a job may have together (`artifacts.max-size`).
-    pub max_uploaded: u64,
-    /// How often expired results are looked for.
-    pub expiration_interval: Duration,
-    /// How many requests wait at most.
-    pub mailbox: usize,
-    /// How long a submission or cancellation waits for the store before it is answered that its fate is unknown.
-    pub store_patience: Duration,
-}
-
-impl Default for DispatcherOptions {
-    fn default() -> DispatcherOptions {
-        DispatcherOptions {
-            result_retention: Duration::from_secs(3600),
-            max_described: usize::MAX,
-            max_uploaded: u64::MAX,
-            expiration_interval: Duration::from_secs(30),
-            mailbox: 1024,
-            store_patience: Duration::from_secs(5),
-        }
-    }
-}
 
 /// What a term gives its Dispatcher.
 #[derive(Clone)]
@@ -91,11 +63,12 @@ impl Dispatcher {
     pub fn start(
         options: DispatcherOptions,
         context: DispatcherContext,
-        recovered: RecoveredJobs,
+        mut recovered: RecoveredJobs,
     ) -> DispatcherHandle {
         let (commands, mailbox) = mpsc::channel(options.mailbox);
         let (store_patience, max_uploaded) = (options.store_patience, options.max_uploaded);
         let blobs = context.blobs.clone();
+        let clock = TermClock::start(&context.session, options.result_retention);
         let mut actor = DispatcherActor {
             options,
             context,
@@ -103,6 +76,8 @@ impl Dispatcher {
             tasks: JoinSet::new(),
             denials: Denials::default(),
             is_expiring: false,
+            retention: Retention::resume(&mut recovered.results),
+            clock: clock.clone(),
             breakages: Breakages::default(),
         };
         actor.recover(recovered);
@@ -112,6 +87,7 @@ impl Dispatcher {
             blobs,
             store_patience,
             max_uploaded,
+            clock,
         }
     }
 }
@@ -145,6 +121,12 @@ pub(super) enum Event {
     /// Descriptions of which there were too many are dropped: the results as they are then.
     DescriptionsDropped {
         left: Result<Vec<pb::JobResult>, JobStoreError>,
+    },
+    /// How far leaders have counted is written, or could not be.
+    RetentionNoted {
+        job: JobId,
+        counted_ms: u64,
+        result: Result<(), JobStoreError>,
     },
     /// A job whose JobMaster broke was read again.
     Reread {
@@ -202,6 +184,8 @@ pub(super) struct DispatcherActor {
     pub(super) tasks: JoinSet<Event>,
     denials: Denials,
     pub(super) is_expiring: bool,
+    pub(super) retention: Retention,
+    pub(super) clock: TermClock,
     pub(super) breakages: Breakages,
 }
 
@@ -266,6 +250,7 @@ impl DispatcherActor {
                 _ = expiration.tick() => {
                     self.expire_results();
                     self.bound_descriptions();
+                    self.note_retention();
                 }
             }
         };
@@ -350,7 +335,7 @@ impl DispatcherActor {
             | Command::JobMaster { job, .. } => !self.jobs.contains_key(job),
             Command::Submit { submission, .. } => {
                 !self.jobs.contains_key(&submission.job)
-                    && core::admit(submission, Known::Nothing, wall_clock_ms()).is_err()
+                    && core::admit(submission, Known::Nothing, &self.clock.times()).is_err()
             }
             Command::List { .. }
             | Command::JobMasters { .. }
@@ -419,6 +404,11 @@ impl DispatcherActor {
                     warn!(%failure, "expired results could not be removed");
                 }
             },
+            Event::RetentionNoted {
+                job,
+                counted_ms,
+                result,
+            } => self.on_retention_noted(job, counted_ms, result),
             Event::DescriptionsDropped { left } => self.on_descriptions_dropped(left),
             Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}

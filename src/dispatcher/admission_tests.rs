@@ -412,6 +412,9 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
         .await
         .expect("written");
     let dispatcher = fixture.recover().await;
+    // However long ago they ended by the clock of a former leader.
+    tokio::time::sleep(Duration::from_secs(3500)).await;
+    assert_eq!(recovered(&fixture.store).await.results.len(), 2);
     fixture
         .until_stored("one result", |stored| stored.results.len() == 1)
         .await;

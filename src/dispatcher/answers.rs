@@ -118,9 +118,10 @@ impl DispatcherActor {
     pub(super) fn cancel_quarantined(
         &mut self,
         job: JobId,
-        result: pb::JobResult,
+        mut result: pb::JobResult,
         reply: Reply<pb::Ack>,
     ) {
+        self.retention.stamp(&mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result(result).await.map(Box::new);

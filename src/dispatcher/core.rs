@@ -25,10 +25,96 @@ pub struct Submission {
     pub graph: pb::JobGraph,
     /// What makes it the same as another one.
     pub key: SubmissionKey,
-    /// Milliseconds since 1970 after which it is refused; 0: never.
-    pub deadline_ms: u64,
+    /// Until when it is accepted.
+    pub deadline: Deadline,
     /// Why it is refused unless an earlier version has accepted it.
     pub flaw: Option<InvalidJobGraph>,
+}
+
+/// Until when a submission has an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// However late it comes.
+    Never,
+    /// By the clock of one term, which no other leader has.
+    OfTerm {
+        /// The term.
+        epoch: u64,
+        /// What its clock shows then.
+        until_ms: u64,
+    },
+    /// By the wall clock of whoever sent it, which may be apart from the leader's.
+    WallClock {
+        /// Milliseconds since 1970.
+        until_ms: u64,
+    },
+}
+
+impl Deadline {
+    /// As a request names it.
+    pub fn of(request: &pb::SubmitJobRequest) -> Deadline {
+        let until_ms = request.deadline_ms;
+        match (until_ms, request.deadline_epoch) {
+            (0, _) => Deadline::Never,
+            (_, 0) => Deadline::WallClock { until_ms },
+            (_, epoch) => Deadline::OfTerm { epoch, until_ms },
+        }
+    }
+
+    fn check(self, job: JobId, now: &Times) -> GatewayResult<()> {
+        match self {
+            Deadline::Never => Ok(()),
+            Deadline::OfTerm { epoch, .. } if epoch != now.epoch => {
+                let reason = format!(
+                    "the deadline of this submission of job {job} is by the clock of epoch {epoch}, and epoch {} leads: ask \
+                     for its time and send it again",
+                    now.epoch
+                );
+                Err(GatewayError::Outdated {
+                    epoch: now.epoch,
+                    reason,
+                })
+            }
+            Deadline::OfTerm { until_ms, .. } if now.term_ms > until_ms => {
+                Err(GatewayError::Invalid(format!(
+                    "this submission of job {job} arrived {} ms after its deadline, by the leader's own clock, and was not \
+                     taken: if the job is still wanted, submit it again",
+                    now.term_ms - until_ms
+                )))
+            }
+            Deadline::OfTerm { until_ms, .. } if until_ms - now.term_ms > now.longest_ms => {
+                Err(GatewayError::Invalid(format!(
+                    "the deadline of this submission of job {job} is {} ms ahead, and half of jobstore.expiration-time, {} ms, \
+                     is the most",
+                    until_ms - now.term_ms,
+                    now.longest_ms
+                )))
+            }
+            Deadline::WallClock { until_ms } if now.wall_ms > until_ms => {
+                Err(GatewayError::Invalid(format!(
+                    "this submission of job {job} arrived after its deadline: that was {until_ms} ms since 1970 by its \
+                     sender's clock, and {} by the leader's, {} ms later; either it took so long, then submit it again if \
+                     the job is still wanted, or the clocks of the two hosts are apart",
+                    now.wall_ms,
+                    now.wall_ms - until_ms
+                )))
+            }
+            Deadline::OfTerm { .. } | Deadline::WallClock { .. } => Ok(()),
+        }
+    }
+}
+
+/// What a leader's clocks show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Its term.
+    pub epoch: u64,
+    /// The clock of its term.
+    pub term_ms: u64,
+    /// The wall clock.
+    pub wall_ms: u64,
+    /// So far ahead a deadline may be.
+    pub longest_ms: u64,
 }
 
 /// What a Dispatcher knows of a job, as far as it matters to a submission.
@@ -64,8 +150,8 @@ pub enum Admission {
     RepeatedWhenClean,
 }
 
-/// Decides about a submission that arrives at `now_ms`.
-pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayResult<Admission> {
+/// Decides about a submission that arrives `now`.
+pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayResult<Admission> {
     let same = |key: &SubmissionKey| *key == submission.key;
     match known {
         Known::Persisting(key) if same(key) => Ok(Admission::Join),
@@ -88,16 +174,13 @@ pub fn admit(submission: &Submission, known: Known<'_>, now_ms: u64) -> GatewayR
                 submission.job
             )))
         }
-        Known::Nothing if submission.deadline_ms != 0 && now_ms > submission.deadline_ms => {
-            Err(GatewayError::Invalid(format!(
-                "this submission of job {} arrived after its deadline: submit it anew",
-                submission.job
-            )))
+        Known::Nothing => {
+            submission.deadline.check(submission.job, now)?;
+            match &submission.flaw {
+                Some(flaw) => Err(GatewayError::Invalid(flaw.to_string())),
+                None => Ok(Admission::Accept),
+            }
         }
-        Known::Nothing => match &submission.flaw {
-            Some(flaw) => Err(GatewayError::Invalid(flaw.to_string())),
-            None => Ok(Admission::Accept),
-        },
     }
 }
 
@@ -116,9 +199,9 @@ pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
     }
 }
 
-/// Whether a result may be forgotten at `now_ms`: clean, and older than the retention time.
-pub fn is_expired(result: &pb::JobResult, now_ms: u64, retention_ms: u64) -> bool {
-    !result.dirty && now_ms > result.ended_at_ms.saturating_add(retention_ms)
+/// Whether a result may be forgotten when leaders have counted to `counted_ms`: clean, and kept for the retention time.
+pub fn is_expired(result: &pb::JobResult, counted_ms: u64, retention_ms: u64) -> bool {
+    !result.dirty && counted_ms >= result.kept_since_ms.saturating_add(retention_ms)
 }
 
 #[cfg(test)]
@@ -133,21 +216,37 @@ mod tests {
                 token: token.to_owned(),
                 digest: vec![digest],
             },
-            deadline_ms: 100,
+            deadline: Deadline::OfTerm {
+                epoch: 3,
+                until_ms: 100,
+            },
             flaw: None,
+        }
+    }
+
+    /// The leader of epoch 3, with a wall clock that is a day ahead.
+    fn at(term_ms: u64) -> Times {
+        Times {
+            epoch: 3,
+            term_ms,
+            wall_ms: term_ms + 86_400_000,
+            longest_ms: 1000,
         }
     }
 
     #[test]
     fn the_same_submission_gets_the_same_answer_however_often_it_comes() {
         let first = submission("t", 1);
-        assert_eq!(admit(&first, Known::Nothing, 50), Ok(Admission::Accept));
         assert_eq!(
-            admit(&first, Known::Persisting(&first.key), 50),
+            admit(&first, Known::Nothing, &at(50)),
+            Ok(Admission::Accept)
+        );
+        assert_eq!(
+            admit(&first, Known::Persisting(&first.key), &at(50)),
             Ok(Admission::Join)
         );
         assert_eq!(
-            admit(&first, Known::Accepted(&first.key), 50),
+            admit(&first, Known::Accepted(&first.key), &at(50)),
             Ok(Admission::Repeated)
         );
     }
@@ -155,7 +254,7 @@ mod tests {
     #[test]
     fn nothing_is_refused_for_a_submission_that_is_not_in_the_store_yet() {
         let (first, other) = (submission("t", 1), submission("u", 2));
-        let undecided = admit(&other, Known::Persisting(&first.key), 50);
+        let undecided = admit(&other, Known::Persisting(&first.key), &at(50));
         assert_eq!(undecided, Ok(Admission::Undecided));
     }
 
@@ -167,11 +266,14 @@ mod tests {
             dirty,
         };
         for asked in [&first, &later] {
-            assert_eq!(admit(asked, ended(false), 500), Ok(Admission::Repeated));
-            let waits = admit(asked, ended(true), 500);
+            assert_eq!(
+                admit(asked, ended(false), &at(500)),
+                Ok(Admission::Repeated)
+            );
+            let waits = admit(asked, ended(true), &at(500));
             assert_eq!(waits, Ok(Admission::RepeatedWhenClean));
         }
-        let refusal = admit(&other, ended(true), 50);
+        let refusal = admit(&other, ended(true), &at(50));
         assert!(matches!(refusal, Err(GatewayError::Conflict(_))));
     }
 
@@ -179,11 +281,11 @@ mod tests {
     fn a_repeated_submission_is_answered_even_after_its_deadline() {
         let first = submission("t", 1);
         assert_eq!(
-            admit(&first, Known::Accepted(&first.key), 500),
+            admit(&first, Known::Accepted(&first.key), &at(500)),
             Ok(Admission::Repeated)
         );
         assert!(matches!(
-            admit(&first, Known::Nothing, 101),
+            admit(&first, Known::Nothing, &at(101)),
             Err(GatewayError::Invalid(_))
         ));
     }
@@ -200,9 +302,9 @@ mod tests {
         let key = &flawed.key;
         let ended = Known::Ended { key, dirty: false };
         for known in [Known::Accepted(key), ended] {
-            assert_eq!(admit(&flawed, known, 50), Ok(Admission::Repeated));
+            assert_eq!(admit(&flawed, known, &at(50)), Ok(Admission::Repeated));
         }
-        let refusal = admit(&flawed, Known::Nothing, 50);
+        let refusal = admit(&flawed, Known::Nothing, &at(50));
         let is_told = |reason: &str| reason.contains("the path `a` is relative");
         assert!(
             matches!(&refusal, Err(GatewayError::Invalid(reason)) if is_told(reason)),
@@ -214,7 +316,7 @@ mod tests {
     fn the_id_of_another_job_is_refused() {
         let first = submission("t", 1);
         for other in [submission("t", 2), submission("u", 1)] {
-            let refusal = admit(&other, Known::Accepted(&first.key), 50);
+            let refusal = admit(&other, Known::Accepted(&first.key), &at(50));
             assert!(
                 matches!(refusal, Err(GatewayError::Conflict(_))),
                 "{refusal:?}"
@@ -223,15 +325,59 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_counts_by_the_clock_of_its_term_alone() {
+        let by = |deadline| {
+            let submission = Submission {
+                deadline,
+                ..submission("t", 1)
+            };
+            admit(&submission, Known::Nothing, &at(500))
+        };
+        let of = |epoch, until_ms| by(Deadline::OfTerm { epoch, until_ms });
+        assert_eq!(of(3, 500), Ok(Admission::Accept));
+        assert_eq!(of(3, 1500), Ok(Admission::Accept));
+        let refusals = [
+            of(3, 499).expect_err("late"),
+            of(3, 1501).expect_err("too far ahead"),
+        ];
+        for refusal in refusals {
+            assert!(matches!(refusal, GatewayError::Invalid(_)), "{refusal}");
+        }
+        for epoch in [2, 4] {
+            let refusal = of(epoch, 1000).expect_err("another clock");
+            let asks_again = matches!(refusal, GatewayError::Outdated { epoch: 3, .. });
+            assert!(asks_again, "{refusal}");
+            assert!(refusal.is_retryable());
+        }
+        assert_eq!(by(Deadline::Never), Ok(Admission::Accept));
+    }
+
+    #[test]
+    fn a_refusal_by_wall_clocks_names_both_and_that_they_may_be_apart() {
+        let late = Submission {
+            deadline: Deadline::WallClock { until_ms: 400 },
+            ..submission("t", 1)
+        };
+        let refusal = admit(&late, Known::Nothing, &at(500)).expect_err("late");
+        let text = refusal.to_string();
+        for part in ["400 ms", "86400500", "86400100 ms later", "are apart"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let known = admit(&late, Known::Accepted(&late.key), &at(500));
+        assert_eq!(known, Ok(Admission::Repeated));
+    }
+
+    #[test]
     fn only_clean_results_expire() {
         let mut result = pb::JobResult {
-            ended_at_ms: 1000,
+            ended_at_ms: 1,
+            kept_since_ms: 1000,
             dirty: true,
             ..Default::default()
         };
         assert!(!is_expired(&result, 10_000, 500));
         result.dirty = false;
-        assert!(is_expired(&result, 10_000, 500));
-        assert!(!is_expired(&result, 1400, 500));
+        assert!(is_expired(&result, 1500, 500));
+        assert!(!is_expired(&result, 1499, 500));
     }
 }

@@ -1,6 +1,5 @@
 //! How the Dispatcher's loop ends jobs: result, cleanup, clean, and forgotten after the retention time.
 
-use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -15,7 +14,8 @@ use super::job_store::JobStoreError;
 
 impl DispatcherActor {
     /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
-    pub(super) fn on_job_ended(&mut self, job: JobId, result: Box<pb::JobResult>) {
+    pub(super) fn on_job_ended(&mut self, job: JobId, mut result: Box<pb::JobResult>) {
+        self.retention.stamp(&mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result(*result).await.map(Box::new);
@@ -41,6 +41,7 @@ impl DispatcherActor {
             }
         };
         info!(%job, status = result.status().as_str_name(), "job ended");
+        self.retention.noted(result.counted_ms);
         let key = result_key(&result);
         let waiting = Vec::new();
         let ended = Entry::Ended {
@@ -114,9 +115,9 @@ impl DispatcherActor {
         }
         let retention_ms =
             u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
-        let now = wall_clock_ms();
+        let counted = self.retention.counted_ms();
         let is_expired = |entry: &Entry| match entry {
-            Entry::Ended { result, .. } => core::is_expired(result, now, retention_ms),
+            Entry::Ended { result, .. } => core::is_expired(result, counted, retention_ms),
             Entry::Persisting { .. }
             | Entry::Running { .. }
             | Entry::Rebuilding { .. }

@@ -9,7 +9,8 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
-use super::core::{Submission, SubmissionKey};
+use super::core::{Deadline, Submission, SubmissionKey};
+use super::term_clock::TermClock;
 use crate::dataflow::operator::custom::unknown_operators;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult, JobMasterGateway};
@@ -94,6 +95,7 @@ pub struct DispatcherHandle {
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) max_uploaded: u64,
     pub(super) blobs: BlobFetcher,
+    pub(super) clock: TermClock,
 }
 
 impl Command {
@@ -237,6 +239,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         let text = "the submission has no token: send the same one with every try";
         return Err(GatewayError::Invalid(text.to_owned()));
     }
+    let deadline = Deadline::of(&request);
     let graph = request
         .graph
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
@@ -265,7 +268,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         job,
         graph,
         key,
-        deadline_ms: request.deadline_ms,
+        deadline,
         flaw,
     })
 }
@@ -290,6 +293,10 @@ impl DispatcherGateway for DispatcherHandle {
         let submission = Box::new(submission);
         self.write(|reply| Command::Submit { submission, reply })
             .await
+    }
+
+    async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
+        Ok(self.clock.tell())
     }
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {

@@ -39,6 +39,7 @@ mod ending;
 mod entry;
 mod handle;
 pub mod job_store;
+mod options;
 mod parts;
 mod quarantine;
 #[cfg(test)]
@@ -46,6 +47,9 @@ mod quarantine_tests;
 mod quarantined;
 mod recovery;
 mod results;
+mod retention;
+#[cfg(test)]
+mod retention_tests;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
@@ -55,14 +59,16 @@ mod suspects;
 #[cfg(test)]
 mod suspects_tests;
 mod sweep;
+mod term_clock;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 mod uploads;
 
-pub use actor::{Dispatcher, DispatcherContext, DispatcherOptions};
+pub use actor::{Dispatcher, DispatcherContext};
 pub use cleanup::{Cleaner, SinkCleaner};
 pub use handle::DispatcherHandle;
 pub use job_store::{JobStore, JobStoreError};
+pub use options::DispatcherOptions;
 pub use recovery::{Caution, RecoveredJob, RecoveredJobs};

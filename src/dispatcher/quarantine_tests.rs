@@ -7,7 +7,7 @@ use tanist_ha::memory::MemoryCluster;
 use tanist_proto::v1 as pb;
 
 use super::admission_tests::{Fixture, is_clean};
-use super::core::{Submission, SubmissionKey, first_state};
+use super::core::{Deadline, Submission, SubmissionKey, first_state};
 use super::job_store::{GraphRecord, StateRecord};
 use super::scripted::{End, JOB as OTHER, Leader, lock, submission as submission_of};
 use super::testing::{JOB, cancel, describe, recovered, submission};
@@ -143,7 +143,7 @@ fn canceled_and_set_aside() -> pb::JobState {
             token: "token".to_owned(),
             digest: vec![1],
         },
-        deadline_ms: 0,
+        deadline: Deadline::Never,
         flaw: None,
     };
     pb::JobState {

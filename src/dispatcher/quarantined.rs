@@ -137,6 +137,9 @@ impl Quarantined {
             graph_digest: self.key.digest.clone(),
             details: Some(details),
             description: None,
+            // Told by whoever writes it.
+            kept_since_ms: 0,
+            counted_ms: 0,
         }
     }
 

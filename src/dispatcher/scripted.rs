@@ -16,7 +16,7 @@ use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 
-use super::core::{Submission, SubmissionKey};
+use super::core::{Deadline, Submission, SubmissionKey};
 use super::handle::Command;
 use super::testing::recovered;
 use super::{
@@ -284,6 +284,10 @@ pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
         name: "test".to_owned(),
         ..pb::JobGraph::default()
     };
+    let deadline = match deadline_ms {
+        0 => Deadline::Never,
+        until_ms => Deadline::WallClock { until_ms },
+    };
     Submission {
         job,
         graph,
@@ -291,7 +295,7 @@ pub(super) fn submission(job: JobId, deadline_ms: u64) -> Submission {
             token: "token".to_owned(),
             digest: vec![1],
         },
-        deadline_ms,
+        deadline,
         flaw: None,
     }
 }

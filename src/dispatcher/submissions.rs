@@ -46,7 +46,7 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         }
-        match core::admit(&submission, known, wall_clock_ms()) {
+        match core::admit(&submission, known, &self.clock.times()) {
             Err(refusal) => {
                 let _ = reply.send(Err(refusal));
             }

@@ -118,6 +118,8 @@ pub trait DispatcherGateway: Send + Sync + fmt::Debug + 'static {
         &self,
         request: pb::SubmitJobRequest,
     ) -> GatewayResult<pb::SubmitJobResponse>;
+    /// What the clock of the leader's term shows, by which deadlines of submissions are measured.
+    async fn tell_term_time(&self, request: pb::TermTimeRequest) -> GatewayResult<pb::TermTime>;
     /// Persists that the job is to be canceled.
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack>;
     /// Persists that the job's sources are to end, so that it finishes. `Conflict`: it ends otherwise.

@@ -133,6 +133,9 @@ fn result(
         graph_digest: state.graph_digest.clone(),
         details: Some(details),
         description: None,
+        // Told by whoever writes it.
+        kept_since_ms: 0,
+        counted_ms: 0,
     }
 }
 

@@ -41,6 +41,10 @@ impl DispatcherGateway for ForwardingDispatcher {
         self.leader.submit_job(request).await
     }
 
+    async fn tell_term_time(&self, request: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
+        self.leader.tell_term_time(request).await
+    }
+
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {
         self.leader.cancel_job(request).await
     }

@@ -10,10 +10,12 @@ use serde::Deserialize;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_ha::retrieval::LeaderView;
+use tanist_proto::v1 as pb;
 
 use super::ask::Context;
 use super::error::RestError;
 use super::extract::Parameters;
+use super::json::TimeBody;
 use super::json::ha::{HaStatusBody, LeaderBody, OwnStanding, role_name};
 use super::json::history::HistoryBody;
 use crate::process::Role;
@@ -53,6 +55,20 @@ pub(super) async fn status(State(context): State<Context>) -> Json<HaStatusBody>
 /// This process alone: what the others ask it.
 pub(super) async fn own_standing(State(context): State<Context>) -> Json<OwnStanding> {
     Json(OwnStanding::of(&*context.view))
+}
+
+/// What the clock of the leader's term shows: a deadline by it is not compared with another clock.
+pub(super) async fn time(State(context): State<Context>) -> Result<Json<TimeBody>, RestError> {
+    let asked = context.ask(async |dispatcher| {
+        let request = pb::TermTimeRequest {};
+        dispatcher.tell_term_time(request).await
+    });
+    let time = asked.await?;
+    Ok(Json(TimeBody {
+        epoch: time.epoch,
+        now: time.now_ms,
+        longest: time.longest_ms,
+    }))
 }
 
 /// How many terms are listed unless `limit` says otherwise.

@@ -9,6 +9,7 @@
 
 mod ask;
 mod cluster;
+mod deadline;
 mod error;
 mod extract;
 mod ha;

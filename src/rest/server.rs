@@ -124,6 +124,7 @@ fn paths() -> Router<Context> {
         .route("/ha/history", get(ha::history))
         .route("/ha/leader", get(ha::leader))
         .route("/ha/transfer", post(ha::transfer))
+        .route("/ha/time", get(ha::time))
         .route("/healthz", get(cluster::healthz))
         .route("/readyz", get(cluster::readyz))
         .route("/jobs", get(jobs::job_ids).post(submit::submit))

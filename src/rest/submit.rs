@@ -1,8 +1,8 @@
 //! The handler of submissions. The body is a JobGraph as protobuf, or a job file, which is compiled here.
 //!
 //! Headers: `Idempotency-Key` is the token that repeated tries have in common; a submission without one gets one before it is
-//! sent on, so that a change of leader in the middle makes no second job of it. `Tanist-Deadline` is the time in
-//! milliseconds since 1970 after which the submission has no effect any more.
+//! sent on, so that a change of leader in the middle makes no second job of it. `Tanist-Deadline` and
+//! `Tanist-Deadline-Epoch` tell after which time the submission has no effect any more ([`Deadline`]).
 //!
 //! Query of a job file: `job-id`, `parallelism`, and `param.NAME` for each of its parameters.
 
@@ -15,20 +15,20 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use prost::Message as _;
-use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::ask::Context;
+use super::deadline::Deadline;
 use super::error::RestError;
 use super::extract::{Parameters, header_text, read_body};
 use super::json::Submitted;
 use super::server::RestServerOptions;
+use crate::gateway::GatewayError;
 use crate::gateway::remote_files::embed_remote;
 use crate::job::{ChainingOptions, CompileOptions, JobFile, JobFileError, compile};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const DEADLINE: &str = "tanist-deadline";
 
 /// The longest token that is kept.
 const MAX_TOKEN_LENGTH: usize = 255;
@@ -42,27 +42,24 @@ pub(super) async fn submit(
     if let Some(reason) = &context.options.refuses_submissions {
         return Err(RestError::new(StatusCode::FORBIDDEN, reason.as_str()));
     }
-    let request = pb::SubmitJobRequest {
-        submission_token: token(&headers)?,
-        deadline_ms: deadline(&headers, &context.options)?,
-        ..pb::SubmitJobRequest::default()
-    };
+    let token = token(&headers)?;
+    let deadline = Deadline::of(&headers, &context.options)?;
     let body = read_body(&headers, body, context.options.max_content_length).await?;
-    let graph = read_graph(
-        &headers,
-        &parameters,
-        body,
-        &context.options,
-        request.deadline_ms,
-    )
-    .await?;
+    let graph = read_graph(&headers, &parameters, body, &context.options, deadline).await?;
     let request = pb::SubmitJobRequest {
         graph: Some(graph),
-        ..request
+        submission_token: token,
+        ..pb::SubmitJobRequest::default()
     };
-    let answer = context
-        .ask(async |dispatcher| dispatcher.submit_job(request.clone()).await)
-        .await?;
+    let answer = context.ask(async |dispatcher| {
+        let request = deadline.told(request.clone(), &*dispatcher).await?;
+        match dispatcher.submit_job(request).await {
+            // To be sent again, but not by us: with a deadline by the clock of who leads by now.
+            Err(error @ GatewayError::Outdated { .. }) if deadline.is_clients() => Ok(Err(error)),
+            answer => answer.map(Ok),
+        }
+    });
+    let answer = answer.await??;
     let submitted = Submitted {
         job_url: format!("/jobs/{}", answer.job_id),
         jobid: answer.job_id,
@@ -82,24 +79,12 @@ fn token(headers: &HeaderMap) -> Result<String, RestError> {
     }
 }
 
-fn deadline(headers: &HeaderMap, options: &RestServerOptions) -> Result<u64, RestError> {
-    let Some(text) = header_text(headers, DEADLINE)? else {
-        let allowed = u64::try_from(options.submission_timeout.as_millis()).unwrap_or(u64::MAX);
-        return Ok(wall_clock_ms().saturating_add(allowed));
-    };
-    text.trim().parse().map_err(|_| {
-        RestError::bad_request(format!(
-            "`Tanist-Deadline: {text}` is no time in milliseconds since 1970"
-        ))
-    })
-}
-
 async fn read_graph(
     headers: &HeaderMap,
     parameters: &Parameters,
     body: Bytes,
     options: &RestServerOptions,
-    deadline_ms: u64,
+    deadline: Deadline,
 ) -> Result<pb::JobGraph, RestError> {
     let content_type = header_text(headers, header::CONTENT_TYPE.as_str())?.unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default();
@@ -117,7 +102,7 @@ async fn read_graph(
                 let text = format!("compiling the job file failed: {error}");
                 Err(RestError::new(StatusCode::INTERNAL_SERVER_ERROR, text))
             });
-            fetch_artifacts(compiled?, deadline_ms).await
+            fetch_artifacts(compiled?, deadline.left(options)).await
         }
         other => Err(RestError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -132,9 +117,8 @@ async fn read_graph(
 /// Who compiles a job file fetches what it names by an address: into the graph, as nobody here has a place for it.
 async fn fetch_artifacts(
     mut graph: pb::JobGraph,
-    deadline_ms: u64,
+    left: Duration,
 ) -> Result<pb::JobGraph, RestError> {
-    let left = Duration::from_millis(deadline_ms.saturating_sub(wall_clock_ms()));
     match tokio::time::timeout(left, embed_remote(&mut graph)).await {
         Ok(Ok(())) => Ok(graph),
         Ok(Err(error)) if error.is_passing() => Err(RestError::new(

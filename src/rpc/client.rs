@@ -187,6 +187,7 @@ macro_rules! gateway_client {
 
 gateway_client!(DispatcherClient, DispatcherGateway, pb::dispatcher_client::DispatcherClient, {
     submit_job: SubmitJobRequest => SubmitJobResponse,
+    tell_term_time: TermTimeRequest => TermTime,
     cancel_job: CancelJobRequest => Ack,
     stop_job: StopJobRequest => Ack,
     list_jobs: ListJobsRequest => ListJobsResponse,

@@ -153,6 +153,7 @@ type Shared = Arc<dyn Components>;
 
 forward!(pb::dispatcher_server::Dispatcher, Shared, |components, message| {
     submit_job: SubmitJobRequest => SubmitJobResponse, components.dispatcher();
+    tell_term_time: TermTimeRequest => TermTime, components.dispatcher();
     cancel_job: CancelJobRequest => Ack, components.dispatcher();
     stop_job: StopJobRequest => Ack, components.dispatcher();
     list_jobs: ListJobsRequest => ListJobsResponse, components.dispatcher();

@@ -210,6 +210,7 @@ forward_all! { DispatcherGateway, "Dispatcher",
     },
     |components| async move { components.dispatcher() };
     submit_job(SubmitJobRequest) -> SubmitJobResponse;
+    tell_term_time(TermTimeRequest) -> TermTime;
     cancel_job(CancelJobRequest) -> Ack;
     stop_job(StopJobRequest) -> Ack;
     list_jobs(ListJobsRequest) -> ListJobsResponse;

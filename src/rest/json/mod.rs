@@ -48,6 +48,17 @@ pub struct Submitted {
     pub repeated: bool,
 }
 
+/// `/ha/time`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TimeBody {
+    /// The leader's.
+    pub epoch: u64,
+    /// What the clock of its term shows, in milliseconds.
+    pub now: u64,
+    /// So many milliseconds ahead a deadline may be.
+    pub longest: u64,
+}
+
 /// The answer to an upload: what the graph of the job has to name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Uploaded {

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::{ClusterView, RestServerOptions, serve};
+use super::submitting::term_time;
 use crate::gateway::{DispatcherGateway, GatewayError, GatewayResult};
 use crate::process::{HaStatus, HistoryRecord, Phases, Role, TakeoverRecord, TermStanding};
 
@@ -40,6 +41,8 @@ pub(super) struct ScriptedDispatcher {
     pub(super) is_frozen: bool,
     /// The store does not confirm its term.
     pub(super) is_suspended: bool,
+    /// It can't tell the time of its term.
+    pub(super) is_of_an_earlier_version: bool,
     /// How many reads were to be consistent.
     pub(super) consistent_reads: AtomicUsize,
 }
@@ -62,9 +65,7 @@ impl ScriptedDispatcher {
         let mut errors = self.errors.lock().expect("nothing panics holding it");
         errors.pop_front().map_or(Ok(()), Err)
     }
-}
 
-impl ScriptedDispatcher {
     fn as_of(&self) -> Option<pb::ReadPosition> {
         Some(pb::ReadPosition {
             epoch: 7,
@@ -89,6 +90,13 @@ impl DispatcherGateway for ScriptedDispatcher {
         submissions.push(request);
         self.script()?;
         Ok(pb::SubmitJobResponse { job_id, repeated })
+    }
+
+    async fn tell_term_time(&self, _: pb::TermTimeRequest) -> GatewayResult<pb::TermTime> {
+        let unknown = || GatewayError::Internal("not implemented".to_owned());
+        (!self.is_of_an_earlier_version)
+            .then(term_time)
+            .ok_or_else(unknown)
     }
 
     async fn cancel_job(&self, request: pb::CancelJobRequest) -> GatewayResult<pb::Ack> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::{Method, StatusCode};
 use prost::Message as _;
 use serde_json::json;
+use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
@@ -30,6 +31,17 @@ steps:
     discard: {}
 ";
 
+/// What the clock of each scripted term shows, always.
+const TERM_MS: u64 = 1000;
+
+pub(super) fn term_time() -> pb::TermTime {
+    pb::TermTime {
+        epoch: 7,
+        now_ms: TERM_MS,
+        longest_ms: 90_000,
+    }
+}
+
 fn graph() -> pb::JobGraph {
     pb::JobGraph {
         job_id: JobId::from_bits(5).to_string(),
@@ -39,12 +51,13 @@ fn graph() -> pb::JobGraph {
 }
 
 #[tokio::test]
-async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline() {
+async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline_of_a_term() {
     let (served, leader) = Served::leading(ScriptedDispatcher::default()).await;
     let headers = [
         PROTOBUF,
         ("idempotency-key", "a token"),
         ("tanist-deadline", "123"),
+        ("tanist-deadline-epoch", "6"),
     ];
     let body = graph().encode_to_vec();
     let answer = served
@@ -59,6 +72,7 @@ async fn a_graph_is_handed_to_the_leader_with_the_clients_token_and_deadline() {
         submission_token: "a token".to_owned(),
         deadline_ms: 123,
         graph_reference: None,
+        deadline_epoch: 6,
     };
     assert_eq!(
         leader.submissions.lock().expect("no panic").as_slice(),
@@ -87,14 +101,85 @@ async fn a_submission_without_a_token_keeps_the_one_it_got_over_a_change_of_lead
     let first = {
         let submissions = leader.submissions.lock().expect("no panic");
         assert_eq!(submissions.len(), 3);
-        assert!(submissions.iter().all(|tried| *tried == submissions[0]));
-        assert_eq!(submissions[0].submission_token.len(), 32);
-        assert!(submissions[0].deadline_ms > 0);
+        let first = &submissions[0];
+        for tried in submissions.iter() {
+            assert_eq!(tried.submission_token, first.submission_token);
+            assert_eq!(tried.graph, first.graph);
+            // What is left, by the clock of the leader's term.
+            assert_eq!(tried.deadline_epoch, 7);
+            assert!(tried.deadline_ms > TERM_MS && tried.deadline_ms <= TERM_MS + 60_000);
+        }
+        assert_eq!(first.submission_token.len(), 32);
         submissions[0].submission_token.clone()
     };
     served.ask(Method::POST, "/jobs", &[PROTOBUF], body).await;
     let submissions = leader.submissions.lock().expect("no panic");
     assert_ne!(submissions[3].submission_token, first);
+}
+
+/// The deadline that the leader is told of a submission with this one by the wall clock.
+async fn told(deadline: Option<u64>, is_of_an_earlier_version: bool) -> (u64, u64) {
+    let leader = ScriptedDispatcher {
+        is_of_an_earlier_version,
+        ..ScriptedDispatcher::default()
+    };
+    let (served, leader) = Served::leading(leader).await;
+    let deadline = deadline.map(|it| it.to_string());
+    let mut headers = vec![PROTOBUF];
+    headers.extend(deadline.iter().map(|it| ("tanist-deadline", it.as_str())));
+    let body = graph().encode_to_vec();
+    let answer = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
+    let submissions = leader.submissions.lock().expect("no panic");
+    (submissions[0].deadline_ms, submissions[0].deadline_epoch)
+}
+
+#[tokio::test]
+async fn a_deadline_of_somebody_who_did_not_ask_for_the_time_is_told_by_the_leaders_clock() {
+    let now = wall_clock_ms();
+    let (until, epoch) = told(Some(now + 30_000), false).await;
+    assert_eq!(epoch, 7);
+    assert!(until > TERM_MS && until <= TERM_MS + 30_000, "{until}");
+    let (until, epoch) = told(Some(now + 7_200_000), false).await;
+    assert_eq!(
+        (until, epoch),
+        (TERM_MS + 90_000, 7),
+        "no longer than is allowed"
+    );
+    // Whether the job is known only the leader can say.
+    assert_eq!(told(Some(5), false).await, (5, 0));
+}
+
+#[tokio::test]
+async fn a_leader_of_an_earlier_version_is_told_the_time_by_the_wall_clock() {
+    let before = wall_clock_ms();
+    let (until, epoch) = told(None, true).await;
+    assert_eq!(epoch, 0);
+    assert!(until > before && until <= wall_clock_ms() + 60_000);
+}
+
+#[tokio::test]
+async fn a_client_whose_deadline_is_of_another_term_is_told_at_once_to_ask_for_the_time() {
+    let outdated = GatewayError::Outdated {
+        epoch: 7,
+        reason: "ask for its time".to_owned(),
+    };
+    let (served, leader) = Served::leading(ScriptedDispatcher::failing([outdated])).await;
+    let headers = [
+        PROTOBUF,
+        ("tanist-deadline", "123"),
+        ("tanist-deadline-epoch", "6"),
+    ];
+    let body = graph().encode_to_vec();
+    let answer = served.ask(Method::POST, "/v1/jobs", &headers, body).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.body.to_string().contains("ask for its time"));
+    assert_eq!(leader.submissions.lock().expect("no panic").len(), 1);
+    let time = served.get("/v1/ha/time").await;
+    assert_eq!(
+        time.body,
+        json!({"epoch": 7, "now": TERM_MS, "longest": 90_000})
+    );
 }
 
 #[tokio::test]
@@ -134,12 +219,18 @@ async fn what_is_no_job_is_refused_before_anybody_is_asked() {
     let leader = Arc::new(ScriptedDispatcher::default());
     let served = Served::over(Some(leader.clone()), options).await;
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, Vec<u8>, u16);
-    let cases: [Case<'_>; 7] = [
+    let cases: [Case<'_>; 8] = [
         (&[PROTOBUF], "", vec![0xff; 20], 400),
         (&[PROTOBUF], "", vec![0; 1001], 413),
         (&[("content-type", "text/html")], "", Vec::new(), 415),
         (&[], "", graph().encode_to_vec(), 415),
         (&[PROTOBUF, ("idempotency-key", "")], "", Vec::new(), 400),
+        (
+            &[YAML, ("tanist-deadline-epoch", "6")],
+            "",
+            JOB_FILE.into(),
+            400,
+        ),
         (&[YAML], "?job-id=xyz", JOB_FILE.into(), 400),
         (&[YAML], "?paralelism=2", JOB_FILE.into(), 400),
     ];

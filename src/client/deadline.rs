@@ -1,0 +1,63 @@
+//! A submission's deadline, by the clock of the leader's term: asked for before each try, at the JobManager that the try goes to.
+//!
+//! No clock of this host is compared with another one's (ADR 29). A request that is late because the network held it, or a process
+//! that was frozen, has a deadline that has passed by then, or one of a term that is over: it has no effect.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tanist_ha::clock::{Clock, Moment, wall_clock_ms};
+
+use super::error::ClientError;
+use super::job_client::{JobClient, parse};
+use super::rest_client::{Answer, Failure, Request};
+
+/// What `/ha/time` answers.
+#[derive(Debug, Deserialize)]
+struct TimeBody {
+    epoch: u64,
+    now: u64,
+    longest: u64,
+}
+
+impl JobClient {
+    /// Sends a submission until somebody answers it, or the time is over; what each try has a deadline for.
+    pub(super) async fn send_with_deadline(
+        &self,
+        request: &Request,
+    ) -> Result<Answer, ClientError> {
+        let give_up = Clock::Boottime.now().after(self.rest().options().timeout);
+        self.rest()
+            .ask_around(async |address, patience| {
+                self.try_until(address, request, give_up, patience).await
+            })
+            .await
+    }
+
+    async fn try_until(
+        &self,
+        address: &str,
+        request: &Request,
+        give_up: Moment,
+        patience: Duration,
+    ) -> Result<Answer, Failure> {
+        let asking = Request::get("/v1/ha/time");
+        let time = match self.rest().try_at(address, &asking, patience).await {
+            Ok(answer) => Some(parse::<TimeBody>(&asking, &answer).map_err(Failure::Final)?),
+            // An earlier version, which compares a deadline with its own clock.
+            Err(Failure::Final(ClientError::Refused { status: 404, .. })) => None,
+            Err(failure) => return Err(failure),
+        };
+        let left = give_up.since(Clock::Boottime.now());
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let mut request = request.clone();
+        let until_ms = match &time {
+            Some(time) => time.now.saturating_add(left_ms.min(time.longest)),
+            None => wall_clock_ms().saturating_add(left_ms),
+        };
+        let headers = &mut request.headers;
+        headers.push(("tanist-deadline", until_ms.to_string()));
+        headers.extend(time.map(|time| ("tanist-deadline-epoch", time.epoch.to_string())));
+        self.rest().try_at(address, &request, patience).await
+    }
+}

@@ -1,0 +1,131 @@
+//! How long results have been kept: a clock that the leaders of a cluster count together, each by its monotonic clock.
+//!
+//! A result has the count at which it was written, and is forgotten when the retention time has been counted since. No wall clock
+//! takes part, so that one that is wrong forgets nothing. The count goes from leader to leader in the results themselves: a new term
+//! goes on from the highest that it finds. What a leader had counted since it last wrote one down is lost with it, and results are
+//! kept so much longer; so is the time in which nobody led.
+
+use std::time::Duration;
+
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::actor::{DispatcherActor, Event};
+use super::entry::Entry;
+use super::job_store::JobStoreError;
+
+/// The count is written down so often while a result is kept, and at most as often as expired ones are looked for.
+const NOTES: u32 = 60;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Retention {
+    /// What earlier leaders have counted, as far as it is known. Never 0, which stands for a result that has no count.
+    before_ms: u64,
+    since: Instant,
+    noted_ms: u64,
+}
+
+impl Retention {
+    /// Goes on from what these results tell. Those without a count, of an earlier version, count as written now.
+    pub(super) fn resume(results: &mut [(JobId, pb::JobResult)]) -> Retention {
+        let counts = results
+            .iter()
+            .map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
+        let before_ms = counts.max().unwrap_or(0).max(1);
+        for (_, result) in results {
+            if result.kept_since_ms == 0 {
+                result.kept_since_ms = before_ms;
+            }
+        }
+        Retention {
+            before_ms,
+            since: Instant::now(),
+            noted_ms: before_ms,
+        }
+    }
+
+    /// The count at present.
+    pub(super) fn counted_ms(&self) -> u64 {
+        let passed = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.before_ms.saturating_add(passed)
+    }
+
+    /// Writes into a result when it is kept from.
+    pub(super) fn stamp(&self, result: &mut pb::JobResult) {
+        result.kept_since_ms = self.counted_ms();
+        result.counted_ms = result.kept_since_ms;
+    }
+
+    /// This count is in the store.
+    pub(super) fn noted(&mut self, counted_ms: u64) {
+        self.noted_ms = self.noted_ms.max(counted_ms);
+    }
+
+    /// The count, if it is to be written down.
+    fn due(&self, retention: Duration) -> Option<u64> {
+        let counted_ms = self.counted_ms();
+        let unnoted = Duration::from_millis(counted_ms.saturating_sub(self.noted_ms));
+        (unnoted >= retention / NOTES).then_some(counted_ms)
+    }
+}
+
+impl DispatcherActor {
+    /// Writes the count down now and then, as long as there is a result to be forgotten: into the one that is kept longest.
+    pub(super) fn note_retention(&mut self) {
+        let Some(counted_ms) = self.retention.due(self.options.result_retention) else {
+            return;
+        };
+        if self.is_expiring || self.is_suspended() {
+            return;
+        }
+        let clean = self.jobs.iter().filter_map(|(job, entry)| match entry {
+            Entry::Ended { result, .. } if !result.dirty => Some((*job, result)),
+            Entry::Ended { .. }
+            | Entry::Persisting { .. }
+            | Entry::Running { .. }
+            | Entry::Rebuilding { .. }
+            | Entry::Quarantined { .. } => None,
+        });
+        let Some((job, youngest)) = clean.max_by_key(|(_, result)| result.kept_since_ms) else {
+            return;
+        };
+        let noted = pb::JobResult {
+            counted_ms,
+            ..(**youngest).clone()
+        };
+        // Nobody else writes a clean result or removes it meanwhile.
+        self.is_expiring = true;
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            let result = store.put_clean_result(&noted).await;
+            Event::RetentionNoted {
+                job,
+                counted_ms,
+                result,
+            }
+        });
+    }
+
+    pub(super) fn on_retention_noted(
+        &mut self,
+        job: JobId,
+        counted_ms: u64,
+        noted: Result<(), JobStoreError>,
+    ) {
+        self.is_expiring = false;
+        match noted {
+            Ok(()) => {
+                self.retention.noted(counted_ms);
+                if let Some(Entry::Ended { result, .. }) = self.jobs.get_mut(&job) {
+                    result.counted_ms = counted_ms;
+                }
+            }
+            Err(failure) => {
+                warn!(%job, %failure, "how long results have been kept could not be written down");
+            }
+        }
+    }
+}
