@@ -73,7 +73,11 @@ async fn kill(leader: &Leader) {
 async fn the_next_leader_serves_the_whole_description_and_has_it_in_memory_in_short() {
     let cluster = MemoryCluster::default();
     let a = Leader::of(&cluster, "a").await;
-    end(&a, described(JOB, "counts".to_owned())).await;
+    let result = pb::JobResult {
+        cause: "it broke (not restarted)".to_owned(),
+        ..described(JOB, "counts".to_owned())
+    };
+    end(&a, result).await;
     kill(&a).await;
     let b = Leader::of(&cluster, "b").await;
     let recovered = recovered(&b.store).await;
@@ -85,11 +89,13 @@ async fn the_next_leader_serves_the_whole_description_and_has_it_in_memory_in_sh
         assert_eq!(details.status(), pb::JobStatus::Finished);
         assert_eq!(details.vertices[0].name, "counts");
         assert_eq!((details.failures.len(), details.restarts), (2, 2));
+        assert_eq!(details.cause, "it broke (not restarted)");
         assert_eq!(details.ended_at_ms, result.ended_at_ms);
     }
     let listed = b.dispatcher.list_jobs(pb::ListJobsRequest::default()).await;
     let listed = &listed.expect("listed").jobs[0];
     assert_eq!(listed.state_counts[0].count, 2);
+    assert_eq!(listed.cause, "it broke (not restarted)");
     assert!(listed.vertices.is_empty());
 }
 

@@ -18,6 +18,7 @@ async fn a_client_with_the_clusters_configuration_waits_for_its_job_over_a_takeo
     let workload = WordsAndTicks::prepare(&cluster, 3)?;
     let mut arguments = workload.submission.attached_arguments();
     arguments.extend(cluster.settings());
+    arguments.extend(["-o", "json"].map(str::to_owned));
     let cli = cluster.cli().clone();
     let waiting = tokio::spawn(async move {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -26,7 +27,8 @@ async fn a_client_with_the_clusters_configuration_waits_for_its_job_over_a_takeo
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.kill_leader().await?;
     cluster.successor_of(&former).await?;
-    waiting.await??.success()?;
+    let end: serde_json::Value = serde_json::from_str(&waiting.await??.success()?)?;
+    ensure!(end["state"] == "FINISHED", "{end}");
     workload.check_result()?;
 
     let mut arguments = cluster.settings();
