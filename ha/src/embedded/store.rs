@@ -138,7 +138,13 @@ impl CoordinationStore for EmbeddedStore {
         let after = page.map(|page| page.after);
         let list =
             move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
-        self.reader.call(list).await
+        let mut page = self.reader.call(list).await?;
+        // The reader's thread gets its memory back with each page: else what a recovery has read stays with it, used by nobody.
+        for (name, value) in &mut page.items {
+            *name = name.clone();
+            *value = Bytes::copy_from_slice(value);
+        }
+        Ok(page)
     }
 
     async fn guard(&self) -> Result<Guard> {
