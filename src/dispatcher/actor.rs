@@ -28,7 +28,6 @@ use super::term_clock::TermClock;
 use crate::gateway::blobs::BlobFetcher;
 use crate::gateway::{GatewayResult, JobMasterLauncher, ResourceRequirementsGateway};
 
-
 /// What a term gives its Dispatcher.
 #[derive(Clone)]
 pub struct DispatcherContext {
