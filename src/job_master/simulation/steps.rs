@@ -172,7 +172,7 @@ impl World {
                 self.now_ms += 400;
                 self.hear(Event::TimePassed);
             }
-            84 if pick.is_multiple_of(8) => self.progress(index, pick / 8, Fails::ForGood),
+            84 if pick.is_multiple_of(2) => self.progress(index, pick / 2, Fails::ForGood),
             84 => self.progress(index, pick / 3, Fails::Yes),
             85 if !self.requests.is_empty() => {
                 // Repeated by the network.
