@@ -129,9 +129,10 @@ impl CoordinationStore for EmbeddedStore {
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
         let keys = keys.to_vec();
-        self.reader
-            .call(move |database| database.read(|tables| tables.get(&keys)))
-            .await
+        let read = move |database: &mut Database| database.read(|tables| tables.get(&keys));
+        let mut values = self.reader.call(read).await?;
+        values.iter_mut().flatten().for_each(own);
+        Ok(values)
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
@@ -139,11 +140,7 @@ impl CoordinationStore for EmbeddedStore {
         let list =
             move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
         let mut page = self.reader.call(list).await?;
-        // The reader's thread gets its memory back with each page: else what a recovery has read stays with it, used by nobody.
-        for (name, value) in &mut page.items {
-            *name = name.clone();
-            *value = Bytes::copy_from_slice(value);
-        }
+        page.items.iter_mut().for_each(|(_, value)| own(value));
         Ok(page)
     }
 
@@ -237,4 +234,10 @@ impl CoordinationStore for EmbeddedStore {
         };
         self.reader.call(look).await
     }
+}
+
+/// Makes a copy of what the reader has read: its thread gets the memory back for what it reads next. Else all that a recovery has read
+/// would stay with it, used by nobody.
+fn own(value: &mut Bytes) {
+    *value = Bytes::copy_from_slice(value);
 }
