@@ -190,10 +190,13 @@ impl DispatcherActor {
         let as_of = self.position();
         let resources = self.context.resources.clone();
         self.spawn_reply(reply, async move {
+            // Grown step by step a list of ten thousand would take twice the room.
+            let mut jobs = Vec::with_capacity(described.len());
             let described = stream::iter(described).map(Described::details);
-            let described = described.buffered(DESCRIBED_AT_ONCE);
-            let described = described.filter_map(async |details| details.ok().map(listed));
-            let mut jobs: Vec<_> = described.collect().await;
+            let mut described = described.buffered(DESCRIBED_AT_ONCE);
+            while let Some(details) = described.next().await {
+                jobs.extend(details.ok().map(listed));
+            }
             tell_of_workers(&mut jobs, &*resources).await;
             Ok(pb::ListJobsResponse {
                 jobs,
