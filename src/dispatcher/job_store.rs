@@ -218,7 +218,11 @@ impl JobStore {
         committed
     }
 
-    async fn prepare<T: Record>(&self, job: JobId, record: T) -> Result<Prepared, JobStoreError> {
+    pub(super) async fn prepare<T: Record>(
+        &self,
+        job: JobId,
+        record: T,
+    ) -> Result<Prepared, JobStoreError> {
         let prepared = self
             .records
             .prepare(&name_of(job), self.epoch, &record)

@@ -130,6 +130,17 @@ impl JobStore {
         self.commit_surely(vec![prepared.write], written).await
     }
 
+    /// The same, tried once: a store without space is not waited for, nor a blob store that does not answer.
+    pub(super) async fn try_clean_result(
+        &self,
+        result: &pb::JobResult,
+    ) -> Result<(), JobStoreError> {
+        let job = job_id(&result.job_id)?;
+        let prepared = self.prepare(job, ResultRecord(result.clone())).await?;
+        let written = vec![(job, Kind::Results, prepared.blob)];
+        self.commit(vec![prepared.write], written).await
+    }
+
     /// Replaces a result by one without a description, which goes.
     pub(super) async fn put_undescribed(
         &self,

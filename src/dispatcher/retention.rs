@@ -96,11 +96,12 @@ impl DispatcherActor {
             counted_ms,
             ..(**youngest).clone()
         };
-        // Nobody else writes a clean result or removes it meanwhile.
+        // Nobody else writes a clean result or removes it meanwhile. Tried once: a store without space gets some by that what has expired is
+        // removed, which must not wait.
         self.is_expiring = true;
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let result = store.put_clean_result(&noted).await;
+            let result = store.try_clean_result(&noted).await;
             Event::RetentionNoted {
                 job,
                 counted_ms,
