@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Enough for a store to be busy all the time: a few of its round trips' worth.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 1024;
 
 /// A write takes milliseconds. Whoever needs longer waits for a store that has trouble, or for a blob.
 const PATIENCE: Duration = Duration::from_millis(500);

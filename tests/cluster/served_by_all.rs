@@ -65,7 +65,11 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
     let clients = ask(&cluster, job, &[0, 1, 2]);
     until_told_of(&clients, &third).await?;
     let (rest, address) = (cluster.rest().clone(), third.rest.clone());
-    let submitting = tokio::spawn(async move { submit_through(&rest, &address).await });
+    let submitting = tokio::spawn(async move {
+        // What it placed before, and did not deploy any more, would be started by its successor.
+        until_it_leads_no_more(&rest, &address).await?;
+        submit_through(&rest, &address).await
+    });
     let fourth = transfer_to(&mut cluster, &third, second.index).await?;
     submitted.push(submitting.await??);
     all_were_answered(clients, &fourth).await?;
@@ -195,6 +199,22 @@ async fn all_were_answered(clients: Vec<Client>, leader: &Leader) -> anyhow::Res
 
 async fn submit_to(cluster: &Cluster, jobmanager: usize) -> anyhow::Result<JobId> {
     submit_through(cluster.rest(), cluster.rest_address(jobmanager)).await
+}
+
+/// Waits until the JobManager at `address` says that it is not the leader, or not any more.
+async fn until_it_leads_no_more(rest: &RestClient, address: &str) -> anyhow::Result<()> {
+    let ceased = async {
+        loop {
+            let request =
+                Request::get(format!("http://{address}/v1/ha/leader")).body(Full::default())?;
+            if rest.exchange(request, ANSWER_BOUND).await?.status() != StatusCode::OK {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(PAUSE / 10).await;
+        }
+    };
+    let ceased = tokio::time::timeout(ANSWER_BOUND, ceased).await;
+    ceased.context("it leads still")?
 }
 
 /// Submits a job through the JobManager at `address`, once, and says which one; it was accepted.
