@@ -10,7 +10,12 @@ pub fn wall_clock_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    millis(since)
+}
+
+/// Whole milliseconds, as messages and records carry durations: at most [`u64::MAX`].
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A point in time on a [`Clock`]: time since an arbitrary start.
@@ -21,6 +26,11 @@ impl Moment {
     /// The moment `later` after this one.
     pub fn after(self, later: Duration) -> Moment {
         Moment(self.0.saturating_add(later))
+    }
+
+    /// Whole milliseconds since the clock's start.
+    pub fn as_millis(self) -> u64 {
+        millis(self.0)
     }
 
     /// How long after `earlier` this is; zero if it is before.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tanist_ha::clock::{Clock, Moment, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
 
 use super::error::ClientError;
 use super::job_client::{JobClient, parse};
@@ -49,7 +49,7 @@ impl JobClient {
             Err(failure) => return Err(failure),
         };
         let left = give_up.since(Clock::Boottime.now());
-        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let left_ms = millis(left);
         let mut request = request.clone();
         let until_ms = match &time {
             Some(time) => time.now.saturating_add(left_ms.min(time.longest)),

@@ -1,5 +1,6 @@
 //! How the Dispatcher's loop ends jobs: result, cleanup, clean, and forgotten after the retention time.
 
+use tanist_ha::clock::millis;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -113,8 +114,7 @@ impl DispatcherActor {
         if self.is_expiring {
             return;
         }
-        let retention_ms =
-            u64::try_from(self.options.result_retention.as_millis()).unwrap_or(u64::MAX);
+        let retention_ms = millis(self.options.result_retention);
         let counted = self.retention.counted_ms();
         let is_expired = |entry: &Entry| match entry {
             Entry::Ended { result, .. } => core::is_expired(result, counted, retention_ms),

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -49,7 +50,7 @@ impl Retention {
 
     /// The count at present.
     pub(super) fn counted_ms(&self) -> u64 {
-        let passed = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let passed = millis(self.since.elapsed());
         self.before_ms.saturating_add(passed)
     }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tanist_ha::clock::{Clock, Moment, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
 use tanist_ha::election::LeaderSession;
 use tanist_proto::v1 as pb;
 
@@ -58,8 +58,4 @@ impl TermClock {
         let passed = self.clock.now().since(self.started);
         self.started_ms.saturating_add(millis(passed))
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
+
 use super::builder::{JobBuilder, Steps};
 use super::operator::OperatorSpec;
 use super::spec::{
     AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles, FormatCsv, OnError,
-    ParseCsv, ParseJson, Reading, SocketSink, SocketSource, Watermarks, millis,
+    ParseCsv, ParseJson, Reading, SocketSink, SocketSource, Watermarks,
 };
 use super::stream_graph::{Transformation, Windows};
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_proto::v1;
 use v1::restart_strategy::Strategy;
 
@@ -125,8 +126,4 @@ pub fn describe(strategy: &v1::RestartStrategy) -> String {
             delay.initial_backoff_ms, delay.max_backoff_ms, delay.backoff_multiplier
         ),
     }
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

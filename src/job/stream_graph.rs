@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
+use tanist_ha::clock::millis;
 use tanist_proto::resources::Resources;
 use tanist_proto::v1;
 
@@ -17,7 +18,7 @@ use super::exec::ExecSpec;
 use super::expression::NamedExpression;
 use super::operator::{Comparison, Emit, OperatorSpec};
 use super::problem::{InvalidJob, Position};
-use super::spec::{Aggregate, Aggregation, millis};
+use super::spec::{Aggregate, Aggregation};
 use super::{chaining, paths, validate};
 
 /// The largest parallelism and maximum parallelism that exist.

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::channel::mpsc;
 use rand::Rng as _;
+use tanist_ha::clock::{millis, wall_clock_ms};
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint_of;
 use tanist_proto::id::{JobId, ResourceId};
@@ -26,7 +27,7 @@ use super::event::{CancelAnswer, Effect, Event, Needs, Refusal};
 use super::execution_graph::BuildError;
 use super::failed_job::serve_failed;
 use super::handle::{JobMasterHandle, Message, Reply, Telling};
-use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch, millis};
+use super::options::{JobMasterContext, JobMasterOptions, OnHigherEpoch};
 use super::watch::Peer;
 use crate::gateway::{Adoption, GatewayError, GatewayResult, Verdict};
 use crate::small_map::SmallMap;
@@ -185,11 +186,8 @@ struct WallClock {
 
 impl WallClock {
     fn start() -> WallClock {
-        let since_1970 = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         WallClock {
-            start_ms: millis(since_1970),
+            start_ms: wall_clock_ms(),
             start: Instant::now(),
         }
     }

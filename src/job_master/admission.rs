@@ -1,6 +1,7 @@
 //! The part of the actor that admits messages: of this term and of this JobMaster, and what a registration is answered.
 //! Which registration of a TaskManager counts is the core's to say.
 
+use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
@@ -8,7 +9,6 @@ use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
 use super::event::{Connection, Event, Refusal, Registration};
-use super::options::millis;
 use crate::gateway::registration::Answer;
 use crate::gateway::{GatewayError, GatewayResult};
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_ha::failpoint::failpoint;
 use tanist_proto::id::AllocationId;
@@ -15,7 +16,7 @@ use super::coordinator::{self, Coordinated, Unprepared};
 use super::core::{JobMasterCore, parse};
 use super::event::{Connection, Effect, Event, Milestone, Needs, SubmitOutcome};
 use super::kept_graph::{self, KeptGraph};
-use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter, millis};
+use super::options::{CommitError, JobMasterContext, JobMasterOptions, SinkCommitter};
 use crate::dataflow::Look;
 use crate::gateway::blobs::HeldBlob;
 use crate::gateway::persistence::{JobStateStore, PersistError};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_proto::v1 as pb;
 
@@ -171,8 +172,4 @@ impl fmt::Debug for JobMasterContext {
             .field("is_recovered", &self.is_recovered)
             .finish_non_exhaustive()
     }
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

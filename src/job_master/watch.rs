@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use tanist_ha::clock::millis;
 use tanist_proto::id::ResourceId;
 use tokio::time::Instant;
 
 use super::actor::JobMasterActor;
 use super::event::{Connection, Effect, Event, Registration};
-use super::options::millis;
 use crate::gateway::GatewayError;
 use crate::gateway::refusals::{Judged, Question, RefusedCalls};
 

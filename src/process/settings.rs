@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_ha::detector::DetectorOptions;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
 
@@ -222,13 +223,11 @@ fn failure_threshold(options: &ClusterOptions) -> Option<u32> {
 }
 
 fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
-    let millis =
-        |duration: &std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     match options {
         RestartStrategyOptions::None => RestartStrategy::None,
         RestartStrategyOptions::FixedDelay { attempts, delay } => RestartStrategy::FixedDelay {
             attempts: *attempts,
-            delay_ms: millis(delay),
+            delay_ms: millis(*delay),
         },
         RestartStrategyOptions::FailureRate {
             max_failures_per_interval,
@@ -236,8 +235,8 @@ fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
             delay,
         } => RestartStrategy::FailureRate {
             max_failures: max_failures_per_interval.get(),
-            interval_ms: millis(interval),
-            delay_ms: millis(delay),
+            interval_ms: millis(*interval),
+            delay_ms: millis(*delay),
         },
         RestartStrategyOptions::ExponentialDelay {
             initial_backoff,
@@ -247,10 +246,10 @@ fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
             jitter_factor,
             attempts_before_reset,
         } => RestartStrategy::ExponentialDelay {
-            initial_ms: millis(initial_backoff),
-            max_ms: millis(max_backoff),
+            initial_ms: millis(*initial_backoff),
+            max_ms: millis(*max_backoff),
             multiplier: *backoff_multiplier,
-            reset_ms: millis(reset_backoff_threshold),
+            reset_ms: millis(*reset_backoff_threshold),
             jitter: *jitter_factor,
             attempts: match attempts_before_reset {
                 Attempts::AtMost(attempts) => Some(*attempts),

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_ha::election::{ClusterIncarnation, Epoch};
 use tanist_proto::id::{AllocationId, JobId, ResourceId};
 use tanist_proto::resources::WorkerResourceSpec;
@@ -437,8 +438,4 @@ pub(super) fn connection(id: &ResourceId, worker: &Worker) -> Connection {
         registration: worker.registration,
         address: worker.location.rpc_address.clone(),
     }
-}
-
-pub(super) fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,13 +3,14 @@
 //!
 //! - Only a leader rejects for good: the term is compared before anything else.
 
+use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tanist_proto::{OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, speaks_protocol};
 use tokio::time::Instant;
 
-use super::core::{Core, Effect, Worker, millis};
+use super::core::{Core, Effect, Worker};
 use super::job_masters::{Heard, Superseded};
 use super::report::{parse_report, worker_of};
 use crate::gateway::refusals::RefusedCalls;

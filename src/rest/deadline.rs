@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tanist_ha::clock::{Clock, Moment, wall_clock_ms};
+use tanist_ha::clock::{Clock, Moment, millis, wall_clock_ms};
 use tanist_proto::v1 as pb;
 
 use super::error::RestError;
@@ -83,7 +83,7 @@ impl Deadline {
             Deadline::Here { until } => {
                 let time = leader.tell_term_time(pb::TermTimeRequest {}).await;
                 let left = until.since(Clock::Boottime.now());
-                let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                let left_ms = millis(left);
                 match time {
                     Ok(time) => {
                         let left_ms = left_ms.min(time.longest_ms);

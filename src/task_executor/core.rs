@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use tanist_ha::clock::Moment;
+use tanist_ha::clock::millis;
 use tanist_ha::election::Epoch;
 use tanist_proto::id::{AllocationId, Generation, JobId};
 use tanist_proto::v1 as pb;
@@ -272,7 +273,7 @@ impl Core {
                 let ExecutionKey {
                     vertex, subtask, ..
                 } = execution;
-                let ms = u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
+                let ms = millis(now - since);
                 tracing::warn!(%job, %vertex, subtask, ms, "a cancelled task has not ended yet, told again");
                 self.effects.push(cancel(job, execution));
             }

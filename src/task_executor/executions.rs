@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_proto::id::{AllocationId, Generation, JobVertexId};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -372,10 +373,6 @@ impl Executions {
         }
         told
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn message(

@@ -46,11 +46,11 @@ impl IsolationGuard {
 
     /// Whether tasks run that had to have ended.
     pub fn is_overdue(&self) -> bool {
-        millis(self.clock.now()) > self.ended_by_ms.load(Ordering::SeqCst)
+        self.clock.now().as_millis() > self.ended_by_ms.load(Ordering::SeqCst)
     }
 
     pub(super) fn set(&self, ended_by: Option<Moment>) {
-        let ended_by_ms = ended_by.map_or(NEVER, millis);
+        let ended_by_ms = ended_by.map_or(NEVER, Moment::as_millis);
         self.ended_by_ms.store(ended_by_ms, Ordering::SeqCst);
     }
 }
@@ -59,10 +59,6 @@ impl Default for IsolationGuard {
     fn default() -> IsolationGuard {
         IsolationGuard::new(Clock::Boottime)
     }
-}
-
-fn millis(at: Moment) -> u64 {
-    u64::try_from(at.since(Moment::default()).as_millis()).unwrap_or(NEVER)
 }
 
 /// What is known of an isolated job.

@@ -19,7 +19,7 @@ pub(crate) struct ProgramLeases {
 impl ProgramLeases {
     /// Programs of the job may run until then, those that run and those that are started later.
     pub(crate) fn extend(&self, job: JobId, ends: Moment) {
-        let ends_ms = millis(ends);
+        let ends_ms = ends.as_millis();
         let mut all = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let lease = all.entry(job).or_insert_with(|| watch::Sender::new(0));
         lease.send_if_modified(|known| {
@@ -44,9 +44,5 @@ impl ProgramLeases {
 
 /// What it is by the clock that these times are of.
 pub(super) fn now_ms() -> u64 {
-    millis(Clock::Boottime.now())
-}
-
-fn millis(at: Moment) -> u64 {
-    u64::try_from(at.since(Moment::default()).as_millis()).unwrap_or(u64::MAX)
+    Clock::Boottime.now().as_millis()
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use tanist_ha::clock::millis;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -324,7 +325,7 @@ impl Attending {
                 false,
             )),
             Err(Lost::Overdue) => {
-                let ms = |it: Duration| duration(u64::try_from(it.as_millis()).unwrap_or(u64::MAX));
+                let ms = |it: Duration| duration(millis(it));
                 let how = format!(
                     "the program and its supervisor were killed by Tanist: the supervisor, which the program may have stopped, had not \
                      ended the program when its `grace` of {} after SIGTERM and {} more were over",

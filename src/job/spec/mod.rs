@@ -17,8 +17,3 @@ pub use watermarks::{EventTime, Watermarks};
 
 pub(super) use columns::value_in_type;
 pub(super) use records::line;
-
-/// Milliseconds of a time that was written with a unit.
-pub(super) fn millis(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}

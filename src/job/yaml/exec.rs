@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tanist_ha::clock::millis;
 use tanist_proto::resources::CpuCores;
 
 use super::node::{Node, Value};
@@ -59,7 +60,7 @@ pub(super) fn read(role: Role, f: &mut Fields<'_>, reader: &mut Reader) -> Optio
     }
     spec.env = f.optional("env", reader, texts_by_name).unwrap_or_default();
     if let Some(grace) = f.optional_value("grace", reader, Reader::duration) {
-        spec.grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        spec.grace_ms = millis(grace);
     }
     if let Some(node) = f.node("limits") {
         spec.limits = limits(node, reader);

@@ -16,6 +16,7 @@ mod steps;
 
 use std::collections::BTreeMap;
 
+use tanist_ha::clock;
 use tanist_proto::v1;
 
 use node::{Key, Node, Value};
@@ -206,7 +207,7 @@ fn strategy(
             let mut delay = restart::default_exponential_delay();
             let mut millis = |name, default: &mut u64| {
                 if let Some(time) = fields.optional_value(name, reader, Reader::duration) {
-                    *default = restart::millis(time);
+                    *default = clock::millis(time);
                 }
             };
             millis("initial-backoff", &mut delay.initial_backoff_ms);

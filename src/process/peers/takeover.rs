@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tanist_ha::clock::millis;
 use tanist_ha::election::{Detection, LeaderSession};
 
 /// Durations in milliseconds, by the clock of the process that took over.
@@ -31,7 +32,7 @@ impl TakeoverRecord {
         let takeover = session.takeover()?;
         let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let deposed_after = takeover.deposed_after();
-        let until_granted = u64::try_from(deposed_after.as_millis()).unwrap_or(u64::MAX);
+        let until_granted = millis(deposed_after);
         let former = takeover.evidence.former.process.as_ref();
         Some(TakeoverRecord {
             former_epoch: takeover.former_epoch.get(),

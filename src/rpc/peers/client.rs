@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
+use tanist_ha::clock::millis;
 use tanist_ha::detector::{Beat, BeatStream, Break, Invitation, Peers, Question, Reply};
 use tanist_ha::election::{Epoch, ProcessId};
 use tanist_proto::v1 as pb;
@@ -13,7 +14,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use super::super::abandoned::whose_refusal;
-use super::messages::{beat_of, millis, question_message, reply_of};
+use super::messages::{beat_of, question_message, reply_of};
 use pb::peers_client::PeersClient;
 use pb::witness_client::WitnessClient;
 

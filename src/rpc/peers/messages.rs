@@ -2,14 +2,10 @@
 
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_ha::detector::{Beat, Phase, Progress, Question, Reply, Stance, Turns};
 use tanist_ha::election::{Epoch, HostIdentity, ProcessId};
 use tanist_proto::v1 as pb;
-
-/// Milliseconds, as messages carry durations.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// A beat of a process of that cluster as a message.
 pub fn beat_message(cluster_id: &str, beat: Beat) -> pb::Beat {
