@@ -10,7 +10,10 @@ use crate::job::OperatorSpec;
 impl JobMasterCore {
     /// All there is to say about the job.
     pub fn details(&self) -> pb::JobDetails {
-        let graph = self.graph.get();
+        self.details_of(&self.graph.get())
+    }
+
+    fn details_of(&self, graph: &pb::JobGraph) -> pb::JobDetails {
         let vertices = graph.vertices.iter().zip(&self.execution.vertices);
         let vertices = vertices.map(|(vertex, at)| pb::VertexDetails {
             id: vertex.id.clone(),
@@ -88,7 +91,8 @@ impl JobMasterCore {
         cause: String,
         now_ms: u64,
     ) -> Box<pb::JobResult> {
-        let mut details = self.details();
+        let graph = self.graph.get();
+        let mut details = self.details_of(&graph);
         details.status = status.into();
         details.ended_at_ms = now_ms;
         details.hindrances.clear();
@@ -97,14 +101,7 @@ impl JobMasterCore {
             let entered = entering(status, &cause, self.epoch.get(), now_ms);
             details.events.push(entered);
         }
-        Box::new(result(
-            &self.graph.get(),
-            &self.record,
-            status,
-            cause,
-            details,
-            now_ms,
-        ))
+        Box::new(result(&graph, &self.record, status, cause, details, now_ms))
     }
 }
 

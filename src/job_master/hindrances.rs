@@ -173,6 +173,17 @@ impl JobMasterCore {
         format!("{missing} of {needed} slots are missing{named}")
     }
 
+    /// The same, and what to do about it.
+    pub(super) fn lacking_with_advice(&self) -> String {
+        let lacking = self.lacking();
+        match self.options.max_slots {
+            Some(max) => format!(
+                "{lacking}; start TaskManagers, raise slotmanager.number-of-slots.max ({max}), or lower the parallelism"
+            ),
+            None => format!("{lacking}; start TaskManagers or lower the parallelism"),
+        }
+    }
+
     fn without_slots(&self) -> Option<pb::Hindrance> {
         if self.is_reconciling() {
             // What is held is not known yet.

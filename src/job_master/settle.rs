@@ -124,20 +124,14 @@ impl JobMasterCore {
             Some(_) => timeout_ms.min(NEVER_SERVED_MS),
             None => timeout_ms,
         };
-        let advice = match self.options.max_slots {
-            Some(max) => format!(
-                "start TaskManagers, raise slotmanager.number-of-slots.max ({max}), or lower the parallelism"
-            ),
-            None => "start TaskManagers or lower the parallelism".to_owned(),
-        };
         let waiting = waiting.take_while(|(since_ms, _)| overdue(*since_ms, bound_ms));
         for (since_ms, region) in waiting.copied() {
             if overdue(since_ms, timeout_ms) && self.is_preparing(region) {
                 let cause = format!("what it reads could not be looked at within {timeout_ms} ms");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, timeout_ms) && is_over {
-                let lacking = lacking.get_or_insert_with(|| self.lacking());
-                let cause = format!("not enough slots within {timeout_ms} ms: {lacking}; {advice}");
+                let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
+                let cause = format!("not enough slots within {timeout_ms} ms: {lacking}");
                 without_slots.push((region, cause));
             } else if overdue(since_ms, NEVER_SERVED_MS) {
                 maybe_never.push(region);

@@ -125,9 +125,11 @@ impl JobMasterLauncher for Launcher {
         recovered: bool,
     ) -> Arc<dyn JobMasterControl> {
         let services = &self.services;
-        // What was submitted was not read from the store.
-        shrink_graph(&mut graph);
-        shrink_state(&mut state);
+        if !recovered {
+            // What was read from the store has no room to spare.
+            shrink_graph(&mut graph);
+            shrink_state(&mut state);
+        }
         let context = JobMasterContext {
             graph: Arc::new(graph),
             state,

@@ -290,11 +290,10 @@ impl RecordStore {
         records: &Records,
     ) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let of_kind = records.of(T::KIND);
-        let items: Vec<(Name, Bytes)> = of_kind
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        let batches = batches(of_kind);
+        let number = batches.iter().map(Vec::len).sum();
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let decoded = stream::iter(batches(&items)).map(|batch| {
+        let decoded = stream::iter(batches).map(|batch| {
             let decoded = self.decoded.clone();
             let size: usize = batch.iter().map(|(_, value)| value.len()).sum();
             let decode = move || {
@@ -316,7 +315,7 @@ impl RecordStore {
         });
         let decoded: Vec<Vec<(Name, Result<Found<T>>)>> =
             decoded.buffered(threads).try_collect().await?;
-        let (mut all, mut elsewhere) = (Vec::with_capacity(items.len()), Vec::new());
+        let (mut all, mut elsewhere) = (Vec::with_capacity(number), Vec::new());
         for (name, found) in decoded.into_iter().flatten() {
             match found {
                 Ok(Found::Inline(record)) => all.push((name, Ok(Stored::inline(record)))),
@@ -454,15 +453,15 @@ fn reads<T: Record>() -> u16 {
 }
 
 /// Of at most [`DECODE_BATCH`] records and [`SMALL_BATCH`] bytes each, but for those of one large record.
-fn batches(items: &[(Name, Bytes)]) -> Vec<Vec<(Name, Bytes)>> {
+fn batches<'a>(records: impl Iterator<Item = (&'a Name, &'a Bytes)>) -> Vec<Vec<(Name, Bytes)>> {
     let mut batches: Vec<Vec<(Name, Bytes)>> = Vec::new();
     let mut room = 0;
-    for item in items {
-        let size = item.1.len();
+    for (name, value) in records {
+        let (size, record) = (value.len(), (name.clone(), value.clone()));
         match batches.last_mut().filter(|_| size <= room) {
-            Some(batch) if batch.len() < DECODE_BATCH => batch.push(item.clone()),
+            Some(batch) if batch.len() < DECODE_BATCH => batch.push(record),
             Some(_) | None => {
-                batches.push(vec![item.clone()]);
+                batches.push(vec![record]);
                 room = SMALL_BATCH;
             }
         }
