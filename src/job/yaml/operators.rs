@@ -1,5 +1,7 @@
 //! Reads the fields of the operators that declare columns, aggregations or windows, and of connectors.
 
+use tanist_ha::clock::millis;
+
 use super::node::{Key, Node, Value};
 use super::reader::{Fields, Reader};
 use crate::job::operator::{Emit, OperatorSpec};
@@ -7,7 +9,7 @@ use crate::job::problem::instead;
 use crate::job::schema::ColumnType;
 use crate::job::spec::{
     AggregateFunction, Aggregation, DeclaredColumn, FlatMapRegex, FollowFiles, FormatCsv, OnError,
-    ParseCsv, ParseJson, Reading, SocketSink, SocketSource, Watermarks, millis,
+    ParseCsv, ParseJson, Reading, SocketSink, SocketSource, Watermarks,
 };
 use crate::job::stream_graph::{Transformation, Windows};
 

@@ -30,7 +30,7 @@ impl TakeoverRecord {
     /// Of this term; nothing for a cluster's first.
     pub(in crate::process) fn of(session: &LeaderSession) -> Option<TakeoverRecord> {
         let takeover = session.takeover()?;
-        let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
+        let fraction = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let deposed_after = takeover.deposed_after();
         let until_granted = millis(deposed_after);
         let former = takeover.evidence.former.process.as_ref();
@@ -39,8 +39,8 @@ impl TakeoverRecord {
             former: former.map(ToString::to_string),
             detection: takeover.evidence.detection,
             detected_at_ms: takeover.granted_ms.saturating_sub(until_granted),
-            noticed_after_ms: takeover.noticed_after().map(millis),
-            deposed_after_ms: millis(deposed_after),
+            noticed_after_ms: takeover.noticed_after().map(fraction),
+            deposed_after_ms: fraction(deposed_after),
             false_alarm: false,
         })
     }
