@@ -26,7 +26,7 @@ use super::workers::core::Workers;
 use crate::gateway::refusals::{Judged, RefusedCalls};
 use crate::gateway::{GatewayError, GatewayResult};
 
-/// By how much a check of all jobs may be late for each of them: a few times what it takes to look at one.
+/// By how much a check may be late for each job that lacks slots: a few times what it takes to look at one.
 const CHECK_DELAY_OF_A_JOB: Duration = Duration::from_micros(2);
 
 /// The term that a ResourceManager belongs to.
@@ -271,7 +271,9 @@ impl Core {
             self.judge_requirements(now);
             self.review_workers(now);
             // Of these nothing was heard but that TaskExecutors hold slots for them.
-            self.job_masters.follow(now, self.slots.holders());
+            let changed = self.slots.take_changed_jobs().into_iter();
+            let holding = changed.map(|job| (job, self.slots.is_holder(job)));
+            self.job_masters.follow(now, holding);
         }
         self.let_go_of_jobs(now);
     }
@@ -352,8 +354,8 @@ impl Core {
 
     /// Something that matching looks at may have changed. Coalesced: a burst of changes is looked at once.
     pub(super) fn changed(&mut self, now: Instant) {
-        // A check looks at every job: with very many of them it must not be all that is done.
-        let jobs = u32::try_from(self.slots.job_count()).unwrap_or(u32::MAX);
+        // A check looks at every job that lacks slots: with very many of them it must not be all that is done.
+        let jobs = u32::try_from(self.slots.short_count()).unwrap_or(u32::MAX);
         let delay = self.options.requirement_check_delay + CHECK_DELAY_OF_A_JOB * jobs;
         self.check_at.get_or_insert(now + delay);
     }

@@ -6,7 +6,7 @@
 //!   refused, and registers again.
 //! - A job without JobMaster keeps what it has until it is overdue: so long another one may come.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tanist_proto::id::JobId;
@@ -120,14 +120,16 @@ impl JobMasters {
         true
     }
 
-    /// Takes up the jobs that hold slots and of which no JobMaster was heard: exactly these.
-    pub fn follow(&mut self, now: Instant, holders: impl Iterator<Item = JobId>) {
-        let contacts = &self.contacts;
-        let unheard: BTreeSet<JobId> = holders.filter(|job| !contacts.contains_key(job)).collect();
-        self.unheard.retain(|job, _| unheard.contains(job));
-        for job in unheard {
-            self.unheard.entry(job).or_insert(now);
-            self.check_by(now + self.job_timeout);
+    /// Takes up jobs that hold slots and of which no JobMaster was heard. To be told of every job whose JobMaster has left, or that has
+    /// come to hold slots or ceased to; of each whether it does.
+    pub fn follow(&mut self, now: Instant, jobs: impl Iterator<Item = (JobId, bool)>) {
+        for (job, holds_slots) in jobs {
+            if holds_slots && !self.contacts.contains_key(&job) {
+                self.unheard.entry(job).or_insert(now);
+                self.check_by(now + self.job_timeout);
+            } else {
+                self.unheard.remove(&job);
+            }
         }
     }
 
@@ -285,8 +287,8 @@ mod tests {
         let (now, mut known) = job_masters();
         assert_eq!(known.register(now, JOB, id(2, 5)), Ok(None));
         assert!(known.disconnect(now, JOB, Departure::JobEnded(id(2, 5))));
-        known.follow(now, [JOB].into_iter());
-        known.follow(now, [].into_iter());
+        known.follow(now, [(JOB, true)].into_iter());
+        known.follow(now, [(JOB, false)].into_iter());
         assert!(known.take_overdue(now + OVERDUE).is_empty());
         assert_eq!(known.next_deadline(), None);
     }
@@ -294,10 +296,10 @@ mod tests {
     #[test]
     fn a_job_that_only_holds_slots_is_given_the_same_time() {
         let (now, mut known) = job_masters();
-        known.follow(now, [JOB, JOB].into_iter());
-        known.follow(now + SILENCE, [JOB].into_iter());
+        known.follow(now, [(JOB, true), (JOB, true)].into_iter());
+        known.follow(now + SILENCE, [(JOB, true)].into_iter());
         assert_eq!(known.take_overdue(now + OVERDUE), [JOB]);
-        known.follow(now + OVERDUE, [JOB].into_iter());
+        known.follow(now + OVERDUE, [(JOB, true)].into_iter());
         assert_eq!(known.register(now + OVERDUE, JOB, id(1, 1)), Ok(None));
         assert!(known.take_overdue(now + OVERDUE * 2).is_empty());
     }

@@ -1,6 +1,9 @@
 //! What jobs lack of what they have stated: a part of [`super::slot_manager`], which gives it to them. Pure; decides nothing.
+//!
+//! There may be ten thousand jobs that have all they need: what a job lacks is counted again only when its needs or its slots have
+//! changed. Invariant: once settled, the jobs that lack something are exactly those of which a count of all says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tanist_proto::id::JobId;
 use tanist_proto::resources::{ResourceProfile, WorkerResourceSpec};
@@ -23,37 +26,110 @@ pub(super) enum Bound {
     Maximum,
 }
 
+/// The jobs that slots may be given to.
+#[derive(Debug, Default)]
+pub(super) struct Wanting {
+    /// How many slots those lack that can't run without.
+    short: BTreeMap<JobId, u32>,
+    /// Those that could use more than they need.
+    flexible: BTreeSet<JobId>,
+    /// Those whose needs have changed since it was last settled.
+    stated: BTreeSet<JobId>,
+    /// All are to be counted again.
+    have_all_changed: bool,
+    /// Those whose needs or slots have changed since that was last taken.
+    changed: BTreeSet<JobId>,
+}
+
+impl Wanting {
+    /// What a job needs has changed.
+    pub(super) fn stated(&mut self, job: JobId, takes_more: bool) {
+        self.stated.insert(job);
+        if takes_more {
+            self.flexible.insert(job);
+        } else {
+            self.flexible.remove(&job);
+        }
+    }
+
+    /// A job needs nothing any more.
+    pub(super) fn withdrawn(&mut self, job: JobId) {
+        self.stated(job, false);
+    }
+
+    /// What any job lacks may have changed.
+    pub(super) fn all_changed(&mut self) {
+        self.have_all_changed = true;
+    }
+}
+
 impl SlotManager {
     /// The jobs that lack slots without which they can't run.
-    pub fn shortages(&self) -> BTreeMap<JobId, Shortage> {
-        let shortage = |&job: &JobId| {
-            let missing = self.missing(job);
-            let acquired = || self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
-            (missing > 0).then(|| {
-                let acquired = acquired();
-                (job, Shortage { acquired, missing })
-            })
+    pub fn shortages(&mut self) -> BTreeMap<JobId, Shortage> {
+        self.settle();
+        let shortage = |(&job, &missing): (&JobId, &u32)| {
+            let acquired = self.slots.held_by(job).map(|(_, _, slots)| slots).sum();
+            (job, Shortage { acquired, missing })
         };
-        self.jobs.keys().filter_map(shortage).collect()
+        self.wanting.short.iter().map(shortage).collect()
+    }
+
+    /// How many jobs lacked slots when that was last looked at.
+    pub fn short_count(&self) -> usize {
+        self.wanting.short.len()
+    }
+
+    /// The jobs whose needs or slots have changed since this was last asked.
+    pub fn take_changed_jobs(&mut self) -> BTreeSet<JobId> {
+        self.settle();
+        std::mem::take(&mut self.wanting.changed)
+    }
+
+    /// The jobs that can't run, in the order in which they are served.
+    pub(super) fn short(&mut self) -> Vec<JobId> {
+        self.settle();
+        self.in_order(self.wanting.short.keys())
+    }
+
+    /// Those that could use more than they need, in the same order.
+    pub(super) fn flexible(&self) -> Vec<JobId> {
+        self.in_order(self.wanting.flexible.iter())
+    }
+
+    fn in_order<'a>(&self, jobs: impl Iterator<Item = &'a JobId>) -> Vec<JobId> {
+        let known = jobs.filter_map(|id| Some((self.jobs.get(id)?.order, *id)));
+        let mut order: Vec<(u64, JobId)> = known.collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Counts again what the jobs lack of which anything has changed.
+    fn settle(&mut self) {
+        let mut changed = self.slots.take_changed();
+        changed.append(&mut self.wanting.stated);
+        self.wanting.changed.extend(&changed);
+        if std::mem::take(&mut self.wanting.have_all_changed) {
+            changed.extend(self.jobs.keys());
+        }
+        for job in changed {
+            match self.missing(job) {
+                0 => self.wanting.short.remove(&job),
+                missing => self.wanting.short.insert(job, missing),
+            };
+        }
     }
 
     /// What each job lacks without which it can't run, in the order in which jobs are served.
-    pub fn lacking_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
-        let lacking = self
-            .in_order()
-            .into_iter()
-            .filter(|job| self.missing(*job) > 0);
-        lacking
+    pub fn lacking_by_job(&mut self) -> Vec<(JobId, Vec<ResourceProfile>)> {
+        let short = self.short().into_iter();
+        short
             .map(|job| (job, self.lacking(job, Bound::Minimum)))
             .collect()
     }
 
     /// What each job could use beyond that, in the same order.
     pub fn useful_by_job(&self) -> Vec<(JobId, Vec<ResourceProfile>)> {
-        let jobs = self.jobs.iter().filter(|(_, job)| job.takes_more());
-        let mut order: Vec<(u64, JobId)> = jobs.map(|(id, job)| (job.order, *id)).collect();
-        order.sort_unstable();
-        let useful = order.into_iter().map(|(_, job)| {
+        let useful = self.flexible().into_iter().map(|job| {
             let mut useful = self.lacking(job, Bound::Maximum);
             for first in self.lacking(job, Bound::Minimum) {
                 if let Some(at) = useful.iter().position(|it| *it == first) {
@@ -68,11 +144,12 @@ impl SlotManager {
     /// What the jobs lack without which they can't run and what none of these TaskExecutors could give if nothing of it were
     /// taken: of each job the most demanding. Default slots are everywhere.
     pub fn unfulfillable(
-        &self,
+        &mut self,
         workers: &[WorkerResourceSpec],
     ) -> BTreeMap<JobId, ResourceProfile> {
-        let stating = self.jobs.iter().filter(|(_, job)| job.states_profiles());
-        let lacking = stating.filter_map(|(&job, _)| {
+        let short = self.short().into_iter();
+        let stating = short.filter(|job| self.jobs[job].states_profiles());
+        let lacking = stating.filter_map(|job| {
             let mut lacking = self.lacking(job, Bound::Minimum).into_iter();
             let could = |profile: &ResourceProfile| workers.iter().any(|it| it.can_serve(profile));
             Some((job, lacking.find(|profile| !could(profile))?))
@@ -80,8 +157,8 @@ impl SlotManager {
         lacking.collect()
     }
 
-    /// How many slots a job lacks without which it can't run. Asked of every job again and again.
-    pub(super) fn missing(&self, job: JobId) -> u32 {
+    /// How many slots a job lacks without which it can't run.
+    fn missing(&self, job: JobId) -> u32 {
         let Some(known) = self.jobs.get(&job) else {
             return 0;
         };

@@ -278,7 +278,7 @@ impl Compared {
         self.compare_shortages()
     }
 
-    fn compare_shortages(&self) -> Result<(), TestCaseError> {
+    fn compare_shortages(&mut self) -> Result<(), TestCaseError> {
         let missing = self.manager.shortages();
         for (job, minimum, _) in &self.model.jobs {
             let has = self.model.has(*job);

@@ -255,7 +255,7 @@ impl Compared {
         self.compare_shortages()
     }
 
-    fn compare_shortages(&self) -> Result<(), TestCaseError> {
+    fn compare_shortages(&mut self) -> Result<(), TestCaseError> {
         let told = self.manager.shortages();
         for wish in &self.model.jobs {
             let missing = self.model.lacking(wish, false).len();

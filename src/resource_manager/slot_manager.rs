@@ -24,7 +24,7 @@ pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVe
 pub use super::lacking::Shortage;
 
 use super::choosing::{Balance, Choice, choose};
-use super::lacking::Bound;
+use super::lacking::{Bound, Wanting};
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
 use crate::small_map::SmallMap;
@@ -88,6 +88,7 @@ pub struct SlotManager {
     /// All that ever registered: of these the reports say what a job holds there.
     pub(super) seen: BTreeSet<ResourceId>,
     pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) wanting: Wanting,
     turn: Turn,
     next_order: u64,
     allocation_seed: u64,
@@ -102,6 +103,7 @@ impl SlotManager {
             slots: Slots::default(),
             seen: BTreeSet::new(),
             jobs: BTreeMap::new(),
+            wanting: Wanting::default(),
             turn: Turn::default(),
             next_order: 0,
             allocation_seed,
@@ -130,7 +132,10 @@ impl SlotManager {
         report: SlotsReport,
     ) {
         self.turn.advance();
-        self.seen.insert(worker.clone());
+        if self.seen.insert(worker.clone()) {
+            // What jobs held there before this term counts no longer.
+            self.wanting.all_changed();
+        }
         self.slots.put_worker(worker, spec, report, self.turn);
     }
 
@@ -188,7 +193,7 @@ impl SlotManager {
         let mut resources = requirements.resources;
         resources.retain(|resource| resource.maximum > 0);
         if resources.is_empty() {
-            self.jobs.remove(&requirements.job);
+            self.withdraw(requirements.job);
             return;
         }
         // What fits nowhere else is placed first; who states nothing takes what is left.
@@ -208,6 +213,7 @@ impl SlotManager {
         job.address = requirements.job_master_address;
         job.resources = resources;
         job.held = requirements.held;
+        self.wanting.stated(requirements.job, job.takes_more());
     }
 
     /// Takes what came of a request, as of a version of the TaskExecutor's slots. An answer from before a report that has been
@@ -290,16 +296,14 @@ impl SlotManager {
 
     /// Gives slots to the jobs that lack some; each is pending until answered.
     pub fn match_slots(&mut self) -> Vec<SlotRequest> {
-        if !self.slots.is_any_free() && !self.jobs.values().any(Job::states_profiles) {
+        let (short, flexible) = (self.short(), self.flexible());
+        let mut wanting = short.iter().chain(&flexible);
+        if !self.slots.is_any_free() && !wanting.any(|job| self.jobs[job].states_profiles()) {
             return Vec::new();
         }
-        let order = self.in_order();
         let mut requests = Vec::new();
-        for bound in [Bound::Minimum, Bound::Maximum] {
-            for &job in &order {
-                if bound == Bound::Minimum && self.missing(job) == 0 {
-                    continue;
-                }
+        for (bound, jobs) in [(Bound::Minimum, short), (Bound::Maximum, flexible)] {
+            for job in jobs {
                 let lacking = self.lacking(job, bound);
                 let chosen = choose(&self.slots, job, &lacking, self.balance);
                 let is_useful = match bound {
@@ -317,19 +321,21 @@ impl SlotManager {
         requests
     }
 
-    /// How many jobs have stated requirements.
-    pub fn job_count(&self) -> usize {
-        self.jobs.len()
-    }
-
     /// Withdraws what a job needs. Whether it needed anything.
     pub fn withdraw(&mut self, job: JobId) -> bool {
+        self.wanting.withdrawn(job);
         self.jobs.remove(&job).is_some()
     }
 
     /// The jobs that hold slots, each once.
+    #[cfg(test)]
     pub fn holders(&self) -> impl Iterator<Item = JobId> {
         self.slots.holders()
+    }
+
+    /// Whether a job holds any slot.
+    pub fn is_holder(&self, job: JobId) -> bool {
+        self.slots.is_holder(job)
     }
 
     /// The allocations of a job, each with its TaskExecutor.
@@ -375,12 +381,6 @@ impl SlotManager {
             let slots = worker.slots();
             slots.map(move |(number, slot)| (id, number, slot.state))
         })
-    }
-
-    pub(super) fn in_order(&self) -> Vec<JobId> {
-        let mut order: Vec<_> = self.jobs.iter().map(|(&id, job)| (job.order, id)).collect();
-        order.sort_unstable();
-        order.into_iter().map(|(_, id)| id).collect()
     }
 
     fn reserve(&mut self, job: JobId, choice: Choice) -> SlotRequest {

@@ -244,6 +244,8 @@ pub struct Slots {
     workers: BTreeMap<ResourceId, Worker>,
     /// No count is zero, and no map empty.
     held: BTreeMap<JobId, SmallMap<ResourceId, u32>>,
+    /// The jobs whose slots have changed since this was last taken, some more than once.
+    changed: Vec<JobId>,
 }
 
 impl Slots {
@@ -422,8 +424,19 @@ impl Slots {
     }
 
     /// The jobs that hold slots, each once.
+    #[cfg(test)]
     pub fn holders(&self) -> impl Iterator<Item = JobId> {
         self.held.keys().copied()
+    }
+
+    /// Whether a job holds any slot.
+    pub fn is_holder(&self, job: JobId) -> bool {
+        self.held.contains_key(&job)
+    }
+
+    /// The jobs whose slots have changed since this was last asked, each once.
+    pub fn take_changed(&mut self) -> BTreeSet<JobId> {
+        self.changed.drain(..).collect()
     }
 
     #[cfg(test)]
@@ -462,6 +475,7 @@ impl Slots {
             self.release(id, before.state);
         }
         if let Some(holder) = state.holder() {
+            self.changed.push(holder.job);
             let at = self.held.entry(holder.job).or_default();
             *at.get_or_insert_with(id.clone(), || 0) += 1;
         }
@@ -472,6 +486,7 @@ impl Slots {
         let Some(SlotHolder { job, .. }) = state.holder() else {
             return;
         };
+        self.changed.push(job);
         let Some(at) = self.held.get_mut(&job) else {
             return;
         };
