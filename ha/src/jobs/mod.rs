@@ -1,5 +1,6 @@
 //! What a cluster keeps of its jobs, generic over the record types.
 
+mod batches;
 pub mod parts;
 pub mod record;
 pub mod store;

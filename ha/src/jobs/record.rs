@@ -185,6 +185,20 @@ pub fn decode(key: impl Display, supported: u16, record: &[u8]) -> Result<Payloa
     }
 }
 
+/// How large a record's payload will be once it is decoded, in bytes, as the record claims: nothing is checked. What is kept elsewhere
+/// does not count.
+pub fn claimed_size(record: &[u8]) -> usize {
+    let Some(([_, _, _, encoding, ..], payload)) = record.split_first_chunk::<HEADER>() else {
+        return record.len();
+    };
+    match Encoding::of(*encoding) {
+        Some(Encoding::Zstd) => claimed(payload).map_or(payload.len(), |size| {
+            usize::try_from(size).unwrap_or(usize::MAX)
+        }),
+        Some(Encoding::Raw | Encoding::Pointer | Encoding::Parts) | None => payload.len(),
+    }
+}
+
 fn checksum(prefix: &[u8], payload: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(prefix);
@@ -219,12 +233,14 @@ fn compress(payload: &[u8]) -> Option<Vec<u8>> {
     (compressed.len() < payload.len()).then_some(compressed)
 }
 
+/// What `compress` makes always says its size.
+fn claimed(compressed: &[u8]) -> Option<u64> {
+    let size = zstd::zstd_safe::get_frame_content_size(compressed);
+    size.ok().flatten()
+}
+
 fn decompress(compressed: &[u8]) -> Result<Bytes, Cow<'static, str>> {
-    let claimed = zstd::zstd_safe::get_frame_content_size(compressed)
-        .ok()
-        .flatten();
-    // What `compress` makes always says its size.
-    let claimed = claimed.ok_or("its compressed payload has no size")?;
+    let claimed = claimed(compressed).ok_or("its compressed payload has no size")?;
     let size = usize::try_from(claimed)
         .ok()
         .filter(|size| *size <= MAX_PAYLOAD)

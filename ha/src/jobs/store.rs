@@ -13,6 +13,7 @@ use crate::blob::BlobStore;
 use crate::election::Epoch;
 use crate::error::{Error, Outcome, Result};
 use crate::failpoint::{NEWER, is_armed};
+use crate::jobs::batches::batches;
 use crate::jobs::parts::{self, PART, PartName, PartsPointer};
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
@@ -23,10 +24,6 @@ use crate::store::{CoordinationStore, PageToken, Write};
 const PAGE: usize = 500;
 /// Up to so many bytes a record is encoded where it is needed.
 const SMALL: usize = 16 * 1024;
-/// How many records are decoded in one go, and how many bytes of them in a task of the control runtime: a fraction of a millisecond. What
-/// very many jobs are made of is so made by the threads that later use, and free, memory for them; more goes to blocking threads.
-const DECODE_BATCH: usize = 64;
-const SMALL_BATCH: usize = 32 * 1024;
 /// How many records are fetched from elsewhere at once.
 const FETCHES_IN_FLIGHT: usize = 16;
 /// How many parts are read at once.
@@ -291,14 +288,14 @@ impl RecordStore {
     ) -> Result<Vec<(Name, Result<Stored<T>>)>> {
         let of_kind = records.of(T::KIND);
         let batches = batches(of_kind);
-        let number = batches.iter().map(Vec::len).sum();
+        let number = batches.iter().map(|batch| batch.records.len()).sum();
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let decoded = stream::iter(batches).map(|batch| {
             let decoded = self.decoded.clone();
-            let size: usize = batch.iter().map(|(_, value)| value.len()).sum();
+            let is_small = batch.is_small();
             let decode = move || {
                 let decode = |(name, value)| decode_inline::<T>(name, &value);
-                let all = batch.into_iter().map(decode).collect::<Vec<_>>();
+                let all = batch.records.into_iter().map(decode).collect::<Vec<_>>();
                 let ready = |found: &Result<Found<T>>| {
                     !matches!(found, Ok(Found::Blob(_) | Found::Parts(_)))
                 };
@@ -307,7 +304,7 @@ impl RecordStore {
                 Ok(all)
             };
             async move {
-                match size <= SMALL_BATCH {
+                match is_small {
                     true => outcome(tokio::spawn(async { decode() }).await),
                     false => off_control(decode).await,
                 }
@@ -450,24 +447,6 @@ fn pointer_again<T: Record>(name: &Name) -> Error {
 /// The newest format of a record that this process reads.
 fn reads<T: Record>() -> u16 {
     T::FORMAT + u16::from(is_armed(NEWER))
-}
-
-/// Of at most [`DECODE_BATCH`] records and [`SMALL_BATCH`] bytes each, but for those of one large record.
-fn batches<'a>(records: impl Iterator<Item = (&'a Name, &'a Bytes)>) -> Vec<Vec<(Name, Bytes)>> {
-    let mut batches: Vec<Vec<(Name, Bytes)>> = Vec::new();
-    let mut room = 0;
-    for (name, value) in records {
-        let (size, record) = (value.len(), (name.clone(), value.clone()));
-        match batches.last_mut().filter(|_| size <= room) {
-            Some(batch) if batch.len() < DECODE_BATCH => batch.push(record),
-            Some(_) | None => {
-                batches.push(vec![record]);
-                room = SMALL_BATCH;
-            }
-        }
-        room = room.saturating_sub(size);
-    }
-    batches
 }
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
