@@ -3,6 +3,8 @@
 //! JobManagers and stores are real processes. The TaskExecutors are simulated, all in this process: real ones without a data
 //! plane.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tanist_chaos::store::{Store, StoreKind};
@@ -28,7 +30,7 @@ use crate::watch::{until, until_all_run, until_led};
 pub(super) const METHOD: &str = "JobManagers are processes; TaskExecutors are simulated, all in the process that measures: real ones (RPC server, connections, registrations, \
 one slot a job), whose tasks do nothing, and which hear of a leader from one shared watch of the store and from its dial. *Jobs*: of two vertices at parallelism 1, which share a slot; \
 100 TaskExecutors of 100 slots (10 for 1,000 jobs). The leader gets SIGKILL. *Warm*: a second JobManager stands by with all \
-records in its cache. *Cold*: it was the only one, and is started again at once, with nothing in memory; what of the records its cache held at the grant, and what was read after it, is told. From the signal until the successor's `/v1/ha/leader` says that it is confirmed, until its log says that all tasks of all jobs are accounted for, and until \
+records in its cache. *Cold*: it was the only one, and is started again at once, with nothing in memory; what of the records its cache held at the grant, and what was read after it, is told. From the signal until the successor's `/v1/ha/leader` says that it is confirmed, until its log says that all tasks of all jobs are accounted for (also its processor time from the signal, or its start, until then), and until \
 an answer of its `/v1/jobs/overview`, asked for after that, has all jobs and tasks RUNNING. *Grant ->*, the records and the numbers of tasks come from the term's record in the store. The run fails if a task is \
 started or restarted. *TaskExecutors*: 1,000 of 2 slots without jobs, two JobManagers: from SIGKILL until the successor's `/v1/overview` counts all.";
 
@@ -83,6 +85,8 @@ impl Standby {
 struct JobFigures {
     confirmed: Figure,
     accounted: Figure,
+    /// Of the successor, until then.
+    processor: Figure,
     running: Figure,
     phases: PhaseFigures,
     /// Each with its name in the term's record, below `recovery`.
@@ -106,6 +110,7 @@ impl JobFigures {
         JobFigures {
             confirmed: ms("SIGKILL -> leader confirmed"),
             accounted: ms("SIGKILL -> all tasks accounted for"),
+            processor: ms("new leader's processor time to there"),
             running: ms("SIGKILL -> all listed RUNNING"),
             phases: PhaseFigures::of(&format!("{count} jobs, {how}")),
             records: vec![
@@ -121,7 +126,7 @@ impl JobFigures {
     }
 
     fn all(self) -> Vec<Figure> {
-        let mut all = vec![self.confirmed, self.accounted, self.running];
+        let mut all = vec![self.confirmed, self.accounted, self.processor, self.running];
         all.extend(self.phases.all());
         all.extend(self.records.into_iter().map(|(_, figure)| figure));
         all.extend([
@@ -205,13 +210,18 @@ async fn take_over(
     let mut log = LogReader::at_end_of(cluster.jobmanager(successor).log_path())?;
     let start = Instant::now();
     cluster.jobmanager(leader.index).kill();
-    if successor == leader.index {
+    let before = if successor == leader.index {
         cluster.jobmanager(successor).start()?;
-    }
+        Duration::ZERO
+    } else {
+        processor_time(cluster, successor)?
+    };
     until_led(http, &[&address], leader.epoch).await?;
     figures.confirmed.push(milliseconds(start.elapsed()));
     until("all tasks to be accounted for", async || log.adoption()).await?;
     figures.accounted.push(milliseconds(start.elapsed()));
+    let spent = processor_time(cluster, successor)?.saturating_sub(before);
+    figures.processor.push(milliseconds(spent));
     until_all_run(http, &address, count).await?;
     figures.running.push(milliseconds(start.elapsed()));
     let now = cluster.successor_of(leader).await?;
@@ -304,6 +314,11 @@ async fn until_cached(cluster: &Cluster, index: usize, records: usize) -> anyhow
         Ok(cache.bytes)
     })
     .await
+}
+
+fn processor_time(cluster: &mut Cluster, index: usize) -> anyhow::Result<Duration> {
+    let pid = cluster.jobmanager(index).pid().context("it runs")?;
+    proc::cpu(pid)
 }
 
 fn resident(cluster: &mut Cluster, index: usize) -> anyhow::Result<f64> {
