@@ -36,6 +36,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Clone)]
 pub(super) struct Scripted {
     pub(super) result: watch::Sender<Option<pb::JobResult>>,
+    /// Whether cancellations are not answered.
+    hangs: watch::Sender<bool>,
     heard: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -47,6 +49,8 @@ impl JobMasterControl for Scripted {
 
     async fn cancel(&self) -> GatewayResult<()> {
         lock(&self.heard).push("cancel");
+        let mut hangs = self.hangs.subscribe();
+        let _ = hangs.wait_for(|hangs| !hangs).await;
         Ok(())
     }
 
@@ -102,6 +106,7 @@ impl JobMasterLauncher for Surroundings {
     ) -> Arc<dyn JobMasterControl> {
         let scripted = Scripted {
             result: watch::Sender::new(None),
+            hangs: watch::Sender::new(false),
             heard: Arc::default(),
         };
         lock(&self.launches).push((graph.job_id.clone(), recovered));
@@ -299,6 +304,28 @@ async fn a_job_that_is_being_persisted_can_not_be_canceled_yet() {
     );
     dispatcher.cancel_job(cancel()).await.expect("passed on");
     assert_eq!(*lock(&fixture.job_master().heard), ["cancel"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_that_nobody_waits_for_any_more_is_not_waited_for() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    let submitted = dispatcher.submit_job(submission("token")).await;
+    submitted.expect("accepted");
+    let hangs = fixture.job_master().hangs;
+    hangs.send_replace(true);
+    for _ in 0..3 {
+        let patience = Duration::from_secs(1);
+        let canceled = tokio::time::timeout(patience, dispatcher.cancel_job(cancel())).await;
+        assert!(canceled.is_err(), "{canceled:?}");
+    }
+    let mut turns = 0;
+    while hangs.receiver_count() > 0 {
+        turns += 1;
+        assert!(turns < 1_000, "{} wait", hangs.receiver_count());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*lock(&fixture.job_master().heard), ["cancel"; 3]);
 }
 
 #[tokio::test(start_paused = true)]
