@@ -455,6 +455,25 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     assert_eq!(listed.expect("listed").jobs.len(), 1);
 }
 
+/// Its sink's directory may not have been there when it ended.
+#[tokio::test(start_paused = true)]
+async fn what_a_job_may_have_left_is_looked_for_once_more_when_it_is_forgotten() {
+    let fixture = Fixture::new().await;
+    let clean = pb::JobResult {
+        dirty: false,
+        ..result(pb::JobStatus::Canceled)
+    };
+    let written = fixture.store.put_clean_result(&clean).await;
+    written.expect("written");
+    let _dispatcher = fixture.recover().await;
+    tokio::time::sleep(Duration::from_secs(3500)).await;
+    assert!(fixture.cleaned().is_empty());
+    fixture
+        .until_stored("no result", |stored| stored.results.is_empty())
+        .await;
+    assert_eq!(fixture.cleaned(), ["/out"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_term_stops_all_job_masters_and_writes_nothing() {
     let fixture = Fixture::new().await;
