@@ -241,7 +241,8 @@ fn exists(path: &Path) -> Result<bool, SinkError> {
     fs::exists(path).map_err(|error| SinkError::io("read", path, error))
 }
 
-/// Removes all pending files of a job from an output directory. Idempotent.
+/// Removes all pending files of a job from an output directory. Idempotent. A directory that is not there has none: mostly no task has
+/// made it. One that comes back later is looked at once more when the job's result is forgotten.
 pub fn cleanup(directory: &Path, job: JobId) -> Result<(), SinkError> {
     let ours = directory.join(PENDING_DIRECTORY);
     let pending = ours.join(job.to_string());
@@ -361,6 +362,19 @@ mod tests {
             0
         );
         cleanup(&directory.path().join("missing"), ours).expect("nothing there");
+    }
+
+    #[test]
+    fn cleanup_waits_for_no_directory_and_removes_what_is_in_one_that_came_back() {
+        let parent = tempfile::tempdir().expect("directory");
+        let [directory, away] = ["out", "away"].map(|name| parent.path().join(name));
+        let job = JobId::from_bits(1);
+        pending(&directory, job, "part-0");
+        fs::rename(&directory, &away).expect("away");
+        cleanup(&directory, job).expect("nothing is there");
+        fs::rename(&away, &directory).expect("back");
+        cleanup(&directory, job).expect("cleaned up");
+        assert_eq!(fs::read_dir(&directory).expect("directory").count(), 0);
     }
 
     #[test]

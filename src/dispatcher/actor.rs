@@ -443,7 +443,16 @@ impl DispatcherActor {
         answer: impl Future<Output = GatewayResult<T>> + Send + 'static,
     ) {
         self.tasks.spawn(async move {
-            let _ = reply.send(answer.await);
+            let mut reply = reply;
+            let answered = tokio::select! {
+                biased;
+                answer = answer => Some(answer),
+                // It may never come.
+                () = reply.closed() => None,
+            };
+            if let Some(answer) = answered {
+                let _ = reply.send(answer);
+            }
             Event::Done
         });
     }

@@ -36,6 +36,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Clone)]
 pub(super) struct Scripted {
     pub(super) result: watch::Sender<Option<pb::JobResult>>,
+    /// Whether cancellations are not answered.
+    hangs: watch::Sender<bool>,
     heard: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -47,6 +49,8 @@ impl JobMasterControl for Scripted {
 
     async fn cancel(&self) -> GatewayResult<()> {
         lock(&self.heard).push("cancel");
+        let mut hangs = self.hangs.subscribe();
+        let _ = hangs.wait_for(|hangs| !hangs).await;
         Ok(())
     }
 
@@ -102,6 +106,7 @@ impl JobMasterLauncher for Surroundings {
     ) -> Arc<dyn JobMasterControl> {
         let scripted = Scripted {
             result: watch::Sender::new(None),
+            hangs: watch::Sender::new(false),
             heard: Arc::default(),
         };
         lock(&self.launches).push((graph.job_id.clone(), recovered));
@@ -302,6 +307,28 @@ async fn a_job_that_is_being_persisted_can_not_be_canceled_yet() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancellation_that_nobody_waits_for_any_more_is_not_waited_for() {
+    let fixture = Fixture::new().await;
+    let dispatcher = fixture.start(RecoveredJobs::default());
+    let submitted = dispatcher.submit_job(submission("token")).await;
+    submitted.expect("accepted");
+    let hangs = fixture.job_master().hangs;
+    hangs.send_replace(true);
+    for _ in 0..3 {
+        let patience = Duration::from_secs(1);
+        let canceled = tokio::time::timeout(patience, dispatcher.cancel_job(cancel())).await;
+        assert!(canceled.is_err(), "{canceled:?}");
+    }
+    let mut turns = 0;
+    while hangs.receiver_count() > 0 {
+        turns += 1;
+        assert!(turns < 1_000, "{} wait", hangs.receiver_count());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*lock(&fixture.job_master().heard), ["cancel"; 3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_submission_whose_term_ends_meanwhile_is_not_known_to_have_failed() {
     let fixture = Fixture::new().await;
     let dispatcher = fixture.start(RecoveredJobs::default());
@@ -426,6 +453,25 @@ async fn a_clean_result_is_forgotten_after_its_time_and_a_dirty_one_is_not() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let listed = dispatcher.list_jobs(pb::ListJobsRequest::default()).await;
     assert_eq!(listed.expect("listed").jobs.len(), 1);
+}
+
+/// Its sink's directory may not have been there when it ended.
+#[tokio::test(start_paused = true)]
+async fn what_a_job_may_have_left_is_looked_for_once_more_when_it_is_forgotten() {
+    let fixture = Fixture::new().await;
+    let clean = pb::JobResult {
+        dirty: false,
+        ..result(pb::JobStatus::Canceled)
+    };
+    let written = fixture.store.put_clean_result(&clean).await;
+    written.expect("written");
+    let _dispatcher = fixture.recover().await;
+    tokio::time::sleep(Duration::from_secs(3500)).await;
+    assert!(fixture.cleaned().is_empty());
+    fixture
+        .until_stored("no result", |stored| stored.results.is_empty())
+        .await;
+    assert_eq!(fixture.cleaned(), ["/out"]);
 }
 
 #[tokio::test(start_paused = true)]

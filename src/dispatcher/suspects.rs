@@ -4,6 +4,11 @@
 //! was before, ends without being led: its result CANCELED takes the place of its records in one transaction, then that is
 //! acknowledged. A crash before the transaction: it waits again; after it: it has ended. A turn that comes while the result is
 //! being written passes it over; should the result not get into the store, it is started then.
+//!
+//! Whether a job is cancelled or finishes, its record orders. Where that says that all tasks have finished, a former term may have made
+//! visible what they wrote: such a job ends when its turn has come, as its JobMaster finds.
+
+use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _};
 use tanist_proto::id::JobId;
@@ -27,6 +32,8 @@ const READ_AT_ONCE: usize = 16;
 pub(super) struct Suspect {
     /// What is known of it, as for one that is set aside.
     known: Quarantined,
+    /// All its tasks have finished, and nobody wanted it to end otherwise.
+    has_finished: bool,
     /// It came while its result was being written.
     was_passed_over: bool,
 }
@@ -35,10 +42,12 @@ impl DispatcherActor {
     /// It waits, unless that it is to end was acknowledged before.
     pub(super) fn suspect(&mut self, job: JobId, mut state: pb::JobState) {
         let is_canceled = state.wanted() == pb::WantedStatus::Canceled;
+        let has_finished = has_finished(&state);
         let reason = "its turn to be recovered has not come".to_owned();
         let quarantine = self.found(pb::QuarantineKind::Unspecified, reason);
         let suspect = Suspect {
             known: Quarantined::of(&mut state, quarantine, None),
+            has_finished,
             was_passed_over: false,
         };
         let entry = Entry::Rebuilding {
@@ -53,7 +62,7 @@ impl DispatcherActor {
         }
     }
 
-    /// Ends a job before its turn. Where it is not known what it leaves, its turn has to come.
+    /// Ends a job before its turn. Where it is not known what it leaves, or whether that is visible, its turn has to come.
     pub(super) fn cancel_suspect(&mut self, job: JobId, reply: Reply<pb::Ack>) {
         let Some(Entry::Rebuilding {
             suspect: Some(suspect),
@@ -65,7 +74,8 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         };
-        if suspect.known.is_busy || suspect.known.sink_directories.is_none() {
+        let leaves_unknown = suspect.has_finished || suspect.known.sink_directories.is_none();
+        if suspect.known.is_busy || leaves_unknown {
             let _ = reply.send(Err(GatewayError::NotYet(format!("job {job}: {why}"))));
             return;
         }
@@ -129,4 +139,24 @@ impl DispatcherActor {
         }
         let _ = reply.send(Ok(()));
     }
+}
+
+/// Whether a record says that all tasks have finished, in the generations that count, and that this is how the job ends.
+fn has_finished(state: &pb::JobState) -> bool {
+    let ends = state.terminal.iter();
+    let finished: BTreeSet<(&str, u32, u64)> = ends
+        .filter(|end| end.state() == pb::ExecutionState::Finished)
+        .map(|end| (end.vertex_id.as_str(), end.subtask, end.generation))
+        .collect();
+    let region_has = |region: &pb::RegionState| {
+        let mut placements = region.placements.iter();
+        !region.placements.is_empty()
+            && placements.all(|it| {
+                finished.contains(&(it.vertex_id.as_str(), it.subtask, region.generation))
+            })
+    };
+    state.wanted() != pb::WantedStatus::Canceled
+        && state.fatal_cause.is_empty()
+        && !state.regions.is_empty()
+        && state.regions.iter().all(region_has)
 }

@@ -5,12 +5,21 @@ use std::time::Duration;
 use tanist_proto::v1 as pb;
 
 use super::admission_tests::{Fixture, is_clean};
-use super::testing::{JOB, cancel, describe, submission};
+use super::testing::{JOB, cancel, describe, result, submission};
 use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
 /// What a term finds that recovers carefully.
 fn suspect(wanted: pb::WantedStatus, sinks: Option<&str>) -> RecoveredJobs {
+    suspect_of(wanted, sinks, pb::JobState::default())
+}
+
+/// The same, of which this is recorded as well.
+fn suspect_of(
+    wanted: pb::WantedStatus,
+    sinks: Option<&str>,
+    recorded: pb::JobState,
+) -> RecoveredJobs {
     let state = pb::JobState {
         job_id: JOB.to_string(),
         name: "stream".to_owned(),
@@ -22,7 +31,7 @@ fn suspect(wanted: pb::WantedStatus, sinks: Option<&str>) -> RecoveredJobs {
             kind: pb::JobEventKind::Restart.into(),
             ..pb::JobEvent::default()
         }],
-        ..pb::JobState::default()
+        ..recorded
     };
     let state = Box::new(state);
     RecoveredJobs {
@@ -109,4 +118,88 @@ async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() 
         .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
         .await;
     assert_eq!(fixture.launches(), 1, "by the first one alone");
+}
+
+/// Two subtasks that are placed in generation 2, and ended so in these.
+fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
+    let vertex_id = format!("{:032x}", 1);
+    let placement = |subtask| pb::Placement {
+        vertex_id: vertex_id.clone(),
+        subtask,
+        ..pb::Placement::default()
+    };
+    let terminal = (0..)
+        .zip(ends)
+        .map(|(subtask, (generation, state))| pb::TerminalExecution {
+            vertex_id: vertex_id.clone(),
+            subtask,
+            generation,
+            state: state.into(),
+            ..pb::TerminalExecution::default()
+        });
+    pb::JobState {
+        regions: vec![pb::RegionState {
+            generation: 2,
+            placements: vec![placement(0), placement(1)],
+            ..pb::RegionState::default()
+        }],
+        terminal: terminal.collect(),
+        ..pb::JobState::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_tasks_have_all_finished_is_not_cancelled_before_its_turn() {
+    use pb::ExecutionState::Finished;
+    let fixture = Fixture::new().await;
+    // So that its records are there when its turn comes.
+    let first = fixture.start(RecoveredJobs::default());
+    let submitted = first.submit_job(submission("token")).await;
+    submitted.expect("accepted");
+    let finished = with_ends([(2, Finished), (2, Finished)]);
+    let running = pb::WantedStatus::Running;
+    let dispatcher = fixture.start(suspect_of(running, Some("/out"), finished));
+    let early = dispatcher.cancel_job(cancel()).await;
+    assert!(matches!(early, Err(GatewayError::NotYet(_))), "{early:?}");
+    dispatcher
+        .start_suspects(vec![JOB])
+        .await
+        .expect("its turn comes");
+    assert_eq!(fixture.launches(), 2);
+    let ended = result(pb::JobStatus::Finished);
+    fixture.job_master().result.send_replace(Some(ended));
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    let ended = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(ended.status(), pb::JobStatus::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_which_a_task_has_not_finished_in_its_last_attempt_is_cancelled_before_its_turn() {
+    use pb::ExecutionState::{Canceled, Finished};
+    for ends in [
+        [(2, Finished), (1, Finished)],
+        [(2, Finished), (2, Canceled)],
+    ] {
+        let fixture = Fixture::new().await;
+        let running = pb::WantedStatus::Running;
+        let found = suspect_of(running, Some("/out"), with_ends(ends));
+        let dispatcher = fixture.start(found);
+        dispatcher.cancel_job(cancel()).await.expect("cancelled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_cancelled_as_its_output_could_not_be_made_visible_needs_no_turn() {
+    use pb::ExecutionState::Finished;
+    let fixture = Fixture::new().await;
+    let finished = with_ends([(2, Finished), (2, Finished)]);
+    let canceled = pb::WantedStatus::Canceled;
+    let dispatcher = fixture.start(suspect_of(canceled, Some("/out"), finished));
+    fixture
+        .until_stored("a clean result", |it| is_clean(it) && it.results.len() == 1)
+        .await;
+    let ended = dispatcher.describe_job(describe()).await.expect("known");
+    assert_eq!(ended.status(), pb::JobStatus::Canceled);
 }

@@ -59,6 +59,7 @@ impl JobMasterCore {
         self.writing = Some(Write {
             number,
             revision,
+            since_ms: now_ms,
             state,
         });
     }

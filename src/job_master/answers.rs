@@ -93,7 +93,7 @@ impl JobMasterCore {
     }
 
     pub(super) fn note_commit_failure(&mut self, reason: String, now_ms: u64) {
-        let Commit::Running { retry_delay_ms } = self.commit else {
+        let Commit::Running { retry_delay_ms, .. } = self.commit else {
             return;
         };
         let at_ms = now_ms.saturating_add(retry_delay_ms);

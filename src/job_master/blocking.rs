@@ -36,6 +36,12 @@ impl ExecutionGraph {
         numbers.map(|number| &self.edges[*number])
     }
 
+    /// Whether a vertex reads another one over a blocking edge, or is read so.
+    pub(super) fn is_at_blocking_edge(&self, vertex: usize) -> bool {
+        let mut edges = self.edges_into(vertex).chain(self.edges_out_of(vertex));
+        edges.next().is_some()
+    }
+
     /// The task that a subtask of the same number is at a vertex, along a forward edge.
     fn opposite(&self, task: usize, at: usize) -> usize {
         self.vertices[at].first + (task - self.vertex_of(task).first)

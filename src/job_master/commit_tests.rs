@@ -94,3 +94,16 @@ fn as_long_as_nothing_has_failed_a_job_that_has_finished_is_not_cancelled() {
     job.hear(Event::CancelRequested);
     assert!(matches!(answers(&job)[..], [CancelAnswer::TooLate(_)]));
 }
+
+#[test]
+fn it_says_since_when_output_is_being_made_visible() {
+    let mut job = committing();
+    let since = |job: &Recovered| job.core.hindrances()[0].since_ms;
+    let began_ms = job.now_ms;
+    job.pass(60_000);
+    assert_eq!(since(&job), began_ms);
+    fails(&mut job);
+    assert_eq!(since(&job), 0, "until the next try nothing is under way");
+    job.pass(1_000);
+    assert_eq!(since(&job), job.now_ms);
+}

@@ -107,7 +107,7 @@ impl Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commit {
     NotYet,
-    Running { retry_delay_ms: u64 },
+    Running { since_ms: u64, retry_delay_ms: u64 },
     RetryAt { at_ms: u64, retry_delay_ms: u64 },
     Done,
 }
@@ -117,6 +117,7 @@ pub(super) enum Commit {
 pub(super) struct Write {
     pub(super) number: u64,
     pub(super) revision: u64,
+    pub(super) since_ms: u64,
     pub(super) state: Arc<pb::JobState>,
 }
 

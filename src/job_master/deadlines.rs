@@ -41,6 +41,7 @@ impl JobMasterCore {
             asked.map(|(.., stray)| Some(stray.canceling_since_ms.saturating_add(timeout_ms))),
         );
         deadlines.push(self.collecting_until_ms());
+        deadlines.push(self.write_is_long_at_ms());
         if let Commit::RetryAt { at_ms, .. } = self.commit {
             deadlines.push(Some(at_ms));
         }

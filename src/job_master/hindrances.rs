@@ -13,6 +13,8 @@ use crate::gateway::START_BY_HAND;
 
 /// So many subtasks or TaskManagers are named.
 const NAMED: usize = 8;
+/// What the store takes longer for than this is told.
+const LONG_WRITE_MS: u64 = 1_000;
 
 fn hindrance(kind: pb::HindranceKind, text: String) -> pb::Hindrance {
     pb::Hindrance {
@@ -42,9 +44,14 @@ impl JobMasterCore {
             return vec![hindrance(pb::HindranceKind::Store, text)];
         }
         if self.is_stopping() {
-            return vec![self.stopping()];
+            return self
+                .storing()
+                .into_iter()
+                .chain([self.stopping()])
+                .collect();
         }
         let found = [
+            self.storing(),
             self.reconciling(),
             self.restarting(),
             self.without_slots(),
@@ -53,6 +60,24 @@ impl JobMasterCore {
             self.without_peers(),
         ];
         found.into_iter().flatten().collect()
+    }
+
+    /// That the store has not confirmed for long what was decided last.
+    fn storing(&self) -> Option<pb::Hindrance> {
+        let is_long = self.settled_at_ms >= self.write_is_long_at_ms()?;
+        is_long.then(|| {
+            let text = "the store has not confirmed yet what was decided last: nothing of that is done before";
+            pb::Hindrance {
+                since_ms: self.writing.as_ref().map_or(0, |write| write.since_ms),
+                ..hindrance(pb::HindranceKind::Store, text.to_owned())
+            }
+        })
+    }
+
+    /// When it is to be told that what is being written is not durable yet.
+    pub(super) fn write_is_long_at_ms(&self) -> Option<u64> {
+        let write = self.writing.as_ref()?;
+        Some(write.since_ms.saturating_add(LONG_WRITE_MS))
     }
 
     fn stopping(&self) -> pb::Hindrance {
@@ -265,19 +290,20 @@ impl JobMasterCore {
     }
 
     fn committing(&self) -> Option<pb::Hindrance> {
-        let until_ms = match self.commit {
+        let (since_ms, until_ms) = match self.commit {
             Commit::NotYet | Commit::Done => return None,
-            Commit::Running { .. } => 0,
-            Commit::RetryAt { at_ms, .. } => at_ms,
+            Commit::Running { since_ms, .. } => (since_ms, 0),
+            Commit::RetryAt { at_ms, .. } => (0, at_ms),
         };
         let text = match &self.commit_failure {
-            None => "all tasks have finished, and what they wrote is made visible".to_owned(),
+            None => "all tasks have finished, and what they wrote is being made visible".to_owned(),
             Some(failure) => format!(
                 "all tasks have finished, and what they wrote can't be made visible yet (cancelling the job gives it up): {}",
                 failure.cause
             ),
         };
         Some(pb::Hindrance {
+            since_ms,
             until_ms,
             ..hindrance(pb::HindranceKind::Committing, text)
         })

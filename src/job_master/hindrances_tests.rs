@@ -4,6 +4,7 @@ use tanist_proto::v1 as pb;
 use tanist_proto::v1::{ExecutionState as S, HindranceKind};
 
 use super::core::CoreOptions;
+use super::event::{Effect, Event};
 use super::recovered::{
     RECONCILE_MS, Recovered, both, end, one_region, options, placed, report, two_regions,
 };
@@ -119,4 +120,63 @@ fn it_names_the_running_tasks_whose_peer_is_away_until_it_is_there() {
     assert!(hindrance.text.starts_with(expected), "{}", hindrance.text);
     job.reports("tm1", vec![with_peer(1, 0), other(1)]);
     assert_eq!(job.core.hindrances(), []);
+}
+
+/// It runs, and what it decides at this event is on its way to the store: the number of that write.
+fn deciding(job: &mut Recovered, event: impl FnOnce(&Recovered) -> Event) -> u64 {
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    assert_eq!(job.core.hindrances(), []);
+    let event = event(job);
+    let effects = job.core.handle(job.now_ms, event).expect("taken");
+    let write = effects.iter().find_map(|effect| match effect {
+        Effect::Persist { number, .. } => Some(*number),
+        _ => None,
+    });
+    write.expect("it is written")
+}
+
+fn kinds(job: &Recovered) -> Vec<HindranceKind> {
+    let hindrances = job.core.hindrances();
+    hindrances.iter().map(pb::Hindrance::kind).collect()
+}
+
+#[test]
+fn it_says_that_the_store_takes_long_to_confirm_what_was_decided() {
+    use HindranceKind::{Restarting, Store};
+    let graph = one_region();
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::default(),
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, placed(&graph, 3), 2, options);
+    let began_ms = job.now_ms;
+    let number = deciding(&mut job, |job| Event::ExecutionsReported {
+        connection: job.connection("tm0"),
+        executions: vec![report(2, 0, 3, S::Failed)],
+    });
+    job.pass(999);
+    assert_eq!(kinds(&job), [Restarting]);
+    let due = job.core.next_deadline_ms();
+    assert!(
+        due.is_some_and(|at_ms| at_ms <= began_ms + 1_000),
+        "{due:?}"
+    );
+    job.pass(1);
+    assert_eq!(kinds(&job), [Store, Restarting]);
+    assert_eq!(job.core.hindrances()[0].since_ms, began_ms);
+    job.hear(Event::Persisted(number));
+    assert_eq!(kinds(&job), [Restarting]);
+}
+
+#[test]
+fn it_says_so_of_a_job_that_is_to_end_as_well() {
+    use HindranceKind::{Stopping, Store};
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, placed(&graph, 3));
+    let number = deciding(&mut job, |_| Event::CancelRequested);
+    job.pass(1_000);
+    assert_eq!(kinds(&job), [Store, Stopping]);
+    job.hear(Event::Persisted(number));
+    assert_eq!(kinds(&job), [Stopping]);
 }

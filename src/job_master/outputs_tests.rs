@@ -1,9 +1,9 @@
-//! When outputs that are kept are let go.
+//! When outputs that are kept are let go, and where those run who read them.
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
 
-use super::recovered::{Recovered, report};
+use super::recovered::{Recovered, report, slot};
 use super::testing::{graph_of, submitted};
 
 const MAKER: u32 = 1;
@@ -46,4 +46,30 @@ fn an_output_is_kept_until_also_those_have_read_who_run_beside_its_maker() {
     finish(&mut job, BESIDE);
     let released = [("tm0".to_owned(), 0, 1), ("tm1".to_owned(), 1, 1)];
     assert_eq!(job.cancelled(), released);
+}
+
+/// Where a subtask runs that reads another one's output, which is on `tm1`, when `tm0` has a slot as well.
+fn reader_runs_on(partitioning: pb::Partitioning) -> String {
+    let mut graph = graph_of(&[("maker", 1), ("reader", 1)], &[(0, 1)]);
+    graph.edges[0].set_exchange(pb::Exchange::Blocking);
+    graph.edges[0].set_partitioning(partitioning);
+    let mut job = Recovered::in_term(&graph, submitted(&graph), 1);
+    job.register("tm1", "1", vec![]);
+    job.register("tm0", "1", vec![]);
+    for state in [S::Running, S::Finished] {
+        let maker = pb::ExecutionReport {
+            allocation_id: slot(1).to_string(),
+            ..report(MAKER, 0, 1, state)
+        };
+        job.reports("tm1", vec![maker]);
+    }
+    let deployed: Vec<String> = job.deployed().into_iter().map(|(to, _)| to).collect();
+    assert_eq!((deployed.len(), deployed[0].as_str()), (2, "tm1"));
+    deployed[1].clone()
+}
+
+#[test]
+fn who_reads_one_subtask_runs_where_its_output_is_and_who_reads_all_where_least_runs() {
+    assert_eq!(reader_runs_on(pb::Partitioning::Forward), "tm1");
+    assert_eq!(reader_runs_on(pb::Partitioning::Rebalance), "tm0");
 }

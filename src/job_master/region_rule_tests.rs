@@ -3,10 +3,11 @@
 
 use tanist_proto::v1 as pb;
 use tanist_proto::v1::ExecutionState as S;
+use tanist_proto::v1::ask_coordinator_response::Answer;
 use tanist_proto::v1::coordinator_state::State;
 
 use super::core::CoreOptions;
-use super::event::{Effect, Event};
+use super::event::{CoordinatorAnswer, CoordinatorRequest, Effect, Event};
 use super::failover::FailoverStrategy;
 use super::recovered::{Recovered, both, id, location, options, report, slot};
 use super::restart::RestartStrategy;
@@ -22,11 +23,31 @@ fn forward() -> pb::JobGraph {
 /// Two subtasks that read files by splits, in a region each.
 fn of_files() -> pb::JobGraph {
     let mut graph = graph_of(&[("a", 2)], &[]);
+    read_files(&mut graph);
+    graph
+}
+
+/// The first vertex reads files by splits.
+fn read_files(graph: &mut pb::JobGraph) {
     graph.vertices[0].operators = vec![pb::Operator {
         name: "lines".to_owned(),
         spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
         output: Vec::new(),
     }];
+}
+
+/// Subtask by subtask, `sink` writes what `files` has read and `beside` has made of what `maker` made; that is read by `after` as well.
+fn beside_files() -> pb::JobGraph {
+    let names = ["files", "maker", "beside", "sink", "after"];
+    let edges = [(1, 2), (1, 4), (0, 3), (2, 3)];
+    let mut graph = graph_of(&names.map(|name| (name, 2)), &edges);
+    read_files(&mut graph);
+    for edge in &mut graph.edges {
+        edge.set_partitioning(pb::Partitioning::Forward);
+    }
+    for edge in &mut graph.edges[..2] {
+        edge.set_exchange(pb::Exchange::Blocking);
+    }
     graph
 }
 
@@ -280,6 +301,84 @@ fn what_was_looked_at_stays_until_it_is_durable_that_all_have_finished_with_it()
         1,
         "read by the first already"
     );
+}
+
+const FILES: u32 = 1;
+const MAKER: u32 = 2;
+const BESIDE: u32 = 3;
+const SINK: u32 = 4;
+const AFTER: u32 = 5;
+
+/// The tasks of these vertices with this subtask run, then have finished.
+fn live(job: &mut Recovered, vertices: &[u32], subtask: u32, generation: u64) {
+    for state in [S::Running, S::Finished] {
+        let reports = vertices.iter();
+        let reports = reports.map(|vertex| report(*vertex, subtask, generation, state));
+        job.reports(&format!("tm{subtask}"), reports.collect());
+    }
+}
+
+/// What the source is told when it asks for this.
+fn ask(job: &mut Recovered, subtask: u32, generation: u64, number: u64) -> Answer {
+    job.effects.clear();
+    let request = CoordinatorRequest {
+        token: 1,
+        execution: pb::ExecutionId {
+            vertex_id: format!("{FILES:032x}"),
+            subtask,
+            generation,
+        },
+        operator: "lines".to_owned(),
+        number,
+    };
+    job.hear(Event::CoordinatorAsked {
+        connection: job.connection(&format!("tm{subtask}")),
+        request,
+    });
+    let answer = job.effects.iter().find_map(|effect| match effect {
+        Effect::AnswerCoordinator {
+            answer: CoordinatorAnswer::Decided(answer),
+            ..
+        } => Some(answer.clone()),
+        _ => None,
+    });
+    answer.unwrap_or_else(|| panic!("it is answered: {:?}", job.effects))
+}
+
+/// Else it would read all that the other one, which stays finished, has read.
+#[test]
+fn a_source_that_runs_again_beside_what_reads_an_output_that_was_lost_is_given_what_it_was_given() {
+    let mut job = job_of(&beside_files());
+    job.register("tm0", "1", vec![]);
+    job.register("tm1", "1", vec![]);
+    for subtask in [0, 1] {
+        live(&mut job, &[MAKER], subtask, 1);
+    }
+    look(&mut job, 100);
+    for (subtask, name) in (0..).zip(["tm0", "tm1"]) {
+        let tasks = [FILES, BESIDE, SINK, AFTER];
+        let running = tasks.map(|vertex| report(vertex, subtask, 1, S::Running));
+        job.reports(name, running.to_vec());
+    }
+    let given = [0, 1].map(|subtask| ask(&mut job, subtask, 1, 1));
+    assert_ne!(given[0], given[1]);
+    for subtask in [0, 1] {
+        let nothing_left = ask(&mut job, subtask, 1, 2);
+        assert_eq!(nothing_left, Answer::Exhausted(pb::Ack {}));
+        live(&mut job, &[FILES, BESIDE, SINK], subtask, 1);
+    }
+    // What came after still reads what the maker made, which goes with its TaskManager.
+    let connection = job.connection("tm1");
+    let cause = "no answer".to_owned();
+    job.hear(Event::TaskManagerLost { connection, cause });
+    job.pass(1);
+    job.register("tm1", "2", vec![]);
+    live(&mut job, &[MAKER], 1, 2);
+    assert_eq!(looked_at(&job), [100]);
+    job.reports("tm1", vec![report(FILES, 1, 2, S::Running)]);
+    assert_eq!(ask(&mut job, 1, 2, 1), given[1]);
+    let nothing_left = ask(&mut job, 1, 2, 2);
+    assert_eq!(nothing_left, Answer::Exhausted(pb::Ack {}));
 }
 
 #[test]

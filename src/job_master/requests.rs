@@ -93,11 +93,11 @@ impl JobMasterActor {
                 });
             }
             Message::Cancel(reply) => {
-                self.cancels.push(reply);
+                add(&mut self.cancels, reply);
                 self.note(Event::CancelRequested);
             }
             Message::StopJob(reply) => {
-                self.stops.push(reply);
+                add(&mut self.stops, reply);
                 self.note(Event::StopRequested);
             }
             Message::Describe(reply) => {
@@ -161,5 +161,31 @@ impl JobMasterActor {
             CoordinatorAnswer::Invalid(why) => Err(GatewayError::Invalid(why)),
         };
         let _ = reply.send(answer);
+    }
+}
+
+/// One more who asks. Of those before nobody is kept who has gone: an answer may take for ever.
+fn add(asked: &mut Vec<Reply<()>>, reply: Reply<()>) {
+    asked.retain(|before| !before.is_closed());
+    asked.push(reply);
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn whoever_has_gone_is_not_kept_among_those_who_asked() {
+        let mut asked = Vec::new();
+        let (reply, stays) = oneshot::channel();
+        add(&mut asked, reply);
+        for _ in 0..3 {
+            add(&mut asked, oneshot::channel().0);
+        }
+        assert_eq!(asked.len(), 2);
+        assert!(!asked[0].is_closed());
+        drop(stays);
     }
 }

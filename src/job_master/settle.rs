@@ -310,7 +310,10 @@ impl JobMasterCore {
             Commit::Running { .. } | Commit::RetryAt { .. } => return,
             Commit::Done => return self.end(pb::JobStatus::Finished, String::new(), now_ms),
         };
-        self.commit = Commit::Running { retry_delay_ms };
+        self.commit = Commit::Running {
+            since_ms: now_ms,
+            retry_delay_ms,
+        };
         let ends = self.written.terminal.iter();
         let committables = ends
             .flat_map(|end| end.committables.iter().cloned())

@@ -178,7 +178,8 @@ impl JobMasterCore {
     }
 
     /// The same for what nobody is left to ask: it is durable that everything has finished, and nothing of it runs again without all
-    /// of it. Before that, one of several regions may yet run again that had finished, and has to be given what it was given.
+    /// of it. One of several regions that runs again has to be given what it was given: where that may be, the record keeps it until
+    /// the job ends.
     pub(in crate::job_master) fn forget_finished_coordinators(&mut self) {
         let Some(coordination) = &self.coordination else {
             return;
@@ -199,7 +200,7 @@ impl JobMasterCore {
             let look = Coordination::look_of_state(execution, it);
             look.is_some_and(|look| {
                 let look = &coordination.looks[look];
-                (look.regions.len() == 1 || !look.is_kept)
+                !look.may_run_again_in_part
                     && look.vertices.iter().all(all_finished)
                     && look.regions.iter().all(has_finished)
             })

@@ -187,8 +187,8 @@ struct Look {
     vertices: BTreeSet<usize>,
     /// In order.
     regions: Vec<usize>,
-    /// Whether outputs are kept of any of the regions: one that has finished may run again.
-    is_kept: bool,
+    /// Whether one of the regions may run again without all of them, though all have durably finished.
+    may_run_again_in_part: bool,
     /// The regions of which a task has failed by itself with what was found out last.
     failed: BTreeSet<usize>,
     /// One has failed twice: what was found out may not be so any more.
@@ -203,6 +203,17 @@ impl Look {
             Ok(_) | Err(_) => dataflow::Look::Later,
         }
     }
+}
+
+/// Whether one of these regions may run again without all of them, though all have durably finished. What one has made may be lost while
+/// somebody waits for it; and what one has read may be made again, for another reader that waits for it, so that this one reads it again
+/// (`docs/adr/0011`, point 4). Over a forward edge that is one subtask's affair. Nothing else runs again that has durably finished.
+fn may_run_again_in_part(execution: &ExecutionGraph, regions: &BTreeSet<usize>) -> bool {
+    let is_at_blocking_edge = |region: &usize| {
+        let mut tasks = execution.regions[*region].tasks.iter();
+        tasks.any(|task| execution.is_at_blocking_edge(execution.tasks[*task].vertex))
+    };
+    regions.len() > 1 && regions.iter().any(is_at_blocking_edge)
 }
 
 /// All coordinators of a job.
@@ -248,10 +259,6 @@ impl Coordination {
             return None;
         }
         execution.recount();
-        let is_kept = |region: &usize| {
-            let mut tasks = execution.regions[*region].tasks.iter();
-            tasks.any(|task| execution.vertex_of(*task).is_kept)
-        };
         let vertices_of = |region: &usize| {
             let tasks = execution.regions[*region].tasks.iter();
             tasks.map(|task| execution.tasks[*task].vertex)
@@ -259,7 +266,7 @@ impl Coordination {
         let looks = found.into_iter().map(|(operators, regions)| Look {
             operators: operators.into(),
             vertices: regions.iter().flat_map(vertices_of).collect(),
-            is_kept: regions.iter().any(is_kept),
+            may_run_again_in_part: may_run_again_in_part(execution, &regions),
             regions: regions.into_iter().collect(),
             failed: BTreeSet::new(),
             is_doubted: false,

@@ -30,9 +30,25 @@ pub(super) fn any_graph() -> impl Strategy<Value = pb::JobGraph> {
     // One for each pair of two vertices, forward or not.
     let edges = prop::collection::vec((drawn(), any::<bool>()), 10);
     let graphs = (vertices, edges).prop_map(|(vertices, edges)| graph(&vertices, &edges));
+    let graphs = prop_oneof![4 => graphs, 1 => read_beside_files()];
     (graphs, any::<bool>()).prop_map(|(graph, states_resources)| match states_resources {
         true => with_resources(graph),
         false => graph,
+    })
+}
+
+/// The second vertex is read by one beside the first one, and by another: so one subtask of the first may run again though all had finished.
+fn read_beside_files() -> impl Strategy<Value = pb::JobGraph> {
+    let groups = prop::collection::vec(any::<bool>(), 4);
+    (2u32..=3, groups).prop_map(|(parallelism, groups)| {
+        let vertices: Vec<(u32, bool)> = groups.into_iter().map(|it| (parallelism, it)).collect();
+        let drawn = |ends| match ends {
+            (0, 2) => Drawn::Pipelined,
+            (1, 2 | 3) => Drawn::Blocking,
+            _ => Drawn::None,
+        };
+        let edges = pairs(vertices.len()).map(|ends| (drawn(ends), true));
+        graph(&vertices, &edges.collect::<Vec<_>>())
     })
 }
 
@@ -47,14 +63,17 @@ fn with_resources(mut graph: pb::JobGraph) -> pb::JobGraph {
     graph
 }
 
+/// All pairs of a vertex and a later one, as edges are drawn for them.
+fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).flat_map(|target| (0..target).map(move |source| (source, target)))
+}
+
 fn graph(vertices: &[(u32, bool)], edges: &[(Drawn, bool)]) -> pb::JobGraph {
     let named: Vec<(&str, u32)> = NAMES
         .into_iter()
         .zip(vertices.iter().map(|it| it.0))
         .collect();
-    let pairs =
-        (0..vertices.len()).flat_map(|target| (0..target).map(move |source| (source, target)));
-    let chosen: Vec<((usize, usize), (Drawn, bool))> = pairs
+    let chosen: Vec<((usize, usize), (Drawn, bool))> = pairs(vertices.len())
         .zip(edges.iter().copied())
         .filter(|(_, (drawn, _))| !matches!(drawn, Drawn::None))
         .collect();

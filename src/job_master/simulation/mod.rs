@@ -164,6 +164,26 @@ fn whatever_the_graph_no_order_of_events_and_faults_breaks_an_invariant_and_the_
     assert!(reached.older_heard > 0, "{reached:?}");
 }
 
+/// Few faults, each after a while without any: stages finish between them.
+#[test]
+fn whatever_goes_wrong_late_breaks_no_invariant_and_the_job_ends() {
+    let strategies = (strategies(), failovers());
+    let faults = prop::collection::vec((0usize..12, 84u8..98, any::<u16>()), 0..10);
+    let inputs = (strategies, graphs::any_graph(), faults);
+    let reached = run_cases(300, inputs, |(strategies, graph, faults)| {
+        let mut world = World::of_graph(graph, strategies.0);
+        world.fail_over_by(strategies.1);
+        for (rounds, kind, pick) in faults {
+            world.suffer_after(rounds, kind, usize::from(pick));
+        }
+        world.come_to_an_end(None);
+        world.reached
+    });
+    assert!(reached.given_again > 0, "{reached:?}");
+    assert!(reached.adopted > 0, "{reached:?}");
+    assert!(reached.restarted > 0, "{reached:?}");
+}
+
 #[test]
 fn with_slots_for_its_largest_region_alone_every_job_finishes_region_by_region() {
     run_cases(200, graphs::any_graph(), |graph| {

@@ -325,6 +325,15 @@ impl World {
         self.come_to_an_end(asked);
     }
 
+    /// A step, after rounds without faults in which tasks ask.
+    pub(super) fn suffer_after(&mut self, rounds: usize, kind: u8, pick: usize) {
+        for round in 0..rounds {
+            self.ask(pick / 5 + round);
+            self.round(true);
+        }
+        self.step(kind, pick);
+    }
+
     /// Without faults, until the job has ended; somebody may want to cancel or to stop it in one of the rounds.
     pub(super) fn come_to_an_end(&mut self, asked: Option<(usize, Event)>) {
         for round in 0..400 {

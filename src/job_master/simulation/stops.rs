@@ -77,8 +77,11 @@ impl World {
             );
             self.stopping.is_acknowledged = true;
         } else {
+            // It has finished, and what it wrote can't be made visible at present.
+            let is_committing = all_finished(&self.graph, &self.stored) && !self.sinks_committed;
             let is_right = stored == WantedStatus::Canceled
                 || !self.stored.fatal_cause.is_empty()
+                || is_committing
                 || self.result.is_some();
             assert!(is_right, "{answer:?}, and the record says {stored:?}");
         }
