@@ -17,6 +17,7 @@ use super::breakage::Breakages;
 use super::cleanup::Cleaner;
 use super::core::{self, Known, Submission};
 use super::denials::{self, Denials};
+use super::descriptions::Dropped;
 use super::entry::{Entry, result_key, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError};
@@ -117,10 +118,8 @@ pub(super) enum Event {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
     },
-    /// Descriptions of which there were too many are dropped: the results as they are then.
-    DescriptionsDropped {
-        left: Result<Vec<pb::JobResult>, JobStoreError>,
-    },
+    /// Descriptions of which there were too many are dropped, or some of them.
+    DescriptionsDropped(Dropped),
     /// How far leaders have counted is written, or could not be.
     RetentionNoted {
         job: JobId,
@@ -408,7 +407,7 @@ impl DispatcherActor {
                 counted_ms,
                 result,
             } => self.on_retention_noted(job, counted_ms, result),
-            Event::DescriptionsDropped { left } => self.on_descriptions_dropped(left),
+            Event::DescriptionsDropped(dropped) => self.on_descriptions_dropped(dropped),
             Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}
         }

@@ -145,7 +145,7 @@ impl SinkCleaner for Surroundings {
 pub(super) struct Fixture {
     pub(super) cluster: MemoryCluster,
     surroundings: Arc<Surroundings>,
-    store: Arc<JobStore>,
+    pub(super) store: Arc<JobStore>,
     pub(super) faults: Faults,
     pub(super) session: LeaderSession,
     _election: LeaderElection,

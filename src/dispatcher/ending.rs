@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
 use super::core;
-use super::descriptions::beyond_capacity;
+use super::descriptions::{Dropped, beyond_capacity};
 use super::entry::{Entry, accepted, result_key};
 use super::handle::Reply;
 use super::job_store::JobStoreError;
@@ -179,30 +179,23 @@ impl DispatcherActor {
         self.is_expiring = true;
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let left = store.drop_descriptions(results).await;
-            Event::DescriptionsDropped { left }
+            let dropped = store.drop_descriptions(results).await;
+            Event::DescriptionsDropped(dropped)
         });
     }
 
-    pub(super) fn on_descriptions_dropped(
-        &mut self,
-        left: Result<Vec<pb::JobResult>, JobStoreError>,
-    ) {
+    pub(super) fn on_descriptions_dropped(&mut self, dropped: Dropped) {
         self.is_expiring = false;
-        match left {
-            Ok(left) => {
-                for result in left {
-                    let job = result.job_id.parse::<JobId>().ok();
-                    if let Some(Entry::Ended { result: known, .. }) =
-                        job.and_then(|job| self.jobs.get_mut(&job))
-                    {
-                        **known = result;
-                    }
-                }
+        for result in dropped.left {
+            let job = result.job_id.parse::<JobId>().ok();
+            if let Some(Entry::Ended { result: known, .. }) =
+                job.and_then(|job| self.jobs.get_mut(&job))
+            {
+                **known = result;
             }
-            Err(failure) => {
-                warn!(%failure, "descriptions beyond the capacity could not be dropped")
-            }
+        }
+        if let Some(failure) = dropped.failure {
+            warn!(%failure, "descriptions beyond the capacity could not be dropped");
         }
     }
 
