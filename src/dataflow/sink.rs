@@ -241,6 +241,15 @@ fn exists(path: &Path) -> Result<bool, SinkError> {
     fs::exists(path).map_err(|error| SinkError::io("read", path, error))
 }
 
+/// Whether there may be pending files in an output directory, of whichever job.
+pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
+    match fs::metadata(directory.join(PENDING_DIRECTORY)) {
+        Ok(_) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(SinkError::io("read", directory, error)),
+    }
+}
+
 /// Removes all pending files of a job from an output directory. Idempotent.
 pub fn cleanup(directory: &Path, job: JobId) -> Result<(), SinkError> {
     let ours = directory.join(PENDING_DIRECTORY);

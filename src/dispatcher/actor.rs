@@ -11,7 +11,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::breakage::Breakages;
 use super::cleanup::Cleaner;
@@ -395,13 +395,7 @@ impl DispatcherActor {
             Event::WaitedForCleanup { job } => self.answer_waiting(job),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
             Event::MarkedClean { job, result } => self.on_marked_clean(job, result),
-            Event::Expired { jobs, result } => match result {
-                Ok(()) => self.forget(&jobs),
-                Err(failure) => {
-                    self.is_expiring = false;
-                    warn!(%failure, "expired results could not be removed");
-                }
-            },
+            Event::Expired { jobs, result } => self.on_expired(&jobs, result),
             Event::RetentionNoted {
                 job,
                 counted_ms,

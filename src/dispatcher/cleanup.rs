@@ -5,20 +5,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::{self, StreamExt as _};
 use tanist_ha::blob::BlobStore;
+use tanist_ha::election::LeaderSession;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::uploads;
 
+/// So long results that have to go are held up by what they left: a directory may be on a file system that hangs.
+const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOKS_AT_ONCE: usize = 16;
+
 /// Removes a job's pending files from a sink's directory.
 #[async_trait]
 pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
-    /// Idempotent. The error says what could not be removed.
+    /// Idempotent. The error says what could not be removed. Whoever drops it waits no longer, and nothing is removed afterwards that it
+    /// had not begun to remove.
     async fn clean(&self, directory: &str, job: JobId) -> Result<(), String>;
+}
+
+enum Look {
+    Taken,
+    NoTime,
+    NotLeading,
 }
 
 /// What cleans up after jobs.
@@ -45,11 +59,52 @@ impl Cleaner {
         }
     }
 
-    /// The same, once: what can't be removed now is only said.
-    pub async fn run_once(&self, job: JobId, remove: &pb::Cleanup) {
-        if let Err(reason) = self.try_once(job, remove).await {
-            warn!(%job, reason, "something of a job that is forgotten may be left behind");
+    /// Looks once more for what ended jobs may have left, before they are forgotten: all of it within [`LAST_LOOK_TIMEOUT`].
+    /// What can't be removed in that time is only said. False: this term may be over, and removes nothing more, as there may be
+    /// another run under one of these ids.
+    pub(super) async fn look_once_more(
+        &self,
+        leftovers: &[(JobId, pb::Cleanup)],
+        session: &LeaderSession,
+    ) -> bool {
+        let until = Instant::now() + LAST_LOOK_TIMEOUT;
+        let look = async |(job, remove): &(JobId, pb::Cleanup)| {
+            if session.check().is_err() {
+                return Look::NotLeading;
+            }
+            if Instant::now() >= until {
+                return Look::NoTime;
+            }
+            match tokio::time::timeout_at(until, self.try_once(*job, remove)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(reason)) => {
+                    warn!(%job, reason, "something of a job that is forgotten may be left behind");
+                }
+                Err(_elapsed) => {
+                    let directories = &remove.sink_directories;
+                    warn!(%job, ?directories, "these give no answer: something of a job that is forgotten may be left behind");
+                }
+            }
+            Look::Taken
+        };
+        let mut looks = stream::iter(leftovers)
+            .map(look)
+            .buffer_unordered(LOOKS_AT_ONCE);
+        let mut passed_over = 0;
+        while let Some(look) = looks.next().await {
+            match look {
+                Look::Taken => {}
+                Look::NoTime => passed_over += 1,
+                Look::NotLeading => return false,
+            }
         }
+        if passed_over > 0 {
+            warn!(
+                jobs = passed_over,
+                "no time to look for what these left behind: others gave no answer"
+            );
+        }
+        true
     }
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {

@@ -111,7 +111,7 @@ impl DispatcherActor {
 
     /// One removal at a time: a second one could come after another job with the same id.
     pub(super) fn expire_results(&mut self) {
-        if self.is_expiring {
+        if self.is_expiring || self.is_suspended() {
             return;
         }
         let retention_ms = millis(self.options.result_retention);
@@ -143,14 +143,27 @@ impl DispatcherActor {
             })
             .collect();
         let cleaner = self.context.cleaner.clone();
+        let session = self.context.session.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            for (job, remove) in &leftovers {
-                cleaner.run_once(*job, remove).await;
-            }
-            let result = store.delete_results(&jobs).await;
+            // Before the results go: as long as they are there, nobody runs a job under one of these ids, and a crash in between leaves
+            // them to the next term.
+            let result = match cleaner.look_once_more(&leftovers, &session).await {
+                true => store.delete_results(&jobs).await,
+                false => Err(JobStoreError::NotWritten),
+            };
             Event::Expired { jobs, result }
         });
+    }
+
+    pub(super) fn on_expired(&mut self, jobs: &[JobId], result: Result<(), JobStoreError>) {
+        match result {
+            Ok(()) => self.forget(jobs),
+            Err(failure) => {
+                self.is_expiring = false;
+                warn!(%failure, "expired results could not be removed");
+            }
+        }
     }
 
     /// Drops the descriptions of the oldest jobs where there are too many. Their results stay.

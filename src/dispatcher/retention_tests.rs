@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tanist_ha::memory::MemoryCluster;
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, result_of};
+use super::scripted::{End, JOB, Leader, lock, result_of};
 use super::testing::recovered;
 
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -108,4 +109,55 @@ async fn a_result_of_an_earlier_version_is_kept_for_the_whole_time_from_its_firs
     assert!(is_kept(&b).await);
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(!is_kept(&b).await);
+}
+
+/// Of a job that has ended and is cleaned up after, but for one more look.
+fn clean_result(job: JobId, directory: &str) -> pb::JobResult {
+    pb::JobResult {
+        dirty: false,
+        remove: Some(pb::Cleanup {
+            sink_directories: vec![directory.to_owned()],
+            ..pb::Cleanup::default()
+        }),
+        ..result_of(job)
+    }
+}
+
+/// With these results of its predecessor.
+async fn leader_that_finds(cluster: &MemoryCluster, results: &[pb::JobResult]) -> Leader {
+    let before = leader(cluster, "before").await;
+    for result in results {
+        let written = before.store.put_clean_result(result).await;
+        written.expect("written");
+    }
+    kill(&before).await;
+    leader(cluster, "leader").await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_directory_that_hangs_keeps_no_result_from_being_forgotten() {
+    let cluster = MemoryCluster::default();
+    let results = [1, 2].map(|job| (JobId::from_bits(job), ["/hangs", "/out"][job as usize - 1]));
+    let results = results.map(|(job, directory)| clean_result(job, directory));
+    let leader = leader_that_finds(&cluster, &results).await;
+    lock(&leader.world.hanging).push("/hangs".to_owned());
+    tokio::time::sleep(RETENTION + Duration::from_secs(60)).await;
+    assert!(!is_kept(&leader).await);
+    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_the_store_does_not_confirm_cleans_up_after_no_job_that_is_to_be_forgotten() {
+    let cluster = MemoryCluster::default();
+    let results = [clean_result(JOB, "/out")];
+    let leader = leader_that_finds(&cluster, &results).await;
+    tokio::time::sleep(RETENTION - Duration::from_secs(120)).await;
+    // Whoever leads then may run another job under this id.
+    cluster.unavailable(true);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(lock(&leader.world.cleaned).is_empty());
+    cluster.unavailable(false);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+    assert!(!is_kept(&leader).await);
 }

@@ -162,7 +162,7 @@ async fn descriptions_that_were_dropped_before_the_store_had_no_space_are_not_wr
     let results: Vec<pb::JobResult> = results.into_iter().map(|(_, result)| result).collect();
     // Too large for any store: its result is refused after the first one's was written.
     let mut last = results[1].clone();
-    last.details.get_or_insert_default().name = large_name().repeat(2000);
+    last.details.get_or_insert_default().name = (0..2000).map(|_| large_name()).collect();
     let tried = vec![results[0].clone(), last, results[2].clone()];
     let dropped = fixture.store.drop_descriptions(tried).await;
     assert!(dropped.failure.is_some(), "{dropped:?}");
