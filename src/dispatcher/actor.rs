@@ -76,7 +76,7 @@ impl Dispatcher {
             tasks: JoinSet::new(),
             denials: Denials::default(),
             is_expiring: false,
-            retention: Retention::resume(&mut recovered.results),
+            retention: Retention::resume(&mut recovered),
             clock: clock.clone(),
             breakages: Breakages::default(),
         };

@@ -16,7 +16,7 @@ use super::job_store::JobStoreError;
 impl DispatcherActor {
     /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
     pub(super) fn on_job_ended(&mut self, job: JobId, mut result: Box<pb::JobResult>) {
-        self.retention.stamp(&mut result);
+        self.retention.stamp(job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result(*result).await.map(Box::new);
@@ -106,6 +106,7 @@ impl DispatcherActor {
         self.is_expiring = false;
         for job in expired {
             self.jobs.remove(job);
+            self.retention.forget(*job);
         }
     }
 
@@ -115,15 +116,22 @@ impl DispatcherActor {
             return;
         }
         let retention_ms = millis(self.options.result_retention);
-        let counted = self.retention.counted_ms();
-        let is_expired = |entry: &Entry| match entry {
-            Entry::Ended { result, .. } => core::is_expired(result, counted, retention_ms),
+        let retention = &self.retention;
+        let counted = retention.counted_ms();
+        let is_expired = |job: JobId, entry: &Entry| match entry {
+            Entry::Ended { result, .. } => {
+                let since = retention.kept_since_ms(job, result);
+                core::is_expired(result, since, counted, retention_ms)
+            }
             Entry::Persisting { .. }
             | Entry::Running { .. }
             | Entry::Rebuilding { .. }
             | Entry::Quarantined { .. } => false,
         };
-        let expired = self.jobs.iter().filter(|(_, entry)| is_expired(entry));
+        let expired = self
+            .jobs
+            .iter()
+            .filter(|(job, entry)| is_expired(**job, entry));
         let jobs: Vec<JobId> = expired.map(|(job, _)| *job).collect();
         if jobs.is_empty() {
             return;
@@ -164,6 +172,9 @@ impl DispatcherActor {
                 warn!(%failure, "expired results could not be removed");
             }
         }
+        // Their turn was this one's.
+        self.bound_descriptions();
+        self.note_retention();
     }
 
     /// Drops the descriptions of the oldest jobs where there are too many. Their results stay.
@@ -210,6 +221,8 @@ impl DispatcherActor {
         if let Some(failure) = dropped.failure {
             warn!(%failure, "descriptions beyond the capacity could not be dropped");
         }
+        // Its turn was this one's.
+        self.note_retention();
     }
 
     pub(super) fn on_marked_clean(&mut self, job: JobId, marked: Result<(), JobStoreError>) {
