@@ -11,14 +11,14 @@ use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tracing::{error, info};
+use tracing::error;
 
 use super::breakage::Breakages;
 use super::cleanup::Cleaner;
 use super::core::{self, Known, Submission};
 use super::denials::{self, Denials};
 use super::descriptions::Dropped;
-use super::entry::{Entry, result_key, state_key};
+use super::entry::{Entry, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError};
 use super::options::DispatcherOptions;
@@ -147,6 +147,11 @@ pub(super) enum Event {
         found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
         reply: Reply<()>,
     },
+    /// The result of an ended job, which could not be read when the term began, was read; or it is certain that it can't.
+    ResultRead {
+        job: JobId,
+        found: Result<Box<pb::JobResult>, (pb::QuarantineKind, String)>,
+    },
     /// A quarantined job was read again.
     ToRetry {
         job: JobId,
@@ -197,20 +202,10 @@ enum Term {
 impl DispatcherActor {
     fn recover(&mut self, recovered: RecoveredJobs) {
         for (job, result) in recovered.results {
-            let key = result_key(&result);
-            let dirty = result.dirty;
-            self.jobs.insert(
-                job,
-                Entry::Ended {
-                    key,
-                    result: Box::new(result),
-                    waiting: Vec::new(),
-                },
-            );
-            if dirty {
-                info!(%job, "the cleanup of an ended job is resumed");
-                self.start_cleanup(job);
-            }
+            self.take_up_ended(job, result);
+        }
+        for (job, reason) in recovered.results_out_of_reach {
+            self.await_result(job, &reason);
         }
         for (job, kind, reason) in recovered.unreadable_results {
             self.quarantine_ended(job, kind, &reason);
@@ -384,6 +379,7 @@ impl DispatcherActor {
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::SetAside { job } => self.set_busy(job, false),
             Event::SuspectsRead { found, reply } => self.start_suspects(found, reply),
+            Event::ResultRead { job, found } => self.on_result_read(job, found),
             Event::ToRetry { job, found, reply } => self.on_retry(job, found, reply),
             Event::Retried {
                 job,

@@ -16,6 +16,21 @@ pub struct SubmissionKey {
     pub digest: Vec<u8>,
 }
 
+impl SubmissionKey {
+    /// That of a job whose record of it can't be read at present.
+    pub fn unknown() -> SubmissionKey {
+        SubmissionKey {
+            token: String::new(),
+            digest: Vec::new(),
+        }
+    }
+
+    /// Whether that is the case.
+    pub fn is_unknown(&self) -> bool {
+        self.token.is_empty() && self.digest.is_empty()
+    }
+}
+
 /// A submission that was checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {

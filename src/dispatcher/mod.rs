@@ -8,7 +8,7 @@
 //!                 '- refused    |                   |  written | finished
 //!   recovery -------------------+-------------------|----------'
 //!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
-//!                 |---> Rebuilding (its turn has not come) -- its turn --> Running, cancel --> Ending
+//!                 |---> Rebuilding (its turn has not come, or a blob can't be read at present) -- its turn --> Running, cancel --> Ending
 //!                 '---> Quarantined (can't be read or led; touches no other job) -- retry --> Running, delete --> Ending
 //! ```
 //!
@@ -42,6 +42,9 @@ mod entry;
 mod handle;
 pub mod job_store;
 mod options;
+mod out_of_reach;
+#[cfg(test)]
+mod out_of_reach_tests;
 mod parts;
 mod quarantine;
 #[cfg(test)]

@@ -46,7 +46,8 @@ impl Retention {
         let counts = recovered.results.iter();
         let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
         let before_ms = counts.max().unwrap_or(0).max(1);
-        let is_partial = !recovered.unreadable_results.is_empty();
+        let is_partial =
+            !recovered.unreadable_results.is_empty() || !recovered.results_out_of_reach.is_empty();
         let mut since_here = BTreeMap::new();
         for (job, result) in &mut recovered.results {
             match result.kept_since_ms {
@@ -90,6 +91,14 @@ impl Retention {
         if self.is_partial {
             result.kept_since_ms = 0;
             self.since_here.insert(job, counted_ms);
+        }
+    }
+
+    /// A result of a former term that could not be read when this one began. Its own count, if it has one, may be ahead of this
+    /// term's, which doesn't move for it: others would look too old by that.
+    pub(super) fn found(&mut self, job: JobId, result: &pb::JobResult) {
+        if result.kept_since_ms == 0 {
+            self.since_here.insert(job, self.counted_ms());
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a cluster keeps of its jobs, generic over the record types.
 
+mod batches;
 pub mod parts;
+mod patience;
 pub mod record;
 pub mod store;

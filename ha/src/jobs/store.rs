@@ -13,7 +13,9 @@ use crate::blob::BlobStore;
 use crate::election::Epoch;
 use crate::error::{Error, Outcome, Result};
 use crate::failpoint::{NEWER, is_armed};
+use crate::jobs::batches::{SMALL_BATCH, batches};
 use crate::jobs::parts::{self, PART, PartName, PartsPointer};
+use crate::jobs::patience::Patience;
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
 use crate::store::cache::Records;
@@ -23,10 +25,6 @@ use crate::store::{CoordinationStore, PageToken, Write};
 const PAGE: usize = 500;
 /// Up to so many bytes a record is encoded where it is needed.
 const SMALL: usize = 16 * 1024;
-/// How many records are decoded in one go, and how many bytes of them in a task of the control runtime: a fraction of a millisecond. What
-/// very many jobs are made of is so made by the threads that later use, and free, memory for them; more goes to blocking threads.
-const DECODE_BATCH: usize = 64;
-const SMALL_BATCH: usize = 32 * 1024;
 /// How many records are fetched from elsewhere at once.
 const FETCHES_IN_FLIGHT: usize = 16;
 /// How many parts are read at once.
@@ -284,7 +282,8 @@ impl RecordStore {
 
     /// The records of a type among those that were read before, each readable or not; in no order. Decodes on as many
     /// threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
-    /// records is not read again. An error: the store does not answer at present.
+    /// records is not read again. An error: the store does not answer at present. That a blob can't be read, for ever or at
+    /// present, is its record's alone; once the blob store has given no answer for a while it is not waited for.
     pub async fn decode<T: Record>(
         &self,
         records: &Records,
@@ -323,9 +322,15 @@ impl RecordStore {
                 Err(error) => all.push((name, Err(error))),
             }
         }
+        let patience = Patience::default();
         let fetches = elsewhere.into_iter().map(async |(name, found)| {
             let is_split = matches!(&found, Found::Parts(_));
-            match self.stored(&name, found, records).await {
+            let reading = self.stored(&name, found, records);
+            let stored = match is_split {
+                true => reading.await,
+                false => patience.wait_for(reading).await,
+            };
+            match stored {
                 // The rest of the record is in the store that the records are of.
                 Err(error) if is_split && error.outcome() != Outcome::Fatal => Err(error),
                 stored => Ok((name, stored)),
@@ -450,24 +455,6 @@ fn pointer_again<T: Record>(name: &Name) -> Error {
 /// The newest format of a record that this process reads.
 fn reads<T: Record>() -> u16 {
     T::FORMAT + u16::from(is_armed(NEWER))
-}
-
-/// Of at most [`DECODE_BATCH`] records and [`SMALL_BATCH`] bytes each, but for those of one large record.
-fn batches<'a>(records: impl Iterator<Item = (&'a Name, &'a Bytes)>) -> Vec<Vec<(Name, Bytes)>> {
-    let mut batches: Vec<Vec<(Name, Bytes)>> = Vec::new();
-    let mut room = 0;
-    for (name, value) in records {
-        let (size, record) = (value.len(), (name.clone(), value.clone()));
-        match batches.last_mut().filter(|_| size <= room) {
-            Some(batch) if batch.len() < DECODE_BATCH => batch.push(record),
-            Some(_) | None => {
-                batches.push(vec![record]);
-                room = SMALL_BATCH;
-            }
-        }
-        room = room.saturating_sub(size);
-    }
-    batches
 }
 
 fn decode_inline<T: Record>(name: Name, value: &Bytes) -> (Name, Result<Found<T>>) {
