@@ -197,6 +197,7 @@ impl Fixture {
                 blobs: None,
                 initial_backoff: Duration::from_secs(1),
                 max_backoff: Duration::from_secs(60),
+                attempts: None,
             },
             blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };

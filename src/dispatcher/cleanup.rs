@@ -1,4 +1,4 @@
-//! Removes what an ended job leaves outside the store: idempotent, repeated until it succeeds.
+//! Removes what an ended job leaves outside the store: idempotent, repeated until it succeeds, or as often as may be in one term.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,17 +46,30 @@ pub struct Cleaner {
     pub initial_backoff: Duration,
     /// See `initial_backoff`.
     pub max_backoff: Duration,
+    /// How often it is tried again in one term (`cleanup-strategy.exponential-delay.attempts`); none: without end.
+    pub attempts: Option<u32>,
 }
 
 impl Cleaner {
-    /// Removes all that `remove` names. Returns when all of it is gone.
-    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) {
+    /// Removes all that `remove` names. True when all of it is gone; false: it was tried as often as may be in one term.
+    #[must_use]
+    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) -> bool {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
+        let mut tried_again = 0;
         while let Err(reason) = self.try_once(job, remove).await {
+            if self
+                .attempts
+                .is_some_and(|attempts| tried_again >= attempts)
+            {
+                warn!(%job, reason, tried_again, "cleanup is given up in this term: the next leader resumes it");
+                return false;
+            }
+            tried_again += 1;
             let delay = backoff.next_delay();
             warn!(%job, reason, ?delay, "cleanup is tried again");
             tokio::time::sleep(delay).await;
         }
+        true
     }
 
     /// Looks once more for what ended jobs may have left, before they are forgotten: all of it within [`LAST_LOOK_TIMEOUT`].
@@ -127,5 +140,43 @@ impl Cleaner {
                 .map_err(|error| error.to_string())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Failing {
+        tries: AtomicU32,
+    }
+
+    #[async_trait]
+    impl SinkCleaner for Failing {
+        async fn clean(&self, _directory: &str, _job: JobId) -> Result<(), String> {
+            self.tries.fetch_add(1, Ordering::Relaxed);
+            Err("no permission".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cleanup_that_fails_is_tried_again_as_often_as_may_be_in_one_term() {
+        let failing = Arc::new(Failing::default());
+        let cleaner = Cleaner {
+            sinks: failing.clone(),
+            blobs: None,
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(60),
+            attempts: Some(2),
+        };
+        let remove = pb::Cleanup {
+            sink_directories: vec!["/out".to_owned()],
+            ..pb::Cleanup::default()
+        };
+        assert!(!cleaner.run(JobId::from_bits(1), &remove).await);
+        assert_eq!(failing.tries.load(Ordering::Relaxed), 3);
     }
 }

@@ -73,7 +73,9 @@ impl DispatcherActor {
                 warn!(%job, %failure, "the parts of a graph could not be removed");
                 return Event::Done;
             }
-            cleaner.run(job, &remove).await;
+            if !cleaner.run(job, &remove).await {
+                return Event::Done;
+            }
             failpoint("job.cleaned-up").await;
             Event::CleanedUp { job }
         });

@@ -214,6 +214,7 @@ impl Leader {
                 blobs,
                 initial_backoff: Duration::from_millis(10),
                 max_backoff: Duration::from_secs(1),
+                attempts: None,
             },
             blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };
