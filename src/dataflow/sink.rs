@@ -361,6 +361,7 @@ mod tests {
         let (ours, theirs) = (JobId::from_bits(1), JobId::from_bits(2));
         pending(directory.path(), ours, "part-0");
         let kept = pending(directory.path(), theirs, "part-0");
+        assert!(has_pending(directory.path()).expect("readable"));
         cleanup(directory.path(), ours).expect("cleaned up");
         cleanup(directory.path(), ours).expect("again");
         assert!(Path::new(&kept.pending_path).exists());
@@ -369,6 +370,7 @@ mod tests {
             fs::read_dir(directory.path()).expect("directory").count(),
             0
         );
+        assert!(!has_pending(directory.path()).expect("readable"));
         cleanup(&directory.path().join("missing"), ours).expect("nothing there");
     }
 
