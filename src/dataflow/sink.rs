@@ -241,6 +241,15 @@ fn exists(path: &Path) -> Result<bool, SinkError> {
     fs::exists(path).map_err(|error| SinkError::io("read", path, error))
 }
 
+/// Whether there may be pending files in an output directory, of whichever job.
+pub fn has_pending(directory: &Path) -> Result<bool, SinkError> {
+    match fs::metadata(directory.join(PENDING_DIRECTORY)) {
+        Ok(_) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(SinkError::io("read", directory, error)),
+    }
+}
+
 /// Removes all pending files of a job from an output directory. Idempotent. A directory that is not there has none: mostly no task has
 /// made it. One that comes back later is looked at once more when the job's result is forgotten.
 pub fn cleanup(directory: &Path, job: JobId) -> Result<(), SinkError> {
@@ -353,6 +362,7 @@ mod tests {
         let (ours, theirs) = (JobId::from_bits(1), JobId::from_bits(2));
         pending(directory.path(), ours, "part-0");
         let kept = pending(directory.path(), theirs, "part-0");
+        assert!(has_pending(directory.path()).expect("readable"));
         cleanup(directory.path(), ours).expect("cleaned up");
         cleanup(directory.path(), ours).expect("again");
         assert!(Path::new(&kept.pending_path).exists());
@@ -361,6 +371,7 @@ mod tests {
             fs::read_dir(directory.path()).expect("directory").count(),
             0
         );
+        assert!(!has_pending(directory.path()).expect("readable"));
         cleanup(&directory.path().join("missing"), ours).expect("nothing there");
     }
 

@@ -11,13 +11,14 @@ use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tracing::{error, info, warn};
+use tracing::error;
 
 use super::breakage::Breakages;
 use super::cleanup::Cleaner;
 use super::core::{self, Known, Submission};
 use super::denials::{self, Denials};
-use super::entry::{Entry, result_key, state_key};
+use super::descriptions::Dropped;
+use super::entry::{Entry, state_key};
 use super::handle::{Command, DispatcherHandle, Reply};
 use super::job_store::{JobStore, JobStoreError};
 use super::options::DispatcherOptions;
@@ -75,7 +76,7 @@ impl Dispatcher {
             tasks: JoinSet::new(),
             denials: Denials::default(),
             is_expiring: false,
-            retention: Retention::resume(&mut recovered.results),
+            retention: Retention::resume(&mut recovered),
             clock: clock.clone(),
             breakages: Breakages::default(),
         };
@@ -117,10 +118,8 @@ pub(super) enum Event {
         jobs: Vec<JobId>,
         result: Result<(), JobStoreError>,
     },
-    /// Descriptions of which there were too many are dropped: the results as they are then.
-    DescriptionsDropped {
-        left: Result<Vec<pb::JobResult>, JobStoreError>,
-    },
+    /// Descriptions of which there were too many are dropped, or some of them.
+    DescriptionsDropped(Dropped),
     /// How far leaders have counted is written, or could not be.
     RetentionNoted {
         job: JobId,
@@ -147,6 +146,11 @@ pub(super) enum Event {
     SuspectsRead {
         found: Vec<(JobId, Result<RecoveredJob, JobStoreError>)>,
         reply: Reply<()>,
+    },
+    /// The result of an ended job, which could not be read when the term began, was read; or it is certain that it can't.
+    ResultRead {
+        job: JobId,
+        found: Result<Box<pb::JobResult>, (pb::QuarantineKind, String)>,
     },
     /// A quarantined job was read again.
     ToRetry {
@@ -198,20 +202,10 @@ enum Term {
 impl DispatcherActor {
     fn recover(&mut self, recovered: RecoveredJobs) {
         for (job, result) in recovered.results {
-            let key = result_key(&result);
-            let dirty = result.dirty;
-            self.jobs.insert(
-                job,
-                Entry::Ended {
-                    key,
-                    result: Box::new(result),
-                    waiting: Vec::new(),
-                },
-            );
-            if dirty {
-                info!(%job, "the cleanup of an ended job is resumed");
-                self.start_cleanup(job);
-            }
+            self.take_up_ended(job, result);
+        }
+        for (job, reason) in recovered.results_out_of_reach {
+            self.await_result(job, &reason);
         }
         for (job, kind, reason) in recovered.unreadable_results {
             self.quarantine_ended(job, kind, &reason);
@@ -385,6 +379,7 @@ impl DispatcherActor {
             Event::ResultWritten { job, written } => self.on_result_written(job, written),
             Event::SetAside { job } => self.set_busy(job, false),
             Event::SuspectsRead { found, reply } => self.start_suspects(found, reply),
+            Event::ResultRead { job, found } => self.on_result_read(job, found),
             Event::ToRetry { job, found, reply } => self.on_retry(job, found, reply),
             Event::Retried {
                 job,
@@ -396,19 +391,13 @@ impl DispatcherActor {
             Event::WaitedForCleanup { job } => self.answer_waiting(job),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
             Event::MarkedClean { job, result } => self.on_marked_clean(job, result),
-            Event::Expired { jobs, result } => match result {
-                Ok(()) => self.forget(&jobs),
-                Err(failure) => {
-                    self.is_expiring = false;
-                    warn!(%failure, "expired results could not be removed");
-                }
-            },
+            Event::Expired { jobs, result } => self.on_expired(&jobs, result),
             Event::RetentionNoted {
                 job,
                 counted_ms,
                 result,
             } => self.on_retention_noted(job, counted_ms, result),
-            Event::DescriptionsDropped { left } => self.on_descriptions_dropped(left),
+            Event::DescriptionsDropped(dropped) => self.on_descriptions_dropped(dropped),
             Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}
         }

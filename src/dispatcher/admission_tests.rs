@@ -150,7 +150,7 @@ impl SinkCleaner for Surroundings {
 pub(super) struct Fixture {
     pub(super) cluster: MemoryCluster,
     surroundings: Arc<Surroundings>,
-    store: Arc<JobStore>,
+    pub(super) store: Arc<JobStore>,
     pub(super) faults: Faults,
     pub(super) session: LeaderSession,
     _election: LeaderElection,
@@ -202,6 +202,7 @@ impl Fixture {
                 blobs: None,
                 initial_backoff: Duration::from_secs(1),
                 max_backoff: Duration::from_secs(60),
+                attempts: None,
             },
             blobs: BlobFetcher::new(Arc::new(LocalConnector::default()), Duration::from_secs(10)),
         };

@@ -121,7 +121,7 @@ impl DispatcherActor {
         mut result: pb::JobResult,
         reply: Reply<pb::Ack>,
     ) {
-        self.retention.stamp(&mut result);
+        self.retention.stamp(job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result(result).await.map(Box::new);

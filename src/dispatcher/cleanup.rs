@@ -1,24 +1,38 @@
-//! Removes what an ended job leaves outside the store: idempotent, repeated until it succeeds.
+//! Removes what an ended job leaves outside the store: idempotent, repeated until it succeeds, or as often as may be in one term.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::{self, StreamExt as _};
 use tanist_ha::blob::BlobStore;
+use tanist_ha::election::LeaderSession;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::uploads;
 
+/// So long results that have to go are held up by what they left: a directory may be on a file system that hangs.
+const LAST_LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOKS_AT_ONCE: usize = 16;
+
 /// Removes a job's pending files from a sink's directory.
 #[async_trait]
 pub trait SinkCleaner: Send + Sync + fmt::Debug + 'static {
-    /// Idempotent. The error says what could not be removed.
+    /// Idempotent. The error says what could not be removed. Whoever drops it waits no longer, and nothing is removed afterwards that it
+    /// had not begun to remove.
     async fn clean(&self, directory: &str, job: JobId) -> Result<(), String>;
+}
+
+enum Look {
+    Taken,
+    NoTime,
+    NotLeading,
 }
 
 /// What cleans up after jobs.
@@ -32,24 +46,78 @@ pub struct Cleaner {
     pub initial_backoff: Duration,
     /// See `initial_backoff`.
     pub max_backoff: Duration,
+    /// How often it is tried again in one term (`cleanup-strategy.exponential-delay.attempts`); none: without end.
+    pub attempts: Option<u32>,
 }
 
 impl Cleaner {
-    /// Removes all that `remove` names. Returns when all of it is gone.
-    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) {
+    /// Removes all that `remove` names. True when all of it is gone; false: it was tried as often as may be in one term.
+    #[must_use]
+    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) -> bool {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
+        let mut tried_again = 0;
         while let Err(reason) = self.try_once(job, remove).await {
+            if self
+                .attempts
+                .is_some_and(|attempts| tried_again >= attempts)
+            {
+                warn!(%job, reason, tried_again, "cleanup is given up in this term: the next leader resumes it");
+                return false;
+            }
+            tried_again += 1;
             let delay = backoff.next_delay();
             warn!(%job, reason, ?delay, "cleanup is tried again");
             tokio::time::sleep(delay).await;
         }
+        true
     }
 
-    /// The same, once: what can't be removed now is only said.
-    pub async fn run_once(&self, job: JobId, remove: &pb::Cleanup) {
-        if let Err(reason) = self.try_once(job, remove).await {
-            warn!(%job, reason, "something of a job that is forgotten may be left behind");
+    /// Looks once more for what ended jobs may have left, before they are forgotten: all of it within [`LAST_LOOK_TIMEOUT`].
+    /// What can't be removed in that time is only said. False: this term may be over, and removes nothing more, as there may be
+    /// another run under one of these ids.
+    pub(super) async fn look_once_more(
+        &self,
+        leftovers: &[(JobId, pb::Cleanup)],
+        session: &LeaderSession,
+    ) -> bool {
+        let until = Instant::now() + LAST_LOOK_TIMEOUT;
+        let look = async |(job, remove): &(JobId, pb::Cleanup)| {
+            if session.check().is_err() {
+                return Look::NotLeading;
+            }
+            if Instant::now() >= until {
+                return Look::NoTime;
+            }
+            match tokio::time::timeout_at(until, self.try_once(*job, remove)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(reason)) => {
+                    warn!(%job, reason, "something of a job that is forgotten may be left behind");
+                }
+                Err(_elapsed) => {
+                    let directories = &remove.sink_directories;
+                    warn!(%job, ?directories, "these give no answer: something of a job that is forgotten may be left behind");
+                }
+            }
+            Look::Taken
+        };
+        let mut looks = stream::iter(leftovers)
+            .map(look)
+            .buffer_unordered(LOOKS_AT_ONCE);
+        let mut passed_over = 0;
+        while let Some(look) = looks.next().await {
+            match look {
+                Look::Taken => {}
+                Look::NoTime => passed_over += 1,
+                Look::NotLeading => return false,
+            }
         }
+        if passed_over > 0 {
+            warn!(
+                jobs = passed_over,
+                "no time to look for what these left behind: others gave no answer"
+            );
+        }
+        true
     }
 
     async fn try_once(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
@@ -72,5 +140,43 @@ impl Cleaner {
                 .map_err(|error| error.to_string())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Failing {
+        tries: AtomicU32,
+    }
+
+    #[async_trait]
+    impl SinkCleaner for Failing {
+        async fn clean(&self, _directory: &str, _job: JobId) -> Result<(), String> {
+            self.tries.fetch_add(1, Ordering::Relaxed);
+            Err("no permission".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cleanup_that_fails_is_tried_again_as_often_as_may_be_in_one_term() {
+        let failing = Arc::new(Failing::default());
+        let cleaner = Cleaner {
+            sinks: failing.clone(),
+            blobs: None,
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(60),
+            attempts: Some(2),
+        };
+        let remove = pb::Cleanup {
+            sink_directories: vec!["/out".to_owned()],
+            ..pb::Cleanup::default()
+        };
+        assert!(!cleaner.run(JobId::from_bits(1), &remove).await);
+        assert_eq!(failing.tries.load(Ordering::Relaxed), 3);
     }
 }

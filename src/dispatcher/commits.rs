@@ -1,5 +1,7 @@
 //! How the records of jobs are committed: what waits for space in the store and what does not, and what becomes of blobs.
 
+use std::time::Duration;
+
 use tanist_ha::keys::{Kind, Name};
 use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::CommitError;
@@ -8,6 +10,9 @@ use tanist_proto::id::JobId;
 use tracing::warn;
 
 use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, SLOWEST_RETRY};
+
+/// So long a blob store may give no answer to what results are not held up for that have to go.
+pub(super) const BLOB_PATIENCE: Duration = Duration::from_secs(10);
 
 impl JobStore {
     /// Commits, then deletes the blobs that nothing points to any more: those of the records that were replaced, or, where
@@ -75,8 +80,15 @@ impl JobStore {
             let Some(blobs) = self.records.blobs() else {
                 continue;
             };
-            if let Err(error) = blobs.delete(&name).await {
-                warn!(%name, %error, "a blob that nothing points to can't be deleted");
+            // What is left is swept by a later term.
+            match tokio::time::timeout(BLOB_PATIENCE, blobs.delete(&name)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    warn!(%name, %error, "a blob that nothing points to can't be deleted");
+                }
+                Err(_elapsed) => {
+                    warn!(%name, "a blob that nothing points to is not deleted: the blob store gives no answer");
+                }
             }
         }
     }

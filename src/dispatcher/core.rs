@@ -16,6 +16,21 @@ pub struct SubmissionKey {
     pub digest: Vec<u8>,
 }
 
+impl SubmissionKey {
+    /// That of a job whose record of it can't be read at present.
+    pub fn unknown() -> SubmissionKey {
+        SubmissionKey {
+            token: String::new(),
+            digest: Vec::new(),
+        }
+    }
+
+    /// Whether that is the case.
+    pub fn is_unknown(&self) -> bool {
+        self.token.is_empty() && self.digest.is_empty()
+    }
+}
+
 /// A submission that was checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
@@ -199,9 +214,15 @@ pub fn first_state(submission: &Submission, now_ms: u64) -> pb::JobState {
     }
 }
 
-/// Whether a result may be forgotten when leaders have counted to `counted_ms`: clean, and kept for the retention time.
-pub fn is_expired(result: &pb::JobResult, counted_ms: u64, retention_ms: u64) -> bool {
-    !result.dirty && counted_ms >= result.kept_since_ms.saturating_add(retention_ms)
+/// Whether a result that is kept since `since_ms` may be forgotten when leaders have counted to `counted_ms`: clean, and kept for the
+/// retention time.
+pub fn is_expired(
+    result: &pb::JobResult,
+    since_ms: u64,
+    counted_ms: u64,
+    retention_ms: u64,
+) -> bool {
+    !result.dirty && counted_ms >= since_ms.saturating_add(retention_ms)
 }
 
 #[cfg(test)]
@@ -375,9 +396,9 @@ mod tests {
             dirty: true,
             ..Default::default()
         };
-        assert!(!is_expired(&result, 10_000, 500));
+        assert!(!is_expired(&result, 1000, 10_000, 500));
         result.dirty = false;
-        assert!(is_expired(&result, 1500, 500));
-        assert!(!is_expired(&result, 1499, 500));
+        assert!(is_expired(&result, 1000, 1500, 500));
+        assert!(!is_expired(&result, 1000, 1499, 500));
     }
 }

@@ -36,6 +36,15 @@ pub(super) struct PreparedDescription {
     pub(super) parts: Vec<Write>,
 }
 
+/// What became of descriptions that were to be dropped.
+#[derive(Debug)]
+pub(super) struct Dropped {
+    /// The results of those that are, as they are then.
+    pub(super) left: Vec<pb::JobResult>,
+    /// Why it went no further.
+    pub(super) failure: Option<JobStoreError>,
+}
+
 impl PreparedDescription {
     fn part_names(&self) -> impl Iterator<Item = &Name> {
         self.parts.iter().map(|part| &part.key().name)
@@ -300,23 +309,37 @@ impl JobStore {
         }
     }
 
-    /// Drops the descriptions of jobs, of which there are too many, and keeps their results. Gives these as they are then.
-    pub(super) async fn drop_descriptions(
-        &self,
-        results: Vec<pb::JobResult>,
-    ) -> Result<Vec<pb::JobResult>, JobStoreError> {
+    /// Drops the descriptions of jobs, of which there are too many, and keeps their results: tried once, up to the first that fails.
+    pub(super) async fn drop_descriptions(&self, results: Vec<pb::JobResult>) -> Dropped {
         let mut left = Vec::with_capacity(results.len());
         for mut result in results {
-            let job = job_id(&result.job_id)?;
             result.description = None;
             result.details.get_or_insert_default().undescribed =
                 "there are more ended jobs than descriptions are kept of (jobstore.max-capacity)"
                     .to_owned();
-            self.put_undescribed(job, &result).await?;
-            info!(%job, "the description of an ended job is dropped, the oldest of too many");
-            left.push(result);
+            match self.drop_description(&result).await {
+                Ok(()) => left.push(result),
+                Err(failure) => {
+                    let failure = Some(failure);
+                    return Dropped { left, failure };
+                }
+            }
         }
-        Ok(left)
+        Dropped {
+            left,
+            failure: None,
+        }
+    }
+
+    async fn drop_description(&self, result: &pb::JobResult) -> Result<(), JobStoreError> {
+        let job = job_id(&result.job_id)?;
+        self.put_undescribed(job, result).await?;
+        info!(%job, "the description of an ended job is dropped, the oldest of too many");
+        let parts = self.forget_descriptions(&[job]);
+        if let Err(failure) = self.remove_parts(&parts).await {
+            warn!(%job, %failure, "the parts of a description are left to the next term");
+        }
+        Ok(())
     }
 
     /// Forgets what is known of descriptions that are gone; gives the parts that held them.

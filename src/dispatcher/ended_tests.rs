@@ -14,7 +14,7 @@ use super::testing::recovered;
 use crate::gateway::DispatcherGateway as _;
 
 /// How one with such a name ended, with all there is to say.
-fn described(job: JobId, name: String) -> pb::JobResult {
+pub(super) fn described(job: JobId, name: String) -> pb::JobResult {
     let subtask = |subtask, state: pb::ExecutionState| pb::SubtaskDetails {
         subtask,
         state: state.into(),
@@ -43,7 +43,7 @@ fn described(job: JobId, name: String) -> pb::JobResult {
     }
 }
 
-async fn end(leader: &Leader, result: pb::JobResult) {
+pub(super) async fn end(leader: &Leader, result: pb::JobResult) {
     let job: JobId = result.job_id.parse().expect("an id");
     leader.submit(job).await.expect("acknowledged");
     leader.end_last(End::Result(Box::new(result)));
@@ -57,13 +57,13 @@ async fn end(leader: &Leader, result: pb::JobResult) {
     panic!("{job} is not cleaned up after");
 }
 
-async fn count(leader: &Leader, kind: Kind) -> usize {
+pub(super) async fn count(leader: &Leader, kind: Kind) -> usize {
     let page = leader.records.list(kind, None, 1000).await;
     page.expect("readable").items.len()
 }
 
 /// Ends a term without a word, as if its process was killed.
-async fn kill(leader: &Leader) {
+pub(super) async fn kill(leader: &Leader) {
     leader.dispatcher.stop().await;
     leader.cluster.partition(&leader.process);
     leader.cluster.expire(&leader.process);

@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 
 use super::actor::{DispatcherActor, Event};
 use super::core;
-use super::descriptions::beyond_capacity;
+use super::descriptions::{Dropped, beyond_capacity};
 use super::entry::{Entry, accepted, result_key};
 use super::handle::Reply;
 use super::job_store::JobStoreError;
@@ -16,7 +16,7 @@ use super::job_store::JobStoreError;
 impl DispatcherActor {
     /// The job is globally terminal. Until the result is written its JobMaster goes on describing it.
     pub(super) fn on_job_ended(&mut self, job: JobId, mut result: Box<pb::JobResult>) {
-        self.retention.stamp(&mut result);
+        self.retention.stamp(job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             let written = store.put_result(*result).await.map(Box::new);
@@ -73,7 +73,9 @@ impl DispatcherActor {
                 warn!(%job, %failure, "the parts of a graph could not be removed");
                 return Event::Done;
             }
-            cleaner.run(job, &remove).await;
+            if !cleaner.run(job, &remove).await {
+                return Event::Done;
+            }
             failpoint("job.cleaned-up").await;
             Event::CleanedUp { job }
         });
@@ -106,24 +108,32 @@ impl DispatcherActor {
         self.is_expiring = false;
         for job in expired {
             self.jobs.remove(job);
+            self.retention.forget(*job);
         }
     }
 
     /// One removal at a time: a second one could come after another job with the same id.
     pub(super) fn expire_results(&mut self) {
-        if self.is_expiring {
+        if self.is_expiring || self.is_suspended() {
             return;
         }
         let retention_ms = millis(self.options.result_retention);
-        let counted = self.retention.counted_ms();
-        let is_expired = |entry: &Entry| match entry {
-            Entry::Ended { result, .. } => core::is_expired(result, counted, retention_ms),
+        let retention = &self.retention;
+        let counted = retention.counted_ms();
+        let is_expired = |job: JobId, entry: &Entry| match entry {
+            Entry::Ended { result, .. } => {
+                let since = retention.kept_since_ms(job, result);
+                core::is_expired(result, since, counted, retention_ms)
+            }
             Entry::Persisting { .. }
             | Entry::Running { .. }
             | Entry::Rebuilding { .. }
             | Entry::Quarantined { .. } => false,
         };
-        let expired = self.jobs.iter().filter(|(_, entry)| is_expired(entry));
+        let expired = self
+            .jobs
+            .iter()
+            .filter(|(job, entry)| is_expired(**job, entry));
         let jobs: Vec<JobId> = expired.map(|(job, _)| *job).collect();
         if jobs.is_empty() {
             return;
@@ -143,14 +153,30 @@ impl DispatcherActor {
             })
             .collect();
         let cleaner = self.context.cleaner.clone();
+        let session = self.context.session.clone();
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            for (job, remove) in &leftovers {
-                cleaner.run_once(*job, remove).await;
-            }
-            let result = store.delete_results(&jobs).await;
+            // Before the results go: as long as they are there, nobody runs a job under one of these ids, and a crash in between leaves
+            // them to the next term.
+            let result = match cleaner.look_once_more(&leftovers, &session).await {
+                true => store.delete_results(&jobs).await,
+                false => Err(JobStoreError::NotWritten),
+            };
             Event::Expired { jobs, result }
         });
+    }
+
+    pub(super) fn on_expired(&mut self, jobs: &[JobId], result: Result<(), JobStoreError>) {
+        match result {
+            Ok(()) => self.forget(jobs),
+            Err(failure) => {
+                self.is_expiring = false;
+                warn!(%failure, "expired results could not be removed");
+            }
+        }
+        // Their turn was this one's.
+        self.bound_descriptions();
+        self.note_retention();
     }
 
     /// Drops the descriptions of the oldest jobs where there are too many. Their results stay.
@@ -179,31 +205,26 @@ impl DispatcherActor {
         self.is_expiring = true;
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let left = store.drop_descriptions(results).await;
-            Event::DescriptionsDropped { left }
+            let dropped = store.drop_descriptions(results).await;
+            Event::DescriptionsDropped(dropped)
         });
     }
 
-    pub(super) fn on_descriptions_dropped(
-        &mut self,
-        left: Result<Vec<pb::JobResult>, JobStoreError>,
-    ) {
+    pub(super) fn on_descriptions_dropped(&mut self, dropped: Dropped) {
         self.is_expiring = false;
-        match left {
-            Ok(left) => {
-                for result in left {
-                    let job = result.job_id.parse::<JobId>().ok();
-                    if let Some(Entry::Ended { result: known, .. }) =
-                        job.and_then(|job| self.jobs.get_mut(&job))
-                    {
-                        **known = result;
-                    }
-                }
-            }
-            Err(failure) => {
-                warn!(%failure, "descriptions beyond the capacity could not be dropped")
+        for result in dropped.left {
+            let job = result.job_id.parse::<JobId>().ok();
+            if let Some(Entry::Ended { result: known, .. }) =
+                job.and_then(|job| self.jobs.get_mut(&job))
+            {
+                **known = result;
             }
         }
+        if let Some(failure) = dropped.failure {
+            warn!(%failure, "descriptions beyond the capacity could not be dropped");
+        }
+        // Its turn was this one's.
+        self.note_retention();
     }
 
     pub(super) fn on_marked_clean(&mut self, job: JobId, marked: Result<(), JobStoreError>) {

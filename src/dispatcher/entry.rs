@@ -26,12 +26,13 @@ pub(super) enum Entry {
         name: String,
         control: Arc<dyn JobMasterControl>,
     },
-    /// It has no JobMaster at present: the last one broke, or its turn has not come. The job is read again for another one.
+    /// It has no JobMaster at present: the last one broke, its turn has not come, or it can't be read at present. The job is read again for
+    /// another one; or its result is, which could not be read.
     Rebuilding {
         key: SubmissionKey,
         name: String,
         why: &'static str,
-        /// Whose turn has not come.
+        /// Whose turn has not come, or of which only the state could be read.
         suspect: Option<Box<Suspect>>,
     },
     /// Globally terminal; the result is being written, cleaned up after, or clean.

@@ -18,9 +18,11 @@ use tanist_ha::store::{Change, CoordinationStore};
 use tanist_ha::{Error, Outcome};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use super::descriptions::DescriptionCache;
+use super::out_of_reach::READ_AT_ONCE;
 use super::parts::KnownParts;
 use super::sweep::Holdings;
 use crate::gateway::GatewayError;
@@ -95,6 +97,8 @@ pub struct JobStore {
     holdings: Mutex<Holdings>,
     /// The newest format of a record that could not be read for being too new; 0: there was none.
     needed_format: AtomicU16,
+    /// How many records that were out of reach may be read at present.
+    pub(super) late_reads: Semaphore,
 }
 
 /// How much memory descriptions of ended jobs may take, unless it is said otherwise.
@@ -123,6 +127,7 @@ impl JobStore {
             descriptions: Mutex::new(DescriptionCache::new(DEFAULT_CACHE)),
             holdings: Mutex::default(),
             needed_format: AtomicU16::new(0),
+            late_reads: Semaphore::new(READ_AT_ONCE),
         }
     }
 
@@ -318,9 +323,9 @@ pub(super) fn job_id(text: &str) -> Result<JobId, JobStoreError> {
         .map_err(|error| JobStoreError::Refused(Error::Misconfigured(format!("{error}").into())))
 }
 
-/// Whether a record that could not be prepared may be later. Credentials of a blob store are renewed, and its rights mended:
-/// neither a job nor its result is to be lost for that.
-fn may_pass(error: &Error) -> bool {
+/// Whether a record that could not be prepared, or read, may be later. Credentials of a blob store are renewed, and its rights
+/// mended: neither a job nor its result is to be lost for that.
+pub(super) fn may_pass(error: &Error) -> bool {
     error.outcome() != Outcome::Fatal || matches!(error, Error::Denied { .. })
 }
 

@@ -8,7 +8,7 @@
 //!                 '- refused    |                   |  written | finished
 //!   recovery -------------------+-------------------|----------'
 //!                 |             '---- Rebuilding (its JobMaster broke; after several, Quarantined)
-//!                 |---> Rebuilding (its turn has not come) -- its turn --> Running, cancel --> Ending
+//!                 |---> Rebuilding (its turn has not come, or a blob can't be read at present) -- its turn --> Running, cancel --> Ending
 //!                 '---> Quarantined (can't be read or led; touches no other job) -- retry --> Running, delete --> Ending
 //! ```
 //!
@@ -21,7 +21,9 @@
 //!   the same way; and of a large description a blob or parts that nothing points to, which are swept;
 //! - between result and cleanup: a dirty result that names what to remove; the next term resumes the cleanup and never
 //!   runs the job;
-//! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do.
+//! - after cleanup, before the result is clean: the cleanup runs again and finds nothing to do;
+//! - after the last look at what an ended job left, before its result is removed: the next term looks again. A leader that is
+//!   stopped in between, and deposed, removes nothing when it goes on: there may be another run under the id.
 
 mod actor;
 #[cfg(test)]
@@ -40,6 +42,9 @@ mod entry;
 mod handle;
 pub mod job_store;
 mod options;
+mod out_of_reach;
+#[cfg(test)]
+mod out_of_reach_tests;
 mod parts;
 mod quarantine;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A job is set aside when its records can't be read, when this build has not all of its operators, when its JobMasters broke
 //! one after the other, or when it ended the processes that led it. No JobMaster is started for it; nothing of it is removed,
 //! and its tasks run on. What is wrong with its records or this build is found anew by each term, so that one that can
-//! lead it does; the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it. One that was
+//! lead it does, and what can't be read only at present is no reason (`out_of_reach.rs`); the other reasons are in the job's record (`JobState.quarantine`), and stay until somebody retries it. One that was
 //! cancelled before ends as CANCELED at once: that was acknowledged.
 //!
 //! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
@@ -105,6 +105,14 @@ impl DispatcherActor {
                     sink_directories: graph.map(sink_directories),
                 }));
             }
+            RecoveredJob::OutOfReach { state, reason } => {
+                let reason = format!("its records can't be read at present: {reason}");
+                return Err(Box::new(Fault {
+                    quarantine: self.found(pb::QuarantineKind::Unreadable, reason),
+                    state: state.map_or_else(pb::JobState::default, |state| *state),
+                    sink_directories: None,
+                }));
+            }
             RecoveredJob::Suspect { state } => {
                 let reason = "its turn to be recovered has not come".to_owned();
                 return Err(Box::new(Fault {
@@ -146,6 +154,9 @@ impl DispatcherActor {
     pub(super) fn take_up(&mut self, job: JobId, found: RecoveredJob) {
         let found = match found {
             RecoveredJob::Suspect { state } => return self.suspect(job, *state),
+            RecoveredJob::OutOfReach { state, reason } => {
+                return self.await_records(job, state, &reason);
+            }
             found => found,
         };
         match self.judge(found, false) {

@@ -1,6 +1,6 @@
 //! What a term finds of its jobs in the store, and what it sets aside there.
 //!
-//! A record that can't be read hides no other. Of suspects, and of a job that ended the processes that led it, only the state is
+//! A record that can't be read hides no other, and one that can't be read *at present* holds none up (`out_of_reach.rs`). Of suspects, and of a job that ended the processes that led it, only the state is
 //! decoded: the graph may be what did it.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::job_store::{
     FIRST_RETRY, GraphRecord, JobStore, JobStoreError, ResultRecord, SLOWEST_RETRY, StateRecord,
-    name_of,
+    may_pass, name_of,
 };
 use crate::gateway::persistence::{JobStateStore as _, PersistError};
 
@@ -31,6 +31,8 @@ pub struct RecoveredJobs {
     pub results: Vec<(JobId, pb::JobResult)>,
     /// Jobs that ended, with results that can't be read: in which way, and why.
     pub unreadable_results: Vec<(JobId, pb::QuarantineKind, String)>,
+    /// Jobs that ended, with results that may be read later, and why not yet.
+    pub results_out_of_reach: Vec<(JobId, String)>,
 }
 
 /// A job that is not terminal.
@@ -54,6 +56,13 @@ pub enum RecoveredJob {
         /// Or the graph.
         graph: Option<Box<pb::JobGraph>>,
     },
+    /// One of them can't be read at present: that says nothing about it.
+    OutOfReach {
+        /// The state, if at least that can be read. Nothing of the graph.
+        state: Option<Box<pb::JobState>>,
+        /// Why.
+        reason: String,
+    },
     /// An earlier term, or this one, set it aside.
     SetAside {
         /// With the reason.
@@ -75,7 +84,9 @@ impl RecoveredJob {
             RecoveredJob::Readable { state, .. }
             | RecoveredJob::SetAside { state, .. }
             | RecoveredJob::Suspect { state } => Some(state),
-            RecoveredJob::Unreadable { state, .. } => state.as_deref(),
+            RecoveredJob::Unreadable { state, .. } | RecoveredJob::OutOfReach { state, .. } => {
+                state.as_deref()
+            }
         }
     }
 }
@@ -98,12 +109,33 @@ impl Caution {
 }
 
 /// Whether a job's graph had better not be decoded.
-fn is_dangerous(state: &pb::JobState) -> bool {
+pub(super) fn is_dangerous(state: &pb::JobState) -> bool {
     let quarantine = state.quarantine.as_ref();
     quarantine.is_some_and(|it| it.kind() == pb::QuarantineKind::EndedProcess)
 }
 
-fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
+/// Why a record was not read.
+struct Flaw {
+    /// None: it may be read later.
+    kind: Option<pb::QuarantineKind>,
+    reason: String,
+}
+
+impl Flaw {
+    fn unreadable(reason: String) -> Flaw {
+        let kind = Some(pb::QuarantineKind::Unreadable);
+        Flaw { kind, reason }
+    }
+
+    fn of(error: &Error) -> Flaw {
+        Flaw {
+            kind: (!may_pass(error)).then(|| unreadable_kind(error)),
+            reason: error.to_string(),
+        }
+    }
+}
+
+pub(super) fn unreadable_kind(error: &Error) -> pb::QuarantineKind {
     if matches!(error, Error::TooNew { .. }) {
         pb::QuarantineKind::TooNew
     } else {
@@ -131,15 +163,18 @@ impl JobStore {
         for (name, result) in results {
             match (name.as_str().parse(), result) {
                 (Ok(job), Ok(stored)) => {
-                    self.note_blob(job, Kind::Results, stored.blob);
-                    if let Some(kept) = &stored.record.0.description {
-                        self.note_kept(job, kept);
-                    }
-                    recovered.results.push((job, stored.record.0));
+                    recovered
+                        .results
+                        .push((job, self.recovered_result(job, stored)));
                 }
                 (Ok(job), Err(error)) => {
                     self.lock_parts().note_unreadable(job);
                     self.lock_holdings().note_unreadable_result(job);
+                    if may_pass(&error) {
+                        let later = (job, error.to_string());
+                        recovered.results_out_of_reach.push(later);
+                        continue;
+                    }
                     self.note_unreadable(&error);
                     let unreadable = (job, unreadable_kind(&error), error.to_string());
                     recovered.unreadable_results.push(unreadable);
@@ -201,7 +236,22 @@ impl JobStore {
     ) -> BTreeMap<Name, ()> {
         let mut passed_over = BTreeMap::new();
         for (name, stored) in std::mem::take(states) {
-            let (Ok(job), Ok(found)) = (name.as_str().parse::<JobId>(), &stored) else {
+            let job = name.as_str().parse::<JobId>();
+            if let (Ok(job), Err(error)) = (&job, &stored)
+                && may_pass(error)
+            {
+                // What its state says of the graph is not known.
+                self.lock_parts().note_unreadable(*job);
+                self.lock_holdings().hold(*job);
+                let later = RecoveredJob::OutOfReach {
+                    state: None,
+                    reason: error.to_string(),
+                };
+                recovered.jobs.push((*job, later));
+                passed_over.insert(name, ());
+                continue;
+            }
+            let (Ok(job), Ok(found)) = (job, &stored) else {
                 states.insert(name, stored);
                 continue;
             };
@@ -276,19 +326,14 @@ impl JobStore {
         state: Found<StateRecord>,
     ) -> RecoveredJob {
         self.lock_holdings().hold(job);
-        let missing = |kind: &str| {
-            let reason = format!("{kind}/{job} is missing");
-            (pb::QuarantineKind::Unreadable, reason)
-        };
+        let missing = |kind: &str| Flaw::unreadable(format!("{kind}/{job} is missing"));
         let unreadable = |error: &Error| {
             self.note_unreadable(error);
-            (unreadable_kind(error), error.to_string())
+            Flaw::of(error)
         };
         // What is written of such a job would be written over the other one's.
-        let of_another = |kind: &str, of: &str| {
-            let reason = format!("{kind}/{job} is of job {of}");
-            (pb::QuarantineKind::Unreadable, reason)
-        };
+        let of_another =
+            |kind: &str, of: &str| Flaw::unreadable(format!("{kind}/{job} is of job {of}"));
         let state = match state {
             Some(Ok(stored)) if stored.record.0.job_id != job.to_string() => {
                 Err(of_another("states", &stored.record.0.job_id))
@@ -323,18 +368,64 @@ impl JobStore {
                 RecoveredJob::SetAside { state, graph }
             }
             (Ok(graph), Ok(state)) => RecoveredJob::Readable { graph, state },
-            (Err((kind, reason)), state) => RecoveredJob::Unreadable {
-                kind,
+            (Err(Flaw { kind: None, reason }), Ok(state)) => {
+                let state = Some(state);
+                RecoveredJob::OutOfReach { state, reason }
+            }
+            (_, Err(Flaw { kind: None, reason })) => RecoveredJob::OutOfReach {
+                state: None,
                 reason,
-                state: state.ok(),
-                graph: None,
             },
-            (Ok(graph), Err((kind, reason))) => RecoveredJob::Unreadable {
+            (
+                Ok(graph),
+                Err(Flaw {
+                    kind: Some(kind),
+                    reason,
+                }),
+            ) => RecoveredJob::Unreadable {
                 kind,
                 reason,
                 state: None,
                 graph: Some(graph),
             },
+            (
+                Err(Flaw {
+                    kind: Some(kind),
+                    reason,
+                }),
+                state,
+            ) => RecoveredJob::Unreadable {
+                kind,
+                reason,
+                state: state.ok(),
+                graph: None,
+            },
+            // What is wrong with its state does not pass.
+            (
+                Err(Flaw { kind: None, .. }),
+                Err(Flaw {
+                    kind: Some(kind),
+                    reason,
+                }),
+            ) => RecoveredJob::Unreadable {
+                kind,
+                reason,
+                state: None,
+                graph: None,
+            },
         }
+    }
+
+    /// What is known of the result of a job once it is read.
+    pub(super) fn recovered_result(
+        &self,
+        job: JobId,
+        stored: Stored<ResultRecord>,
+    ) -> pb::JobResult {
+        self.note_blob(job, Kind::Results, stored.blob);
+        if let Some(kept) = &stored.record.0.description {
+            self.note_kept(job, kept);
+        }
+        stored.record.0
     }
 }

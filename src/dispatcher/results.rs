@@ -2,12 +2,14 @@
 
 use prost::Message as _;
 use tanist_ha::Error;
+use tanist_ha::jobs::store::Prepared;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
+use super::commits::BLOB_PATIENCE;
 use super::descriptions::{self, PreparedDescription};
 use super::job_store::{JobStore, JobStoreError, ResultRecord, job_id, name_of};
 
@@ -136,28 +138,40 @@ impl JobStore {
         result: &pb::JobResult,
     ) -> Result<(), JobStoreError> {
         let job = job_id(&result.job_id)?;
-        let prepared = self.prepare(job, ResultRecord(result.clone())).await?;
+        let prepared = self.prepare_once(job, result).await?;
         let written = vec![(job, Kind::Results, prepared.blob)];
         self.commit(vec![prepared.write], written).await
     }
 
-    /// Replaces a result by one without a description, which goes.
+    /// Replaces a result by one without a description, which goes. Tried once, like the one above: results whose time is over go
+    /// after it.
     pub(super) async fn put_undescribed(
         &self,
         job: JobId,
         result: &pb::JobResult,
     ) -> Result<(), JobStoreError> {
-        let prepared = self
-            .prepare_surely(job, ResultRecord(result.clone()))
-            .await?;
+        let prepared = self.prepare_once(job, result).await?;
         let written = vec![
             (job, Kind::Results, prepared.blob),
             (job, Kind::Descriptions, None),
         ];
         let writes = vec![prepared.write, descriptions::delete(job)];
-        self.commit_surely(writes, written).await?;
-        let parts = self.forget_descriptions(&[job]);
-        self.remove_parts(&parts).await
+        self.commit(writes, written).await
+    }
+
+    async fn prepare_once(
+        &self,
+        job: JobId,
+        result: &pb::JobResult,
+    ) -> Result<Prepared, JobStoreError> {
+        let preparing = self.prepare(job, ResultRecord(result.clone()));
+        let prepared = tokio::time::timeout(BLOB_PATIENCE, preparing).await;
+        prepared.unwrap_or_else(|_elapsed| {
+            Err(JobStoreError::Refused(Error::Unavailable {
+                store: "the blob store",
+                reason: format!("it has given no answer for {BLOB_PATIENCE:?}"),
+            }))
+        })
     }
 
     /// Forgets results whose retention time is over, with their descriptions.

@@ -4,7 +4,12 @@
 //! takes part, so that one that is wrong forgets nothing. The count goes from leader to leader in the results themselves: a new term
 //! goes on from the highest that it finds. What a leader had counted since it last wrote one down is lost with it, and results are
 //! kept so much longer; so is the time in which nobody led.
+//!
+//! Where a term can't read all results, the highest count may be in one of those: it counts from less. By its count a result would
+//! look too old to whoever reads them all, so what it writes says 0, *not known*: it forgets by its own count, and a term after it
+//! begins anew with these.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tanist_ha::clock::millis;
@@ -16,6 +21,7 @@ use tracing::warn;
 use super::actor::{DispatcherActor, Event};
 use super::entry::Entry;
 use super::job_store::JobStoreError;
+use super::recovery::RecoveredJobs;
 
 /// The count is written down so often while a result is kept, and at most as often as expired ones are looked for.
 const NOTES: u32 = 60;
@@ -27,24 +33,35 @@ pub(super) struct Retention {
     before_ms: u64,
     since: Instant,
     noted_ms: u64,
+    /// There are results that can't be read.
+    is_partial: bool,
+    /// Since when results are kept whose records don't say so, by the count of this term.
+    since_here: BTreeMap<JobId, u64>,
 }
 
 impl Retention {
-    /// Goes on from what these results tell. Those without a count, of an earlier version, count as written now.
-    pub(super) fn resume(results: &mut [(JobId, pb::JobResult)]) -> Retention {
-        let counts = results
-            .iter()
-            .map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
+    /// Goes on from what the results tell that can be read. Those without a count count as written now: they are of an earlier
+    /// version, or of a term that could not read all.
+    pub(super) fn resume(recovered: &mut RecoveredJobs) -> Retention {
+        let counts = recovered.results.iter();
+        let counts = counts.map(|(_, result)| result.counted_ms.max(result.kept_since_ms));
         let before_ms = counts.max().unwrap_or(0).max(1);
-        for (_, result) in results {
-            if result.kept_since_ms == 0 {
-                result.kept_since_ms = before_ms;
+        let is_partial =
+            !recovered.unreadable_results.is_empty() || !recovered.results_out_of_reach.is_empty();
+        let mut since_here = BTreeMap::new();
+        for (job, result) in &mut recovered.results {
+            match result.kept_since_ms {
+                0 if is_partial => drop(since_here.insert(*job, before_ms)),
+                0 => result.kept_since_ms = before_ms,
+                _known => {}
             }
         }
         Retention {
             before_ms,
             since: Instant::now(),
             noted_ms: before_ms,
+            is_partial,
+            since_here,
         }
     }
 
@@ -54,10 +71,40 @@ impl Retention {
         self.before_ms.saturating_add(passed)
     }
 
+    /// Since when a result is kept.
+    pub(super) fn kept_since_ms(&self, job: JobId, result: &pb::JobResult) -> u64 {
+        match result.kept_since_ms {
+            0 => self
+                .since_here
+                .get(&job)
+                .copied()
+                .unwrap_or_else(|| self.counted_ms()),
+            known => known,
+        }
+    }
+
     /// Writes into a result when it is kept from.
-    pub(super) fn stamp(&self, result: &mut pb::JobResult) {
-        result.kept_since_ms = self.counted_ms();
-        result.counted_ms = result.kept_since_ms;
+    pub(super) fn stamp(&mut self, job: JobId, result: &mut pb::JobResult) {
+        let counted_ms = self.counted_ms();
+        result.counted_ms = counted_ms;
+        result.kept_since_ms = counted_ms;
+        if self.is_partial {
+            result.kept_since_ms = 0;
+            self.since_here.insert(job, counted_ms);
+        }
+    }
+
+    /// A result of a former term that could not be read when this one began. Its own count, if it has one, may be ahead of this
+    /// term's, which doesn't move for it: others would look too old by that.
+    pub(super) fn found(&mut self, job: JobId, result: &pb::JobResult) {
+        if result.kept_since_ms == 0 {
+            self.since_here.insert(job, self.counted_ms());
+        }
+    }
+
+    /// The result of this job is gone.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.since_here.remove(&job);
     }
 
     /// This count is in the store.
@@ -90,7 +137,8 @@ impl DispatcherActor {
             | Entry::Rebuilding { .. }
             | Entry::Quarantined { .. } => None,
         });
-        let Some((job, youngest)) = clean.max_by_key(|(_, result)| result.kept_since_ms) else {
+        let youngest = clean.max_by_key(|(job, result)| self.retention.kept_since_ms(*job, result));
+        let Some((job, youngest)) = youngest else {
             return;
         };
         let noted = pb::JobResult {

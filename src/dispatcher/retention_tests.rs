@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tanist_ha::clock::millis;
 use tanist_ha::memory::MemoryCluster;
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, result_of};
+use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of};
 use super::testing::recovered;
 
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -108,4 +110,119 @@ async fn a_result_of_an_earlier_version_is_kept_for_the_whole_time_from_its_firs
     assert!(is_kept(&b).await);
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(!is_kept(&b).await);
+}
+
+/// Of a job that has ended and is cleaned up after, but for one more look.
+fn clean_result(job: JobId, directory: &str) -> pb::JobResult {
+    pb::JobResult {
+        dirty: false,
+        remove: Some(pb::Cleanup {
+            sink_directories: vec![directory.to_owned()],
+            ..pb::Cleanup::default()
+        }),
+        ..result_of(job)
+    }
+}
+
+/// With these results of its predecessor.
+async fn leader_that_finds(cluster: &MemoryCluster, results: &[pb::JobResult]) -> Leader {
+    let before = leader(cluster, "before").await;
+    for result in results {
+        let written = before.store.put_clean_result(result).await;
+        written.expect("written");
+    }
+    kill(&before).await;
+    leader(cluster, "leader").await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_directory_that_hangs_keeps_no_result_from_being_forgotten() {
+    let cluster = MemoryCluster::default();
+    let results = [1, 2].map(|job| (JobId::from_bits(job), ["/hangs", "/out"][job as usize - 1]));
+    let results = results.map(|(job, directory)| clean_result(job, directory));
+    let leader = leader_that_finds(&cluster, &results).await;
+    lock(&leader.world.hanging).push("/hangs".to_owned());
+    tokio::time::sleep(RETENTION + Duration::from_secs(60)).await;
+    assert!(!is_kept(&leader).await);
+    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_the_store_does_not_confirm_cleans_up_after_no_job_that_is_to_be_forgotten() {
+    let cluster = MemoryCluster::default();
+    let results = [clean_result(JOB, "/out")];
+    let leader = leader_that_finds(&cluster, &results).await;
+    tokio::time::sleep(RETENTION - Duration::from_secs(120)).await;
+    // Whoever leads then may run another job under this id.
+    cluster.unavailable(true);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(lock(&leader.world.cleaned).is_empty());
+    cluster.unavailable(false);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(*lock(&leader.world.cleaned), ["/out"]);
+    assert!(!is_kept(&leader).await);
+}
+
+/// When the count was last written down, as the store has it.
+async fn noted_ms(leader: &Leader) -> u64 {
+    let results = recovered(&leader.store).await.results;
+    let noted = results.iter().map(|(_, result)| result.counted_ms);
+    noted.max().expect("there are results")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_count_is_written_down_also_while_something_is_forgotten_at_every_look() {
+    let cluster = MemoryCluster::default();
+    let (looks, interval_ms) = (300, 30_000);
+    let results: Vec<pb::JobResult> = (1..=looks)
+        .map(|look| pb::JobResult {
+            kept_since_ms: look * interval_ms,
+            ..clean_result(JobId::from_bits(look.into()), "/out")
+        })
+        .collect();
+    let leader = leader_that_finds(&cluster, &results).await;
+    let led = RETENTION * 3 / 4;
+    tokio::time::sleep(led).await;
+    let lost_ms = looks * interval_ms + millis(led) - noted_ms(&leader).await;
+    assert!(
+        lost_ms <= millis(RETENTION / 60) + 2 * interval_ms,
+        "{lost_ms} ms"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_of_a_leader_that_could_not_read_all_is_kept_for_the_whole_time() {
+    let cluster = MemoryCluster::default();
+    let (directory, blobs) = blobs().await;
+    let led_with_blobs = async |name: &str| {
+        let options = DispatcherOptions {
+            result_retention: RETENTION,
+            ..DispatcherOptions::default()
+        };
+        Leader::with(&cluster, name, Some(blobs.clone()), options).await
+    };
+    let before = led_with_blobs("before").await;
+    let carries_the_count = pb::JobResult {
+        name: large_name(),
+        kept_since_ms: 100 * millis(RETENTION),
+        ..clean_result(JobId::from_bits(1), "/out")
+    };
+    let written = before.store.put_clean_result(&carries_the_count).await;
+    written.expect("written");
+    kill(&before).await;
+
+    let away = directory.path().with_extension("away");
+    std::fs::rename(directory.path(), &away).expect("moved");
+    let without = led_with_blobs("without").await;
+    end(&without, 1).await;
+    tokio::time::sleep(RETENTION / 2).await;
+    kill(&without).await;
+    std::fs::rename(&away, directory.path()).expect("moved back");
+
+    let with = led_with_blobs("with").await;
+    let is_known = async || with.status(JOB).await.is_some();
+    tokio::time::sleep(RETENTION - Duration::from_secs(60)).await;
+    assert!(is_known().await);
+    tokio::time::sleep(Duration::from_secs(180)).await;
+    assert!(!is_known().await);
 }

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use tanist_ha::election::NotLeading;
+use tanist_ha::keys::Kind;
+use tanist_ha::memory::MemoryCluster;
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::DispatcherHandle;
-use super::RecoveredJobs;
 use super::admission_tests::Fixture;
-use super::testing::{JOB, cancel, describe, result, submission};
+use super::ended_tests::{count, described, end, kill};
+use super::scripted::{Leader, large_name};
+use super::testing::{JOB, cancel, describe, recovered, result, submission};
+use super::{DispatcherHandle, DispatcherOptions, RecoveredJobs};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
 impl Fixture {
@@ -26,7 +30,7 @@ impl Fixture {
 fn other_submission() -> pb::SubmitJobRequest {
     let mut request = submission("other");
     if let Some(graph) = &mut request.graph {
-        graph.job_id = tanist_proto::id::JobId::from_bits(0xB).to_string();
+        graph.job_id = JobId::from_bits(0xB).to_string();
     }
     request
 }
@@ -120,4 +124,49 @@ async fn without_space_submissions_are_refused_and_results_are_written_later() {
         .await;
     let accepted = dispatcher.submit_job(other_submission()).await;
     assert!(accepted.is_ok(), "{accepted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_space_descriptions_beyond_the_capacity_keep_no_result_from_being_forgotten() {
+    let retention = Duration::from_secs(3600);
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    for job in [1, 2].map(JobId::from_bits) {
+        end(&a, described(job, "counts".to_owned())).await;
+    }
+    kill(&a).await;
+    cluster.out_of_space(true);
+    let options = DispatcherOptions {
+        result_retention: retention,
+        max_described: 1,
+        ..DispatcherOptions::default()
+    };
+    let b = Leader::with(&cluster, "b", None, options).await;
+    tokio::time::sleep(retention + Duration::from_secs(120)).await;
+    for kind in [Kind::Results, Kind::Descriptions] {
+        assert_eq!(count(&b, kind).await, 0, "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn descriptions_that_were_dropped_before_the_store_had_no_space_are_not_written_of_again() {
+    let fixture = Fixture::new().await;
+    let jobs = [1, 2, 3].map(JobId::from_bits);
+    for job in jobs {
+        let written = fixture
+            .store
+            .put_result(described(job, "counts".to_owned()));
+        written.await.expect("written");
+    }
+    let results = recovered(&fixture.store).await.results;
+    let results: Vec<pb::JobResult> = results.into_iter().map(|(_, result)| result).collect();
+    // Too large for any store: its result is refused after the first one's was written.
+    let mut last = results[1].clone();
+    last.details.get_or_insert_default().name = (0..2000).map(|_| large_name()).collect();
+    let tried = vec![results[0].clone(), last, results[2].clone()];
+    let dropped = fixture.store.drop_descriptions(tried).await;
+    assert!(dropped.failure.is_some(), "{dropped:?}");
+    let left: Vec<&str> = dropped.left.iter().map(|it| it.job_id.as_str()).collect();
+    assert_eq!(left, [results[0].job_id.as_str()]);
+    assert!(dropped.left[0].description.is_none());
 }

@@ -46,6 +46,13 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         }
+        // The same can be told when its records are read.
+        if let Some(Entry::Rebuilding { key, why, .. }) = self.jobs.get(&job)
+            && key.is_unknown()
+        {
+            let _ = reply.send(Err(GatewayError::NotYet(format!("job {job}: {why}"))));
+            return;
+        }
         match core::admit(&submission, known, &self.clock.times()) {
             Err(refusal) => {
                 let _ = reply.send(Err(refusal));

@@ -13,8 +13,8 @@ use super::peers::Reports;
 use super::term::{FIRST_RETRY, SLOWEST_RETRY};
 use crate::dispatcher::{Caution, JobStore, RecoveredJobs};
 
-/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until that succeeds or
-/// the term is over.
+/// Every job, from the records that were proven. What is kept elsewhere is read meanwhile: tries until the coordination store has
+/// given the parts of all, or the term is over. A blob that can't be read at present holds nobody up: its job is read again later.
 pub(super) async fn recover(
     store: &JobStore,
     records: &Records,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::blob::BlobStore;
 use tanist_ha::clock::millis;
 use tanist_ha::detector::DetectorOptions;
 use tanist_proto::resources::{Resources, WorkerResourceSpec};
@@ -11,10 +12,10 @@ use super::control_groups::{self, Claimed};
 use super::peers::PeersSetup;
 use super::taskmanager::HostResources;
 use crate::config::{
-    Attempts, ClusterOptions, Configuration, FailoverStrategyType, FailureThreshold,
-    LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
+    Attempts, CleanupOptions, ClusterOptions, Configuration, FailoverStrategyType,
+    FailureThreshold, LoadBalanceMode, RestartStrategyOptions, WorkerDriver,
 };
-use crate::dispatcher::DispatcherOptions;
+use crate::dispatcher::{Cleaner, DispatcherOptions, SinkCleaner};
 use crate::gateway::registration::RegistrationOptions;
 use crate::job_master::{FailoverStrategy, JobMasterOptions, RestartStrategy, StopFirst};
 use crate::resource_manager::Balance;
@@ -196,6 +197,24 @@ fn bound_of_slots(options: &ClusterOptions) -> Option<u32> {
 /// What `slotmanager.number-of-slots.max` is unless somebody sets it.
 const MANY_SLOTS: u32 = 2_147_483_647;
 
+/// Cleans up after jobs; `options` say how often it is tried.
+pub(super) fn cleaner(
+    options: &CleanupOptions,
+    sinks: Arc<dyn SinkCleaner>,
+    blobs: Option<Arc<BlobStore>>,
+) -> Cleaner {
+    Cleaner {
+        sinks,
+        blobs,
+        initial_backoff: options.initial_backoff,
+        max_backoff: options.max_backoff,
+        attempts: match options.attempts {
+            Attempts::AtMost(attempts) => Some(attempts),
+            Attempts::Infinite => None,
+        },
+    }
+}
+
 pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options {
     let defaults = task_executor::Options::default();
     task_executor::Options {
@@ -208,6 +227,7 @@ pub(super) fn task_executor(options: &ClusterOptions) -> task_executor::Options 
         heartbeat_timeout: options.heartbeat.timeout,
         rpc_timeout: options.rpc.ask_timeout,
         slot_timeout: options.taskmanager.slot_timeout,
+        registration_timeout: options.taskmanager.registration_timeout,
         job_manager_failover_timeout: options.taskmanager.failover_timeout,
         task_cancellation_timeout: options.jobs.task_cancellation_timeout.unwrap_or(NEVER),
         task_cancellation_interval: options.jobs.task_cancellation_interval.unwrap_or(NEVER),
@@ -261,6 +281,7 @@ fn restart_strategy(options: &RestartStrategyOptions) -> RestartStrategy {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sinks::Sinks;
     use super::*;
     use crate::config::LoadOptions;
 
@@ -278,5 +299,18 @@ mod tests {
         );
         assert_eq!((timeout, interval), (NEVER, NEVER));
         assert_eq!(job_master(options).task_cancellation_timeout, NEVER);
+    }
+
+    #[test]
+    fn tries_of_a_cleanup_and_patience_without_a_resource_manager_are_as_configured() {
+        let load = LoadOptions::default()
+            .with("cleanup-strategy.exponential-delay.attempts", "3")
+            .with("taskmanager.registration.timeout", "7 s");
+        let configuration = Configuration::load(load).expect("valid");
+        let options = configuration.options();
+        let cleaner = cleaner(&options.cleanup, Sinks::files().cleaner, None);
+        assert_eq!(cleaner.attempts, Some(3));
+        let timeout = task_executor(options).registration_timeout;
+        assert_eq!(timeout, Duration::from_secs(7));
     }
 }

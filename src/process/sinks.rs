@@ -56,6 +56,13 @@ impl SinkCommitter for FileSinks {
 impl SinkCleaner for FileSinks {
     async fn clean(&self, directory: &str, job: JobId) -> Result<(), String> {
         let directory = PathBuf::from(directory);
+        // Where a file system hangs it does so here, where nothing is removed: whoever waits no longer is not surprised by it later.
+        let looked_at = directory.clone();
+        let looking = tokio::task::spawn_blocking(move || sink::has_pending(&looked_at));
+        let found = looking.await.map_err(|failure| failure.to_string())?;
+        if !found.map_err(|error| error.to_string())? {
+            return Ok(());
+        }
         let done = tokio::task::spawn_blocking(move || sink::cleanup(&directory, job)).await;
         done.map_err(|failure| failure.to_string())?
             .map_err(|error| error.to_string())

@@ -46,7 +46,7 @@ use super::sweeping;
 use super::view::{CurrentTerm, TermComponents};
 use super::workers;
 use crate::config::ClusterOptions;
-use crate::dispatcher::{Cleaner, Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
+use crate::dispatcher::{Dispatcher, DispatcherContext, JobStore, RecoveredJobs};
 use crate::gateway::Connector;
 use crate::gateway::blobs::{BlobFetcher, ServedBlobs};
 use crate::gateway::refusals::Refusals;
@@ -402,12 +402,11 @@ fn start_components(
         store,
         launcher: launcher.clone(),
         resources: resources.clone(),
-        cleaner: Cleaner {
-            sinks: services.sinks.cleaner.clone(),
-            blobs: services.ha.blobs.clone(),
-            initial_backoff: options.cleanup.initial_backoff,
-            max_backoff: options.cleanup.max_backoff,
-        },
+        cleaner: settings::cleaner(
+            &options.cleanup,
+            services.sinks.cleaner.clone(),
+            services.ha.blobs.clone(),
+        ),
         blobs: BlobFetcher::new(services.connector.clone(), options.rpc.ask_timeout),
     };
     let mut dispatcher_options = settings::dispatcher(options);

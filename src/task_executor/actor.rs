@@ -14,7 +14,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
+use super::absence::Absence;
 use super::core::{Core, Goodbyes, Target, TaskKey};
 use super::effects::Registering;
 use super::graphs::{GraphFetches, GraphKey};
@@ -145,15 +147,24 @@ impl Actor {
     pub(super) async fn run(mut self) {
         self.follow_leader();
         let mut is_followed = true;
+        let mut absence = Absence::new(self.options.registration_timeout, Instant::now());
         let mut questions = self.services.launcher.questions();
         let mut kept_outputs = self.services.launcher.kept_outputs();
         let stopped = loop {
             self.core.review_doubts(Instant::now());
             let kept = *kept_outputs.borrow_and_update();
             self.core.review_draining(kept);
-            self.core.presence(kept).tell(&self.channels.presence);
+            let presence = self.core.presence(kept);
+            if let Some(lasts) = absence.review(Instant::now(), presence.is_registered) {
+                warn!(
+                    ?lasts,
+                    "registered at no resource manager: there is no leader, or it can't be reached; tasks go on"
+                );
+            }
+            presence.tell(&self.channels.presence);
             self.run_effects();
-            let deadline = self.core.next_deadline();
+            let deadlines = [self.core.next_deadline(), absence.deadline()];
+            let deadline = deadlines.into_iter().flatten().min();
             let cancel = self.channels.cancel.clone();
             tokio::select! {
                 biased;

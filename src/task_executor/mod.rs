@@ -26,6 +26,7 @@
 //! registration that an earlier start sent and that arrives after that, with a higher number, makes the leader believe in a
 //! process that is gone: what it sends on that ground is refused here, and the silence ends it like any lost connection.
 
+mod absence;
 mod actor;
 mod attempts;
 mod budget;
@@ -108,6 +109,8 @@ pub struct Options {
     pub heartbeat_timeout: Duration,
     /// `rpc.ask.timeout`: the deadline of every other call.
     pub rpc_timeout: Duration,
+    /// `taskmanager.registration.timeout`: so long without a ResourceManager is said.
+    pub registration_timeout: Duration,
     /// How long to wait before a failed offer or report is sent again.
     pub retry_delay: Duration,
     /// `taskmanager.slot.timeout`: in which a JobMaster takes an allocated slot.
@@ -128,6 +131,7 @@ impl Default for Options {
             registration: RegistrationOptions::default(),
             heartbeat_timeout: Duration::from_secs(50),
             rpc_timeout: Duration::from_secs(10),
+            registration_timeout: Duration::from_secs(300),
             retry_delay: Duration::from_millis(500),
             slot_timeout: Duration::from_secs(10),
             job_manager_failover_timeout: Duration::from_secs(300),

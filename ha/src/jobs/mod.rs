@@ -2,5 +2,6 @@
 
 mod batches;
 pub mod parts;
+mod patience;
 pub mod record;
 pub mod store;

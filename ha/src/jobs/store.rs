@@ -15,6 +15,7 @@ use crate::error::{Error, Outcome, Result};
 use crate::failpoint::{NEWER, is_armed};
 use crate::jobs::batches::batches;
 use crate::jobs::parts::{self, PART, PartName, PartsPointer};
+use crate::jobs::patience::Patience;
 use crate::jobs::record::{self, Encoded, Payload};
 use crate::keys::{Key, Kind, Name};
 use crate::store::cache::Records;
@@ -281,7 +282,8 @@ impl RecordStore {
 
     /// The records of a type among those that were read before, each readable or not; in no order. Decodes on as many
     /// threads as there are cores, then fetches what is kept elsewhere, some at a time: what of it is among the
-    /// records is not read again. An error: the store does not answer at present.
+    /// records is not read again. An error: the store does not answer at present. That a blob can't be read, for ever or at
+    /// present, is its record's alone; once the blob store has given no answer for a while it is not waited for.
     pub async fn decode<T: Record>(
         &self,
         records: &Records,
@@ -320,9 +322,15 @@ impl RecordStore {
                 Err(error) => all.push((name, Err(error))),
             }
         }
+        let patience = Patience::default();
         let fetches = elsewhere.into_iter().map(async |(name, found)| {
             let is_split = matches!(&found, Found::Parts(_));
-            match self.stored(&name, found, records).await {
+            let reading = self.stored(&name, found, records);
+            let stored = match is_split {
+                true => reading.await,
+                false => patience.wait_for(reading).await,
+            };
+            match stored {
                 // The rest of the record is in the store that the records are of.
                 Err(error) if is_split && error.outcome() != Outcome::Fatal => Err(error),
                 stored => Ok((name, stored)),

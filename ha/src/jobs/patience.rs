@@ -1,0 +1,56 @@
+//! How long many records wait for the blobs of some of them: for the first that gives no answer, and then for no other.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// So long a blob store may give no answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    is_over: AtomicBool,
+}
+
+impl Patience {
+    /// What was read, or that there is no answer at present.
+    pub(super) async fn wait_for<T>(&self, reading: impl Future<Output = Result<T>>) -> Result<T> {
+        let no_answer = || Error::Unavailable {
+            store: "the blob store",
+            reason: format!("it has given no answer for {PATIENCE:?}"),
+        };
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(no_answer());
+        }
+        match tokio::time::timeout(PATIENCE, reading).await {
+            Ok(read) => read,
+            Err(_elapsed) => {
+                self.is_over.store(true, Ordering::Relaxed);
+                Err(no_answer())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Outcome;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_together_wait_only_for_the_first_that_gives_no_answer() {
+        let patience = Patience::default();
+        let asked = tokio::time::Instant::now();
+        assert_eq!(patience.wait_for(async { Ok(1) }).await.expect("read"), 1);
+        for _ in 0..100 {
+            let answer = patience
+                .wait_for(std::future::pending::<Result<()>>())
+                .await;
+            let error = answer.expect_err("no answer");
+            assert_eq!(error.outcome(), Outcome::Transient);
+        }
+        assert_eq!(asked.elapsed(), PATIENCE);
+    }
+}

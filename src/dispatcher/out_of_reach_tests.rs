@@ -1,0 +1,229 @@
+//! Records in blobs that can't be read for a while: on paused time over the memory store and a directory of blobs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tanist_ha::blob::BlobStore;
+use tanist_ha::memory::MemoryCluster;
+use tanist_proto::id::JobId;
+use tanist_proto::v1 as pb;
+
+use super::DispatcherOptions;
+use super::core::first_state;
+use super::ended_tests::kill;
+use super::handle::Command;
+use super::scripted::{JOB, Leader, blobs, large_name, lock, result_of, submission};
+use super::testing::recovered;
+use crate::gateway::{GatewayError, GatewayResult};
+
+const OTHER: JobId = JobId::from_bits(8);
+
+/// A place for blobs that fails when the test says so.
+struct Place {
+    directory: tempfile::TempDir,
+    blobs: Arc<BlobStore>,
+}
+
+impl Place {
+    async fn new() -> Place {
+        let (directory, blobs) = blobs().await;
+        Place { directory, blobs }
+    }
+
+    async fn lead(&self, cluster: &MemoryCluster, name: &str) -> Leader {
+        let options = DispatcherOptions::default();
+        Leader::with(cluster, name, Some(self.blobs.clone()), options).await
+    }
+
+    fn objects(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.directory.path()).expect("readable");
+        entries
+            .map(|entry| entry.expect("readable").path())
+            .collect()
+    }
+
+    /// No object can be opened: each is a link to itself.
+    fn fail(&self) {
+        for path in self.objects() {
+            fs::rename(&path, aside(&path)).expect("moved");
+            symlink(&path, &path).expect("linked");
+        }
+    }
+
+    fn answer(&self) {
+        for path in self.objects() {
+            if path.is_symlink() {
+                fs::remove_file(&path).expect("removed");
+                fs::rename(aside(&path), &path).expect("moved back");
+            }
+        }
+    }
+}
+
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("aside")
+}
+
+/// Of a job whose graph is in a blob, and its state too if that is `large`.
+async fn put(leader: &Leader, job: JobId, large: bool, change: impl FnOnce(&mut pb::JobState)) {
+    let mut submission = submission(job, 0);
+    submission.graph.name = large_name();
+    let mut state = first_state(&submission, 1);
+    if !large {
+        state.name = "small".to_owned();
+    }
+    change(&mut state);
+    let written = leader.store.put_submission(&submission.graph, &state).await;
+    written.expect("written");
+}
+
+async fn resolve(leader: &Leader, action: pb::QuarantineAction) -> GatewayResult<pb::Ack> {
+    let ask = |reply| Command::ResolveQuarantine {
+        job: JOB,
+        action,
+        reply,
+    };
+    leader.dispatcher.ask(ask).await
+}
+
+fn started(leader: &Leader) -> Vec<String> {
+    let job_masters = lock(&leader.world.job_masters);
+    let ids = job_masters.iter().map(|it| it.state.job_id.clone());
+    ids.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_blob_can_not_be_read_at_a_takeover_is_led_by_itself_when_it_can() {
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    put(&a, JOB, false, |_| {}).await;
+    a.submit(OTHER).await.expect("acknowledged");
+    kill(&a).await;
+
+    place.fail();
+    let b = place.lead(&cluster, "b").await;
+    b.wait_for(OTHER, pb::JobStatus::Running).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let details = b.describe(JOB).await.expect("known");
+    assert_eq!(details.status(), pb::JobStatus::Reconciling);
+    let why = &details.hindrances[0].text;
+    assert!(why.contains("the blob store gives no answer"), "{why}");
+    let refused = resolve(&b, pb::QuarantineAction::Delete).await;
+    assert!(
+        matches!(refused, Err(GatewayError::Conflict(_))),
+        "{refused:?}"
+    );
+    assert_eq!(started(&b), [OTHER.to_string()]);
+
+    place.answer();
+    b.wait_for(JOB, pb::JobStatus::Running).await;
+    assert_eq!(started(&b), [OTHER, JOB].map(|job| job.to_string()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_which_nothing_can_be_read_at_present_is_neither_taken_for_another_nor_run_twice()
+{
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    put(&a, JOB, true, |_| {}).await;
+    kill(&a).await;
+    place.fail();
+    let b = place.lead(&cluster, "b").await;
+    for asked in [b.submit(JOB).await.map(drop), b.cancel(JOB).await.map(drop)] {
+        let error = asked.expect_err("nobody knows yet");
+        assert!(error.is_retryable(), "{error:?}");
+    }
+    place.answer();
+    b.wait_for(JOB, pb::JobStatus::Running).await;
+    assert!(b.submit(JOB).await.expect("the same").repeated);
+    assert_eq!(started(&b).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_can_not_be_read_at_present_is_not_forgotten_and_is_read_later() {
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    let result = pb::JobResult {
+        name: large_name(),
+        ..result_of(JOB)
+    };
+    a.store.put_clean_result(&result).await.expect("written");
+    kill(&a).await;
+    place.fail();
+    let b = place.lead(&cluster, "b").await;
+    let action = pb::QuarantineAction::Delete;
+    let refused = resolve(&b, action).await;
+    assert!(
+        matches!(refused, Err(GatewayError::Conflict(_))),
+        "{refused:?}"
+    );
+    let error = b.submit(JOB).await.expect_err("nobody knows yet");
+    assert!(error.is_retryable(), "{error:?}");
+    place.answer();
+    b.wait_for(JOB, pb::JobStatus::Finished).await;
+    assert!(b.submit(JOB).await.expect("the same").repeated);
+    assert_eq!(recovered(&b.store).await.results.len(), 1);
+    assert!(started(&b).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_blob_is_missing_stays_quarantined_until_somebody_retries_it() {
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    put(&a, JOB, false, |_| {}).await;
+    kill(&a).await;
+    let object = place.objects().remove(0);
+    fs::rename(&object, aside(&object)).expect("moved");
+    let b = place.lead(&cluster, "b").await;
+    b.wait_for(JOB, pb::JobStatus::Suspended).await;
+    fs::rename(aside(&object), &object).expect("moved back");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(b.status(JOB).await, Some(pb::JobStatus::Suspended));
+    let retried = resolve(&b, pb::QuarantineAction::Retry).await;
+    retried.expect("readable");
+    assert_eq!(b.status(JOB).await, Some(pb::JobStatus::Running));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_out_of_reach_can_be_cancelled_where_its_state_says_what_it_leaves() {
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    put(&a, JOB, false, |state| {
+        let paths = vec!["/out".to_owned()];
+        state.sinks = Some(pb::SinkDirectories { paths });
+    })
+    .await;
+    kill(&a).await;
+    place.fail();
+    let b = place.lead(&cluster, "b").await;
+    b.cancel(JOB).await.expect("acknowledged");
+    b.wait_for(JOB, pb::JobStatus::Canceled).await;
+    place.answer();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(*lock(&b.world.cleaned), ["/out"]);
+    assert!(started(&b).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_set_aside_before_it_was_out_of_reach_is_set_aside_again() {
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    put(&a, JOB, true, |state| {
+        state.quarantine = Some(pb::Quarantine {
+            kind: pb::QuarantineKind::EndedProcess.into(),
+            reason: "it ended the processes that led it".to_owned(),
+            ..pb::Quarantine::default()
+        });
+    })
+    .await;
+    kill(&a).await;
+    place.fail();
+    let b = place.lead(&cluster, "b").await;
+    b.wait_for(JOB, pb::JobStatus::Reconciling).await;
+    place.answer();
+    b.wait_for(JOB, pb::JobStatus::Suspended).await;
+    assert!(started(&b).is_empty());
+}

@@ -1,0 +1,69 @@
+//! For how long a TaskExecutor has been without a ResourceManager, so that it can say so. It goes on all the same.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Absence {
+    /// After how long it is said, and said again.
+    timeout: Duration,
+    /// Since when there is none, and when that is said next; none: there is one, or it is never said.
+    lasts: Option<(Instant, Option<Instant>)>,
+}
+
+impl Absence {
+    /// At the beginning there is none.
+    pub(super) fn new(timeout: Duration, now: Instant) -> Absence {
+        Absence {
+            timeout,
+            lasts: Some((now, now.checked_add(timeout))),
+        }
+    }
+
+    /// How things are by now. For how long there has been no ResourceManager, where that is to be said.
+    pub(super) fn review(&mut self, now: Instant, is_registered: bool) -> Option<Duration> {
+        if is_registered {
+            self.lasts = None;
+            return None;
+        }
+        let timeout = self.timeout;
+        let (since, due) = self.lasts.get_or_insert((now, now.checked_add(timeout)));
+        if due.is_none_or(|due| now < due) {
+            return None;
+        }
+        *due = now.checked_add(timeout);
+        Some(now.duration_since(*since))
+    }
+
+    /// When it is to be reviewed again at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.lasts.and_then(|(_, due)| due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn it_is_said_once_in_each_period_without_a_resource_manager() {
+        let start = Instant::now();
+        let mut absence = Absence::new(TIMEOUT, start);
+        assert_eq!(absence.review(start + TIMEOUT / 2, false), None);
+        assert_eq!(absence.deadline(), Some(start + TIMEOUT));
+        assert_eq!(absence.review(start + TIMEOUT, false), Some(TIMEOUT));
+        assert_eq!(absence.review(start + TIMEOUT, false), None);
+        assert_eq!(
+            absence.review(start + TIMEOUT * 2, false),
+            Some(TIMEOUT * 2)
+        );
+        assert_eq!(absence.review(start + TIMEOUT * 4, true), None);
+        assert_eq!(absence.deadline(), None);
+        assert_eq!(absence.review(start + TIMEOUT * 5, false), None);
+        assert_eq!(absence.review(start + TIMEOUT * 6, false), Some(TIMEOUT));
+    }
+}
