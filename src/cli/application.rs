@@ -198,7 +198,8 @@ async fn local(
         ..compile_options(&configuration)
     };
     let setup = complete(setup, args.parameters, options);
-    match HostedCluster::bind(configuration, setup, args.taskmanagers).await {
+    let (count, own) = (args.taskmanagers, directory.path());
+    match HostedCluster::bind(configuration, setup, count, own).await {
         Ok(cluster) => {
             say(format_args!(
                 "the application runs at {}",

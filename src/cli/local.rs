@@ -129,10 +129,9 @@ impl LocalCluster {
         let jobmanager = JobManager::bind(&configuration)
             .await
             .map_err(|error| (ExitCode::Port, error.to_string()))?;
-        let taskmanager = TaskManager::bind(&configuration)
+        let taskmanager = TaskManager::bind(&configuration, directory)
             .await
-            .map_err(|error| (ExitCode::Port, error.to_string()))?
-            .working_in(directory);
+            .map_err(|error| (error.exit_code(), error.to_string()))?;
         let addresses = StaticAddresses(vec![jobmanager.addresses()["rest"].clone()]);
         let options = RetryOptions {
             timeout: configuration.client().timeout,
@@ -245,6 +244,15 @@ parameters:
                 text.lines().count()
             });
         assert_eq!(lines.sum::<usize>(), 100);
+    }
+
+    #[tokio::test]
+    async fn what_keeps_its_taskmanager_from_starting_has_the_code_of_its_cause() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let load = LoadOptions::default().with("process.control-groups", "/nowhere");
+        let started = LocalCluster::start(load, directory.path(), 1).await;
+        let code = started.err().map(|(code, _)| code);
+        assert_eq!(code, Some(ExitCode::Configuration));
     }
 
     #[tokio::test]

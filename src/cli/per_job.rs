@@ -75,7 +75,9 @@ async fn host(
     let cluster_id = configuration.ha().cluster_id.clone();
     let job = job_id_of(&cluster_id, 0);
     let setup = program_of(graph, job);
-    let cluster = match HostedCluster::bind(configuration.clone(), setup, taskmanagers).await {
+    let directory = host.directory.path();
+    let bound = HostedCluster::bind(configuration.clone(), setup, taskmanagers, directory).await;
+    let cluster = match bound {
         Ok(cluster) => cluster,
         Err((code, error)) => {
             say(error);

@@ -9,7 +9,7 @@ use super::output::say;
 use crate::config::{Configuration, mask_arguments};
 use crate::process::application;
 use crate::process::demo::{self, DemoOptions, Inherited};
-use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager};
+use crate::process::{ApplicationSetup, JobManager, TaskManager};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
@@ -111,13 +111,9 @@ async fn taskmanager_until(
         Ok(host) => host,
         Err(failure) => return failure.log(),
     };
-    let manager = match TaskManager::bind(&configuration).await {
-        Ok(manager) => manager.working_in(directory.path()).alone(),
-        Err(error @ StartError::Bind(_)) => return Failure::new(ExitCode::Port, &error).log(),
-        Err(error @ StartError::Host(_)) => return Failure::new(ExitCode::Fatal, &error).log(),
-        Err(error @ (StartError::Memory(_) | StartError::ControlGroups(_))) => {
-            return Failure::new(ExitCode::Configuration, &error).log();
-        }
+    let manager = match TaskManager::bind(&configuration, directory.path()).await {
+        Ok(manager) => manager.alone(),
+        Err(error) => return Failure::new(error.exit_code(), &error).log(),
     };
     let resource_id = manager.resource_id().map(|id| id.to_string());
     start_log(

@@ -57,7 +57,8 @@ pub struct TaskHost {
 }
 
 impl TaskHost {
-    /// Tasks keep their files in `working_dir`, which is this process's own.
+    /// Tasks keep their files in `working_dir`, which nobody else uses, not even another one of these in the same process: each
+    /// removes what its own tasks need no more.
     pub fn new(working_dir: PathBuf) -> TaskHost {
         TaskHost {
             // This very binary, also after its file was replaced.
@@ -69,6 +70,12 @@ impl TaskHost {
             working_dir,
             external_resources: BTreeMap::new(),
         }
+    }
+
+    /// For tasks that run no programs: they have no directory.
+    #[cfg(test)]
+    pub(crate) fn without_programs() -> TaskHost {
+        TaskHost::new(PathBuf::from("/dev/null/none"))
     }
 
     /// The same with extended resources, each with a further variable in which programs find theirs.
@@ -102,14 +109,6 @@ impl TaskHost {
             exec_binary,
             ..self
         }
-    }
-}
-
-impl Default for TaskHost {
-    /// A directory below the system's one for temporary files.
-    fn default() -> TaskHost {
-        let name = format!("tanist-tasks-{}", std::process::id());
-        TaskHost::new(std::env::temp_dir().join(name))
     }
 }
 

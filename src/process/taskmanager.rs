@@ -33,7 +33,6 @@ use crate::task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
     TaskLauncher, first_registration,
 };
-use crate::telemetry::control_group::ControlGroups;
 use crate::telemetry::{ExitCode, memory_limit_bytes, version};
 
 /// Why a TaskManager did not start.
@@ -53,6 +52,17 @@ pub enum StartError {
     Memory(#[from] MemoryContradiction),
 }
 
+impl StartError {
+    /// What a process ends with whose TaskManager did not start.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            StartError::Bind(_) => ExitCode::Port,
+            StartError::Host(_) => ExitCode::Fatal,
+            StartError::ControlGroups(_) | StartError::Memory(_) => ExitCode::Configuration,
+        }
+    }
+}
+
 /// A TaskManager whose servers are bound. It registers once it runs.
 #[derive(Debug)]
 pub struct TaskManager {
@@ -63,14 +73,16 @@ pub struct TaskManager {
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
     host: TaskHost,
-    /// Where programs are held to their limits, or why nowhere.
-    control_groups: Result<ControlGroups, String>,
     is_alone: bool,
 }
 
 impl TaskManager {
-    /// Binds the servers and starts the runtime of the tasks.
-    pub async fn bind(configuration: &Configuration) -> Result<TaskManager, StartError> {
+    /// Binds the servers and starts the runtime of the tasks. These keep their files in `directory`, which is this TaskManager's
+    /// alone: what it has there is removed without asking whether another one uses it.
+    pub async fn bind(
+        configuration: &Configuration,
+        directory: &Path,
+    ) -> Result<TaskManager, StartError> {
         let options = configuration.options().clone();
         let manager = &options.taskmanager;
         let key = "taskmanager.rpc.port";
@@ -125,20 +137,11 @@ impl TaskManager {
             exchange,
             highest_epoch,
             tasks,
-            host: with_resources(TaskHost::default(), &options)
-                .with_control_groups(control_groups.clone()),
-            control_groups,
+            host: with_resources(TaskHost::new(directory.to_owned()), &options)
+                .with_control_groups(control_groups),
             is_alone: false,
             options: Arc::new(options),
         })
-    }
-
-    /// The same, with a directory of its own for what its tasks need.
-    #[must_use]
-    pub fn working_in(mut self, directory: &Path) -> TaskManager {
-        let host = with_resources(TaskHost::new(directory.to_owned()), &self.options);
-        self.host = host.with_control_groups(self.control_groups.clone());
-        self
     }
 
     /// The same in a process that does nothing else: it is killed where isolated tasks can't be stopped otherwise.
@@ -186,9 +189,11 @@ impl TaskManager {
             leaders,
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector,
-            launcher: Arc::new(
-                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(host),
-            ),
+            launcher: Arc::new(TaskRuntime::new(
+                self.tasks.handle(),
+                self.exchange.clone(),
+                host,
+            )),
             first_registration: first_registration(),
             guard,
         });

@@ -84,21 +84,14 @@ impl TaskRuntime {
         self.host.leases.forget(job);
     }
 
-    /// Tasks on this runtime that meet in this exchange.
-    pub fn new(runtime: Handle, exchange: Exchange) -> TaskRuntime {
+    /// Tasks on this runtime that meet in this exchange and get this from their process.
+    pub fn new(runtime: Handle, exchange: Exchange, host: TaskHost) -> TaskRuntime {
         TaskRuntime {
             runtime,
             exchange,
-            host: Arc::default(),
+            host: Arc::new(host),
             questions: Arc::default(),
         }
-    }
-
-    /// The same, with what the process gives to its tasks.
-    #[must_use]
-    pub fn on(self, host: TaskHost) -> TaskRuntime {
-        let host = Arc::new(host);
-        TaskRuntime { host, ..self }
     }
 
     /// The exchange of all its tasks.

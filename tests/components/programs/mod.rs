@@ -87,7 +87,7 @@ impl World {
             job_incarnation: 1,
             external_resources: BTreeMap::from([("gpu".to_owned(), vec![1, 3])]),
         };
-        (TaskRuntime::new(Handle::current(), exchange).on(host), spec)
+        (TaskRuntime::new(Handle::current(), exchange, host), spec)
     }
 
     async fn run(&self, steps: Steps) -> TaskStatus {
