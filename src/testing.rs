@@ -290,7 +290,8 @@ impl TestCluster {
             match TaskManager::bind(&configuration, &directory).await {
                 Ok(manager) => {
                     let _ = bound.send(Ok(()));
-                    Box::pin(manager.run(stop)).await
+                    let ended = Box::pin(manager.run(stop)).await;
+                    ended.map_or_else(|failure| failure.code, |()| ExitCode::Ended)
                 }
                 Err(error) => {
                     let code = error.exit_code();

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tanist_proto::id::JobId;
 
 use super::args::{GlobalArgs, HaCommand, parameter};
-use super::cluster::{FREE_PORTS, HostedCluster};
+use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::say;
 use super::processes::{jobmanager_for, taskmanager_of_application};
@@ -182,7 +182,9 @@ async fn local(
             load = load.with(key, any);
         }
     }
-    if !is_set("high-availability.type") && !is_set("high-availability.embedded.dir") {
+    let has_own_store =
+        !is_set("high-availability.type") && !is_set("high-availability.embedded.dir");
+    if has_own_store {
         let store = directory.path().join("store");
         load = load.with("high-availability.embedded.dir", &store.to_string_lossy());
     }
@@ -200,16 +202,19 @@ async fn local(
     let setup = complete(setup, args.parameters, options);
     let (count, own) = (args.taskmanagers, directory.path());
     match HostedCluster::bind(configuration, setup, count, own).await {
-        Ok(cluster) => {
+        Ok(mut cluster) => {
+            if !has_own_store {
+                // Whoever stands by may have taken the application over.
+                cluster = cluster.guarded();
+            }
             say(format_args!(
                 "the application runs at {}",
                 cluster.rest_address()
             ));
-            let code = Box::pin(cluster.run(stop.clone())).await;
-            if stop.is_cancelled() {
-                ExitCode::Interrupted
-            } else {
-                code
+            match Box::pin(cluster.run(stop.clone())).await {
+                _ if stop.is_cancelled() => ExitCode::Interrupted,
+                HostedEnd::JobManager(code) => code,
+                HostedEnd::TaskManager(failure) => failure.code,
             }
         }
         Err((code, error)) => {

@@ -1,5 +1,8 @@
 //! A JobManager and TaskManagers in this process, for an application that ends with them. Others may join: the store is the
 //! configured one.
+//!
+//! Invariant: a TaskManager that can't go on ends the process, as it does where it is one of its own. The application is not lost
+//! with that: another process goes on with it, or this one when it is started again.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::output::say;
 use super::processes::run_jobmanager;
 use crate::config::Configuration;
-use crate::process::{ApplicationSetup, JobManager, TaskManager};
+use crate::process::{ApplicationSetup, JobManager, TaskManager, TaskManagerFailure};
 use crate::telemetry::ExitCode;
 
 /// How long TaskManagers may take to end once their cluster has.
@@ -22,6 +25,15 @@ pub(super) struct HostedCluster {
     jobmanager: JobManager,
     taskmanagers: Vec<TaskManager>,
     configuration: Configuration,
+}
+
+/// With what a cluster of this process ended here.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HostedEnd {
+    /// As the JobManager did: with the application, or asked to.
+    JobManager(ExitCode),
+    /// A TaskManager could not go on. The application goes on elsewhere, or when it is started again.
+    TaskManager(TaskManagerFailure),
 }
 
 impl HostedCluster {
@@ -50,26 +62,71 @@ impl HostedCluster {
         })
     }
 
+    /// The same, which is killed where isolated tasks can't be stopped otherwise.
+    pub(super) fn guarded(mut self) -> HostedCluster {
+        let all = self.taskmanagers.into_iter();
+        self.taskmanagers = all.map(TaskManager::guarded).collect();
+        self
+    }
+
     /// Where the JobManager is reached over REST.
     pub(super) fn rest_address(&self) -> String {
         self.jobmanager.addresses()["rest"].clone()
     }
 
-    /// Runs until the application has ended, or until `stop`, which ends this process's part of the cluster only.
-    pub(super) async fn run(self, stop: CancellationToken) -> ExitCode {
+    /// Runs until the application has ended, a TaskManager of this process can't go on, or until `stop`; the last two end this
+    /// process's part of the cluster only.
+    pub(super) async fn run(self, stop: CancellationToken) -> HostedEnd {
         let stop_taskmanagers = CancellationToken::new();
         let mut taskmanagers = JoinSet::new();
         for taskmanager in self.taskmanagers {
             taskmanagers.spawn(Box::pin(taskmanager.run(stop_taskmanagers.clone())));
         }
-        let code = Box::pin(run_jobmanager(self.jobmanager, &self.configuration, stop)).await;
+        let stop = stop.child_token();
+        let running = run_jobmanager(self.jobmanager, &self.configuration, stop.clone());
+        let mut jobmanager = Box::pin(running);
+        let end = tokio::select! {
+            biased;
+            code = &mut jobmanager => HostedEnd::JobManager(code),
+            failure = first_failure(&mut taskmanagers) => {
+                say(&failure);
+                // It resigns, so that somebody else leads at once.
+                stop.cancel();
+                let bound = self.configuration.process().shutdown_timeout;
+                if tokio::time::timeout(bound, jobmanager).await.is_err() {
+                    say("the JobManager takes too long to end and is left to the end of this process");
+                }
+                HostedEnd::TaskManager(failure)
+            }
+        };
         stop_taskmanagers.cancel();
         let ending = async { while taskmanagers.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIMEOUT, ending).await.is_err() {
             say("the TaskManagers take too long to end and are left to the end of this process");
         }
-        code
+        end
     }
+}
+
+/// Waits until one of these can't go on. Never, if all end in order.
+pub(super) async fn first_failure(
+    taskmanagers: &mut JoinSet<Result<(), TaskManagerFailure>>,
+) -> TaskManagerFailure {
+    while let Some(ended) = taskmanagers.join_next().await {
+        match ended {
+            // It was drained: that is no reason for anybody else to end.
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return failure,
+            Err(broken) => {
+                return TaskManagerFailure {
+                    taskmanager: "of this process".to_owned(),
+                    code: ExitCode::Fatal,
+                    cause: broken.to_string(),
+                };
+            }
+        }
+    }
+    std::future::pending().await
 }
 
 /// The keys whose values two clusters of one host can't share, with what takes any that is free.

@@ -112,7 +112,7 @@ async fn taskmanager_until(
         Err(failure) => return failure.log(),
     };
     let manager = match TaskManager::bind(&configuration, directory.path()).await {
-        Ok(manager) => manager.alone(),
+        Ok(manager) => manager.guarded(),
         Err(error) => return Failure::new(error.exit_code(), &error).log(),
     };
     let resource_id = manager.resource_id().map(|id| id.to_string());
@@ -126,11 +126,13 @@ async fn taskmanager_until(
         over.await;
         asked.cancel();
     });
-    let code = Box::pin(manager.run(stop)).await;
+    let ended = Box::pin(manager.run(stop)).await;
     watching.abort();
-    if code == ExitCode::Ended {
-        code.log_last_words("it was asked to end");
-    }
+    let (code, cause) = match ended {
+        Ok(()) => (ExitCode::Ended, "it was asked to end".to_owned()),
+        Err(failure) => (failure.code, failure.cause),
+    };
+    code.log_last_words(&cause);
     code
 }
 

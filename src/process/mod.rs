@@ -43,6 +43,6 @@ pub use application::ApplicationSetup;
 pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
-pub use taskmanager::{StartError, TaskManager};
+pub use taskmanager::{StartError, TaskManager, TaskManagerFailure};
 pub use view::{HaStatus, JobManagerView, Role, TermStanding, TermState};
 pub use working_dir::{DirectoryError, WorkingDir};

@@ -63,6 +63,18 @@ impl StartError {
     }
 }
 
+/// A TaskManager that could not go on, though nobody had asked it to end: its process is to end, which ends what is left of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("TaskManager {taskmanager} has ended: {cause}")]
+pub struct TaskManagerFailure {
+    /// Its resource id.
+    pub taskmanager: String,
+    /// What the process ends with.
+    pub code: ExitCode,
+    /// Why.
+    pub cause: String,
+}
+
 /// A TaskManager whose servers are bound. It registers once it runs.
 #[derive(Debug)]
 pub struct TaskManager {
@@ -73,7 +85,7 @@ pub struct TaskManager {
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
     host: TaskHost,
-    is_alone: bool,
+    is_guarded: bool,
 }
 
 impl TaskManager {
@@ -139,15 +151,15 @@ impl TaskManager {
             tasks,
             host: with_resources(TaskHost::new(directory.to_owned()), &options)
                 .with_control_groups(control_groups),
-            is_alone: false,
+            is_guarded: false,
             options: Arc::new(options),
         })
     }
 
-    /// The same in a process that does nothing else: it is killed where isolated tasks can't be stopped otherwise.
+    /// The same in a process that is killed where isolated tasks can't be stopped otherwise: what else is in it has to bear that.
     #[must_use]
-    pub fn alone(mut self) -> TaskManager {
-        self.is_alone = true;
+    pub fn guarded(mut self) -> TaskManager {
+        self.is_guarded = true;
         self
     }
 
@@ -166,8 +178,8 @@ impl TaskManager {
         })
     }
 
-    /// Runs tasks for whoever leads, until `stop`; then says goodbye.
-    pub async fn run(self, stop: CancellationToken) -> ExitCode {
+    /// Runs tasks for whoever leads, until `stop`, or until it was drained; then says goodbye.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
         let leaders = follow_store(self.options.clone(), process);
@@ -179,7 +191,7 @@ impl TaskManager {
             ask_timeout: self.options.rpc.ask_timeout,
         }));
         let guard = IsolationGuard::default();
-        if self.is_alone {
+        if self.is_guarded {
             guard_isolation(guard.clone());
         }
         let executor = start_executor(ExecutorServices {
@@ -210,13 +222,17 @@ impl TaskManager {
                 stop.clone(),
             ));
         }
-        let code = until_it_ends(executor, &stop).await;
+        let ended = until_it_ends(executor, &stop).await;
         serving.cancel();
         if let Ok(Err(error)) = server.await {
             warn!(%error, "the RPC server ended with an error");
         }
         self.tasks.shut_down();
-        code
+        ended.map_err(|cause| TaskManagerFailure {
+            taskmanager: self.description.location.resource_id,
+            code: exit_code(&cause),
+            cause: cause.to_string(),
+        })
     }
 }
 
@@ -237,33 +253,44 @@ fn with_resources(host: TaskHost, options: &ClusterOptions) -> TaskHost {
     host.with_external_resources(variables.collect())
 }
 
-/// Waits until a TaskExecutor is asked to end, or can't go on: stops its tasks and says goodbye.
-pub(super) async fn until_it_ends(executor: TaskExecutor, stop: &CancellationToken) -> ExitCode {
+/// What a process ends with that has to for this.
+pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
+    match cause {
+        Fatal::Drained => ExitCode::Ended,
+        Fatal::Refused(_) => ExitCode::Refused,
+        Fatal::Stuck(_) | Fatal::Broken(_) => ExitCode::Fatal,
+    }
+}
+
+/// Waits until a TaskExecutor is asked to end, was drained, or can't go on: stops its tasks and says goodbye. An error: why the
+/// process has to end.
+pub(super) async fn until_it_ends(
+    executor: TaskExecutor,
+    stop: &CancellationToken,
+) -> Result<(), Fatal> {
     let cause = tokio::select! {
         () = stop.cancelled() => {
             info!("stopping tasks and saying goodbye");
             executor.stop("the TaskManager was asked to end").await;
-            return ExitCode::Ended;
+            return Ok(());
         }
         cause = executor.fatal() => cause,
     };
-    let code = match cause {
+    match cause {
         Fatal::Drained => {
             info!("drained: saying goodbye");
             executor.stop("the TaskManager was drained").await;
-            return ExitCode::Ended;
+            return Ok(());
         }
         Fatal::Refused(_) => {
             executor
                 .stop(&format!("the TaskManager is refused: {cause}"))
                 .await;
-            ExitCode::Refused
         }
         // Whoever holds a task that does not end would be waited for in vain; the end of the process says goodbye.
-        Fatal::Stuck(_) | Fatal::Broken(_) => ExitCode::Fatal,
-    };
-    code.log_last_words(&cause.to_string());
-    code
+        Fatal::Stuck(_) | Fatal::Broken(_) => {}
+    }
+    Err(cause)
 }
 
 /// What a TaskExecutor needs, whatever its servers and its store are.
