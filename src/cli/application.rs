@@ -9,7 +9,7 @@ use super::args::{GlobalArgs, HaCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::say;
-use super::processes::{jobmanager_for, taskmanager_of_application};
+use super::processes::{jobmanager_for, taskmanager};
 use super::{ha, jobs, load_options, show_config, with_runtime};
 use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
@@ -127,9 +127,7 @@ async fn dispatch(
             let setup = complete(setup, args, compile_options(&configuration));
             jobmanager_for(configuration, Some(setup)).await
         }
-        ApplicationCommand::Taskmanager => {
-            Box::pin(taskmanager_of_application(configuration)).await
-        }
+        ApplicationCommand::Taskmanager => Box::pin(taskmanager(configuration)).await,
         ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,

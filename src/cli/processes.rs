@@ -7,7 +7,6 @@ use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
-use crate::process::application;
 use crate::process::demo::{self, DemoOptions, Inherited};
 use crate::process::{ApplicationSetup, JobManager, TaskManager};
 use crate::rest::{self, RestServerOptions};
@@ -91,22 +90,8 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
     }
 }
 
-/// Runs a TaskManager of an application until it is asked to end, or the application has.
-pub(super) async fn taskmanager_of_application(configuration: Configuration) -> ExitCode {
-    let ha = configuration.ha().clone();
-    let over = async move { drop(application::over(&ha).await) };
-    Box::pin(taskmanager_until(configuration, over)).await
-}
-
-/// Runs a TaskManager until it is asked to end.
+/// Runs a TaskManager until it is asked to end, or its cluster has ended with its jobs.
 pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
-    Box::pin(taskmanager_until(configuration, std::future::pending())).await
-}
-
-async fn taskmanager_until(
-    configuration: Configuration,
-    over: impl Future<Output = ()> + Send + 'static,
-) -> ExitCode {
     let Host { stop, directory } = match Host::prepare(&configuration, "taskmanager") {
         Ok(host) => host,
         Err(failure) => return failure.log(),
@@ -121,13 +106,7 @@ async fn taskmanager_until(
         resource_id.unwrap_or_default(),
         &configuration,
     );
-    let asked = stop.clone();
-    let watching = tokio::spawn(async move {
-        over.await;
-        asked.cancel();
-    });
     let ended = Box::pin(manager.run(stop)).await;
-    watching.abort();
     let (code, cause) = match ended {
         Ok(()) => (ExitCode::Ended, "it was asked to end".to_owned()),
         Err(failure) => (failure.code, failure.cause),

@@ -18,13 +18,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::application::until_over;
 use super::control_groups::{self, Claimed};
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
 use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
-use crate::config::{ClusterOptions, Configuration, MemoryContradiction};
+use crate::config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
 use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
@@ -178,7 +179,7 @@ impl TaskManager {
         })
     }
 
-    /// Runs tasks for whoever leads, until `stop`, or until it was drained; then says goodbye.
+    /// Runs tasks for whoever leads, until `stop`, until it was drained, or until its cluster has ended; then says goodbye.
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
@@ -215,6 +216,11 @@ impl TaskManager {
         let stop = stop.child_token();
         // Ends with this process's run.
         let mut watching = JoinSet::new();
+        watching.spawn(stop_when_over(
+            self.options.ha.clone(),
+            executor.presence(),
+            stop.clone(),
+        ));
         if let Some(wanted) = wanted {
             watching.spawn(stop_when_unwanted(
                 wanted,
@@ -243,6 +249,16 @@ async fn stop_when_unwanted(
 ) {
     let cause = until_unwanted(wanted, presence).await;
     warn!(cause, "this worker ends");
+    stop.cancel();
+}
+
+async fn stop_when_over(
+    ha: HaOptions,
+    presence: watch::Receiver<Presence>,
+    stop: CancellationToken,
+) {
+    let cause = until_over(&ha, presence).await;
+    info!(cause, "this TaskManager ends");
     stop.cancel();
 }
 
