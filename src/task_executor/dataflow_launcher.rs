@@ -32,6 +32,10 @@ impl TaskLauncher for TaskRuntime {
         self.forget_programs(job);
     }
 
+    fn release_files(&self, job: JobId) {
+        TaskRuntime::release_files(self, job);
+    }
+
     fn may_run_until(&self, job: JobId, ends: Moment) {
         TaskRuntime::may_run_until(self, job, ends);
     }

@@ -79,9 +79,18 @@ impl TaskRuntime {
         self.host.leases.extend(job, ends);
     }
 
-    /// No program of the job runs here any more.
+    /// No program of the job runs here any more, nor will.
     pub fn forget_programs(&self, job: JobId) {
         self.host.leases.forget(job);
+        self.release_files(job);
+    }
+
+    /// No program of the job runs here: what was fetched for it is removed. What starts later fetches it anew.
+    pub fn release_files(&self, job: JobId) {
+        if let Some(files) = self.host.kept_artifacts.let_go(job) {
+            // Gigabytes take a while.
+            self.runtime.spawn_blocking(move || drop(files));
+        }
     }
 
     /// Tasks on this runtime that meet in this exchange and get this from their process.
