@@ -28,6 +28,7 @@ mod sinks;
 mod standby;
 mod sweeping;
 mod taskmanager;
+mod tasks_runtime;
 mod term;
 #[cfg(test)]
 mod testing;

@@ -12,7 +12,6 @@ use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +21,7 @@ use super::application::until_over;
 use super::control_groups::{self, Claimed};
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
+use super::tasks_runtime::TasksRuntime;
 use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
@@ -384,7 +384,6 @@ pub(super) fn follow_store(
     leaders
 }
 
-/// What a TaskManager with these options says of itself on this host.
 /// What the host lets a TaskManager have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostResources {
@@ -437,6 +436,7 @@ impl HostResources {
     }
 }
 
+/// What a TaskManager with these options says of itself on this host.
 pub(super) fn describe(
     location: pb::TaskManagerLocation,
     options: &ClusterOptions,
@@ -460,45 +460,4 @@ pub(super) fn describe(
         protocol_version: tanist_proto::PROTOCOL_VERSION,
         worker_of: String::new(),
     })
-}
-
-/// The runtime of the tasks: what they do delays nothing else in the process.
-#[derive(Debug)]
-struct TasksRuntime {
-    runtime: Option<Runtime>,
-}
-
-impl TasksRuntime {
-    fn start() -> io::Result<TasksRuntime> {
-        let runtime = Builder::new_multi_thread()
-            .thread_name("tasks")
-            .enable_all()
-            .build()?;
-        Ok(TasksRuntime {
-            runtime: Some(runtime),
-        })
-    }
-
-    fn handle(&self) -> Handle {
-        self.runtime
-            .as_ref()
-            .expect("it is there until it is dropped")
-            .handle()
-            .clone()
-    }
-
-    fn shut_down(mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Drop for TasksRuntime {
-    fn drop(&mut self) {
-        // A runtime must not be dropped, which waits, within another one.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
