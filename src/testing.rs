@@ -249,7 +249,7 @@ impl TestCluster {
         &self.client
     }
 
-    /// A directory for input and output, removed with the cluster. Its `store` is the cluster's.
+    /// A directory for input and output, removed with the cluster. Its `store` and `working` are the cluster's.
     pub fn directory(&self) -> &Path {
         &self.directory.0
     }
@@ -283,15 +283,20 @@ impl TestCluster {
     pub async fn start_taskmanager(&mut self, id: &str) -> Result<(), TestClusterError> {
         let load = self.load.clone().with("taskmanager.resource-id", id);
         let configuration = Configuration::load(load)?;
+        // Not that of an earlier one: what a killed one still removes is its own.
+        let name = format!("{id}-{:08x}", rand::random::<u32>());
+        let directory = self.directory.0.join("working").join(name);
         let process = launch(id, async move |stop, bound| {
-            match TaskManager::bind(&configuration).await {
+            match TaskManager::bind(&configuration, &directory).await {
                 Ok(manager) => {
                     let _ = bound.send(Ok(()));
-                    Box::pin(manager.run(stop)).await
+                    let ended = Box::pin(manager.run(stop)).await;
+                    ended.map_or_else(|failure| failure.code, |()| ExitCode::Ended)
                 }
                 Err(error) => {
+                    let code = error.exit_code();
                     let _ = bound.send(Err(error.into()));
-                    ExitCode::Port
+                    code
                 }
             }
         });

@@ -6,10 +6,10 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tanist_proto::id::JobId;
 
 use super::args::{GlobalArgs, HaCommand, parameter};
-use super::cluster::{FREE_PORTS, HostedCluster};
+use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::say;
-use super::processes::{jobmanager_for, taskmanager_of_application};
+use super::processes::{jobmanager_for, taskmanager};
 use super::{ha, jobs, load_options, show_config, with_runtime};
 use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
@@ -127,9 +127,7 @@ async fn dispatch(
             let setup = complete(setup, args, compile_options(&configuration));
             jobmanager_for(configuration, Some(setup)).await
         }
-        ApplicationCommand::Taskmanager => {
-            Box::pin(taskmanager_of_application(configuration)).await
-        }
+        ApplicationCommand::Taskmanager => Box::pin(taskmanager(configuration)).await,
         ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
@@ -182,7 +180,9 @@ async fn local(
             load = load.with(key, any);
         }
     }
-    if !is_set("high-availability.type") && !is_set("high-availability.embedded.dir") {
+    let has_own_store =
+        !is_set("high-availability.type") && !is_set("high-availability.embedded.dir");
+    if has_own_store {
         let store = directory.path().join("store");
         load = load.with("high-availability.embedded.dir", &store.to_string_lossy());
     }
@@ -198,17 +198,21 @@ async fn local(
         ..compile_options(&configuration)
     };
     let setup = complete(setup, args.parameters, options);
-    match HostedCluster::bind(configuration, setup, args.taskmanagers).await {
-        Ok(cluster) => {
+    let (count, own) = (args.taskmanagers, directory.path());
+    match HostedCluster::bind(configuration, setup, count, own).await {
+        Ok(mut cluster) => {
+            if !has_own_store {
+                // Whoever stands by may have taken the application over.
+                cluster = cluster.guarded();
+            }
             say(format_args!(
                 "the application runs at {}",
                 cluster.rest_address()
             ));
-            let code = Box::pin(cluster.run(stop.clone())).await;
-            if stop.is_cancelled() {
-                ExitCode::Interrupted
-            } else {
-                code
+            match Box::pin(cluster.run(stop.clone())).await {
+                _ if stop.is_cancelled() => ExitCode::Interrupted,
+                HostedEnd::JobManager(code) => code,
+                HostedEnd::TaskManager(failure) => failure.code,
             }
         }
         Err((code, error)) => {

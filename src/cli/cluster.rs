@@ -1,6 +1,10 @@
 //! A JobManager and TaskManagers in this process, for an application that ends with them. Others may join: the store is the
 //! configured one.
+//!
+//! Invariant: a TaskManager that can't go on ends the process, as it does where it is one of its own. The application is not lost
+//! with that: another process goes on with it, or this one when it is started again.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -9,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::output::say;
 use super::processes::run_jobmanager;
 use crate::config::Configuration;
-use crate::process::{ApplicationSetup, JobManager, TaskManager};
+use crate::process::{ApplicationSetup, JobManager, TaskManager, TaskManagerFailure};
 use crate::telemetry::ExitCode;
 
 /// How long TaskManagers may take to end once their cluster has.
@@ -23,21 +27,32 @@ pub(super) struct HostedCluster {
     configuration: Configuration,
 }
 
+/// With what a cluster of this process ended here.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HostedEnd {
+    /// As the JobManager did: with the application, or asked to.
+    JobManager(ExitCode),
+    /// A TaskManager could not go on. The application goes on elsewhere, or when it is started again.
+    TaskManager(TaskManagerFailure),
+}
+
 impl HostedCluster {
-    /// Binds everything on this host.
+    /// Binds everything on this host. Each TaskManager has a directory of its own in `directory`.
     pub(super) async fn bind(
         configuration: Configuration,
         application: ApplicationSetup,
         taskmanagers: u32,
+        directory: &Path,
     ) -> Result<HostedCluster, (ExitCode, String)> {
         let jobmanager = JobManager::bind_for(&configuration, Some(application))
             .await
             .map_err(|error| (ExitCode::Port, error.to_string()))?;
         let mut bound = Vec::new();
-        for _ in 0..taskmanagers {
-            let taskmanager = TaskManager::bind(&configuration)
+        for number in 1..=taskmanagers {
+            let own = directory.join(format!("tm-{number}"));
+            let taskmanager = TaskManager::bind(&configuration, &own)
                 .await
-                .map_err(|error| (ExitCode::Port, error.to_string()))?;
+                .map_err(|error| (error.exit_code(), error.to_string()))?;
             bound.push(taskmanager);
         }
         Ok(HostedCluster {
@@ -47,26 +62,71 @@ impl HostedCluster {
         })
     }
 
+    /// The same, which is killed where isolated tasks can't be stopped otherwise.
+    pub(super) fn guarded(mut self) -> HostedCluster {
+        let all = self.taskmanagers.into_iter();
+        self.taskmanagers = all.map(TaskManager::guarded).collect();
+        self
+    }
+
     /// Where the JobManager is reached over REST.
     pub(super) fn rest_address(&self) -> String {
         self.jobmanager.addresses()["rest"].clone()
     }
 
-    /// Runs until the application has ended, or until `stop`, which ends this process's part of the cluster only.
-    pub(super) async fn run(self, stop: CancellationToken) -> ExitCode {
+    /// Runs until the application has ended, a TaskManager of this process can't go on, or until `stop`; the last two end this
+    /// process's part of the cluster only.
+    pub(super) async fn run(self, stop: CancellationToken) -> HostedEnd {
         let stop_taskmanagers = CancellationToken::new();
         let mut taskmanagers = JoinSet::new();
         for taskmanager in self.taskmanagers {
             taskmanagers.spawn(Box::pin(taskmanager.run(stop_taskmanagers.clone())));
         }
-        let code = Box::pin(run_jobmanager(self.jobmanager, &self.configuration, stop)).await;
+        let stop = stop.child_token();
+        let running = run_jobmanager(self.jobmanager, &self.configuration, stop.clone());
+        let mut jobmanager = Box::pin(running);
+        let end = tokio::select! {
+            biased;
+            code = &mut jobmanager => HostedEnd::JobManager(code),
+            failure = first_failure(&mut taskmanagers) => {
+                say(&failure);
+                // It resigns, so that somebody else leads at once.
+                stop.cancel();
+                let bound = self.configuration.process().shutdown_timeout;
+                if tokio::time::timeout(bound, jobmanager).await.is_err() {
+                    say("the JobManager takes too long to end and is left to the end of this process");
+                }
+                HostedEnd::TaskManager(failure)
+            }
+        };
         stop_taskmanagers.cancel();
         let ending = async { while taskmanagers.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIMEOUT, ending).await.is_err() {
             say("the TaskManagers take too long to end and are left to the end of this process");
         }
-        code
+        end
     }
+}
+
+/// Waits until one of these can't go on. Never, if all end in order.
+pub(super) async fn first_failure(
+    taskmanagers: &mut JoinSet<Result<(), TaskManagerFailure>>,
+) -> TaskManagerFailure {
+    while let Some(ended) = taskmanagers.join_next().await {
+        match ended {
+            // It was drained: that is no reason for anybody else to end.
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return failure,
+            Err(broken) => {
+                return TaskManagerFailure {
+                    taskmanager: "of this process".to_owned(),
+                    code: ExitCode::Fatal,
+                    cause: broken.to_string(),
+                };
+            }
+        }
+    }
+    std::future::pending().await
 }
 
 /// The keys whose values two clusters of one host can't share, with what takes any that is free.
@@ -76,3 +136,37 @@ pub(super) const FREE_PORTS: [(&str, &str); 4] = [
     ("taskmanager.rpc.port", "0"),
     ("taskmanager.data.port", "0"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LoadOptions;
+
+    /// Why a cluster of two TaskManagers with these settings can't be bound.
+    async fn refused(settings: &[(&str, &str)]) -> (ExitCode, String) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = directory.path().join("store");
+        let mut load = LoadOptions::default();
+        load = load.with("high-availability.embedded.dir", &store.to_string_lossy());
+        for (key, value) in FREE_PORTS.iter().chain(settings) {
+            load = load.with(key, value);
+        }
+        let configuration = Configuration::load(load).expect("it can be read");
+        let setup = ApplicationSetup::new("none", |_| async { Ok(()) });
+        let bound = HostedCluster::bind(configuration, setup, 2, directory.path()).await;
+        bound.expect_err("it can't be bound")
+    }
+
+    #[tokio::test]
+    async fn what_keeps_a_taskmanager_from_starting_has_the_code_of_its_cause() {
+        let (code, said) = refused(&[("process.control-groups", "/nowhere")]).await;
+        assert_eq!(code, ExitCode::Configuration, "{said}");
+        assert!(said.contains("process.control-groups"), "{said}");
+
+        let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let taken = taken.expect("a free port");
+        let port = taken.local_addr().expect("it is bound").port().to_string();
+        let (code, said) = refused(&[("taskmanager.data.port", port.as_str())]).await;
+        assert_eq!(code, ExitCode::Port, "{said}");
+    }
+}

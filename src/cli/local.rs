@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tanist_proto::v1::JobGraph;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{LocalArgs, OutputFormat};
+use super::cluster::first_failure;
 use super::host::own_directory;
 use super::output::say;
 use super::processes::run_jobmanager;
@@ -18,7 +19,7 @@ use super::tell;
 use crate::client::{ClientError, JobClient, RestClient, RetryOptions, StaticAddresses};
 use crate::config::{Configuration, LoadOptions};
 use crate::job::slots_needed;
-use crate::process::{JobManager, TaskManager};
+use crate::process::{JobManager, TaskManager, TaskManagerFailure};
 use crate::telemetry::ExitCode;
 
 /// How often is asked whether the job is cleaned up after.
@@ -51,8 +52,14 @@ pub(super) async fn local(
         Err(failure) => return failure.say(),
     };
     match LocalCluster::start(load, directory.path(), slots_needed(&graph)).await {
-        Ok(cluster) => {
-            let code = attend(&cluster.client, &graph, output).await;
+        Ok(mut cluster) => {
+            let code = tokio::select! {
+                code = attend(&cluster.client, &graph, output) => code,
+                failure = first_failure(&mut cluster.taskmanager) => {
+                    say(format_args!("{failure}. The job ends with its cluster"));
+                    failure.code
+                }
+            };
             cluster.stop().await;
             code
         }
@@ -113,7 +120,8 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
 struct LocalCluster {
     client: JobClient,
     stop_taskmanager: CancellationToken,
-    taskmanager: JoinHandle<ExitCode>,
+    /// There is one.
+    taskmanager: JoinSet<Result<(), TaskManagerFailure>>,
     stop_jobmanager: CancellationToken,
     jobmanager: JoinHandle<ExitCode>,
 }
@@ -129,10 +137,9 @@ impl LocalCluster {
         let jobmanager = JobManager::bind(&configuration)
             .await
             .map_err(|error| (ExitCode::Port, error.to_string()))?;
-        let taskmanager = TaskManager::bind(&configuration)
+        let taskmanager = TaskManager::bind(&configuration, directory)
             .await
-            .map_err(|error| (ExitCode::Port, error.to_string()))?
-            .working_in(directory);
+            .map_err(|error| (error.exit_code(), error.to_string()))?;
         let addresses = StaticAddresses(vec![jobmanager.addresses()["rest"].clone()]);
         let options = RetryOptions {
             timeout: configuration.client().timeout,
@@ -146,21 +153,22 @@ impl LocalCluster {
         let jobmanager = tokio::spawn(async move {
             Box::pin(run_jobmanager(jobmanager, &configuration, stop)).await
         });
-        let taskmanager = tokio::spawn(Box::pin(taskmanager.run(stop_taskmanager.clone())));
+        let mut running = JoinSet::new();
+        running.spawn(Box::pin(taskmanager.run(stop_taskmanager.clone())));
         Ok(LocalCluster {
             client,
             stop_taskmanager,
-            taskmanager,
+            taskmanager: running,
             stop_jobmanager,
             jobmanager,
         })
     }
 
     /// Ends both, the one whose tasks write files first.
-    async fn stop(self) {
+    async fn stop(mut self) {
         let stopping = async {
             self.stop_taskmanager.cancel();
-            let _ = self.taskmanager.await;
+            let _ = self.taskmanager.join_next().await;
             self.stop_jobmanager.cancel();
             let _ = self.jobmanager.await;
         };
@@ -245,6 +253,15 @@ parameters:
                 text.lines().count()
             });
         assert_eq!(lines.sum::<usize>(), 100);
+    }
+
+    #[tokio::test]
+    async fn what_keeps_its_taskmanager_from_starting_has_the_code_of_its_cause() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let load = LoadOptions::default().with("process.control-groups", "/nowhere");
+        let started = LocalCluster::start(load, directory.path(), 1).await;
+        let code = started.err().map(|(code, _)| code);
+        assert_eq!(code, Some(ExitCode::Configuration));
     }
 
     #[tokio::test]

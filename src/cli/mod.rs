@@ -19,6 +19,8 @@ mod progress;
 mod quarantine;
 mod run;
 mod show_config;
+#[cfg(test)]
+mod stuck_tests;
 mod target;
 mod task_managers;
 

@@ -7,7 +7,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1::JobGraph;
 
 use super::args::{OutputFormat, RunArgs};
-use super::cluster::{FREE_PORTS, HostedCluster};
+use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::{answer_json, say};
 use super::progress::Progress;
@@ -75,8 +75,11 @@ async fn host(
     let cluster_id = configuration.ha().cluster_id.clone();
     let job = job_id_of(&cluster_id, 0);
     let setup = program_of(graph, job);
-    let cluster = match HostedCluster::bind(configuration.clone(), setup, taskmanagers).await {
-        Ok(cluster) => cluster,
+    let directory = host.directory.path();
+    let bound = HostedCluster::bind(configuration.clone(), setup, taskmanagers, directory).await;
+    let cluster = match bound {
+        // Whoever stands by may have taken the job over.
+        Ok(cluster) => cluster.guarded(),
         Err((code, error)) => {
             say(error);
             return code;
@@ -86,16 +89,26 @@ async fn host(
     say(format_args!(
         "job {job} has the cluster {cluster_id} of its own, at {rest}"
     ));
-    let code = tokio::select! {
-        code = cluster.run(host.stop.clone()) => code,
+    let end = tokio::select! {
+        end = cluster.run(host.stop.clone()) => end,
         never = show_progress(&configuration, &rest, job) => match never {},
     };
-    if host.stop.is_cancelled() {
+    let goes_on = || {
         say(format_args!(
             "job {job} has not ended: run this again with -D high-availability.cluster-id={cluster_id} to go on with it"
         ));
-        return ExitCode::Interrupted;
-    }
+    };
+    let code = match end {
+        _ if host.stop.is_cancelled() => {
+            goes_on();
+            return ExitCode::Interrupted;
+        }
+        HostedEnd::TaskManager(failure) => {
+            goes_on();
+            return failure.code;
+        }
+        HostedEnd::JobManager(code) => code,
+    };
     let how = match code {
         ExitCode::Ended => "FINISHED",
         ExitCode::JobFailed => "FAILED",

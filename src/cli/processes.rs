@@ -7,9 +7,8 @@ use super::args::{DemoArgs, GlobalArgs};
 use super::host::{Failure, Host};
 use super::output::say;
 use crate::config::{Configuration, mask_arguments};
-use crate::process::application;
 use crate::process::demo::{self, DemoOptions, Inherited};
-use crate::process::{ApplicationSetup, JobManager, StartError, TaskManager};
+use crate::process::{ApplicationSetup, JobManager, TaskManager};
 use crate::rest::{self, RestServerOptions};
 use crate::telemetry::{ExitCode, Startup, StartupSetting, startup_log};
 
@@ -91,33 +90,15 @@ fn rest_options(configuration: &Configuration) -> RestServerOptions {
     }
 }
 
-/// Runs a TaskManager of an application until it is asked to end, or the application has.
-pub(super) async fn taskmanager_of_application(configuration: Configuration) -> ExitCode {
-    let ha = configuration.ha().clone();
-    let over = async move { drop(application::over(&ha).await) };
-    Box::pin(taskmanager_until(configuration, over)).await
-}
-
-/// Runs a TaskManager until it is asked to end.
+/// Runs a TaskManager until it is asked to end, or its cluster has ended with its jobs.
 pub(super) async fn taskmanager(configuration: Configuration) -> ExitCode {
-    Box::pin(taskmanager_until(configuration, std::future::pending())).await
-}
-
-async fn taskmanager_until(
-    configuration: Configuration,
-    over: impl Future<Output = ()> + Send + 'static,
-) -> ExitCode {
     let Host { stop, directory } = match Host::prepare(&configuration, "taskmanager") {
         Ok(host) => host,
         Err(failure) => return failure.log(),
     };
-    let manager = match TaskManager::bind(&configuration).await {
-        Ok(manager) => manager.working_in(directory.path()).alone(),
-        Err(error @ StartError::Bind(_)) => return Failure::new(ExitCode::Port, &error).log(),
-        Err(error @ StartError::Host(_)) => return Failure::new(ExitCode::Fatal, &error).log(),
-        Err(error @ (StartError::Memory(_) | StartError::ControlGroups(_))) => {
-            return Failure::new(ExitCode::Configuration, &error).log();
-        }
+    let manager = match TaskManager::bind(&configuration, directory.path()).await {
+        Ok(manager) => manager.guarded(),
+        Err(error) => return Failure::new(error.exit_code(), &error).log(),
     };
     let resource_id = manager.resource_id().map(|id| id.to_string());
     start_log(
@@ -125,16 +106,12 @@ async fn taskmanager_until(
         resource_id.unwrap_or_default(),
         &configuration,
     );
-    let asked = stop.clone();
-    let watching = tokio::spawn(async move {
-        over.await;
-        asked.cancel();
-    });
-    let code = Box::pin(manager.run(stop)).await;
-    watching.abort();
-    if code == ExitCode::Ended {
-        code.log_last_words("it was asked to end");
-    }
+    let ended = Box::pin(manager.run(stop)).await;
+    let (code, cause) = match ended {
+        Ok(()) => (ExitCode::Ended, "it was asked to end".to_owned()),
+        Err(failure) => (failure.code, failure.cause),
+    };
+    code.log_last_words(&cause);
     code
 }
 

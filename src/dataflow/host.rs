@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::exec::{ArtifactCache, ProgramLeases};
+use super::exec::{ArtifactCache, KeptArtifacts, ProgramLeases};
 use crate::telemetry::control_group::ControlGroups;
 
 /// The name of the host that this process runs on, as it calls itself.
@@ -46,6 +46,8 @@ pub struct TaskHost {
     pub(super) working_dir: PathBuf,
     /// The files that jobs ship.
     pub(super) artifacts: ArtifactCache,
+    /// Those of them that were fetched, by job.
+    pub(super) kept_artifacts: KeptArtifacts,
     /// Extended resources that the process has, each with a further variable in which its programs find theirs.
     pub(super) external_resources: BTreeMap<String, Option<String>>,
     /// Where those come from that are too large for a graph.
@@ -57,18 +59,26 @@ pub struct TaskHost {
 }
 
 impl TaskHost {
-    /// Tasks keep their files in `working_dir`, which is this process's own.
+    /// Tasks keep their files in `working_dir`, which nobody else uses, not even another one of these in the same process: each
+    /// removes what its own tasks need no more.
     pub fn new(working_dir: PathBuf) -> TaskHost {
         TaskHost {
             // This very binary, also after its file was replaced.
             exec_binary: PathBuf::from("/proc/self/exe"),
             artifacts: ArtifactCache::new(working_dir.join("artifacts")),
+            kept_artifacts: KeptArtifacts::default(),
             uploads: Arc::new(NoUploads),
             leases: ProgramLeases::default(),
             control_groups: Err("this process makes none".to_owned()),
             working_dir,
             external_resources: BTreeMap::new(),
         }
+    }
+
+    /// For tasks that run no programs: they have no directory.
+    #[cfg(test)]
+    pub(crate) fn without_programs() -> TaskHost {
+        TaskHost::new(PathBuf::from("/dev/null/none"))
     }
 
     /// The same with extended resources, each with a further variable in which programs find theirs.
@@ -102,14 +112,6 @@ impl TaskHost {
             exec_binary,
             ..self
         }
-    }
-}
-
-impl Default for TaskHost {
-    /// A directory below the system's one for temporary files.
-    fn default() -> TaskHost {
-        let name = format!("tanist-tasks-{}", std::process::id());
-        TaskHost::new(std::env::temp_dir().join(name))
     }
 }
 

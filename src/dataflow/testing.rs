@@ -16,7 +16,8 @@ use tokio::runtime::Handle;
 use super::operator::output_schema;
 use super::record::schema_of;
 use super::{
-    EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskRuntime, TaskSpec, TaskStatus,
+    EpochGate, Exchange, ExchangeOptions, Refused, RunningTask, TaskHost, TaskRuntime, TaskSpec,
+    TaskStatus,
 };
 
 use crate::job::{CompileOptions, Emit, JobFile, OperatorSpec, compile, coordinated_spec};
@@ -101,7 +102,7 @@ impl TaskManager {
             data_address: exchange.address().to_string(),
         };
         TaskManager {
-            runtime: TaskRuntime::new(Handle::current(), exchange),
+            runtime: TaskRuntime::new(Handle::current(), exchange, TaskHost::without_programs()),
             gate,
             location,
         }

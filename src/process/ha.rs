@@ -117,6 +117,18 @@ pub struct HaServices {
     pub blobs: Option<Arc<BlobStore>>,
 }
 
+/// Whether the store may be there: the directory of an embedded one that was removed would still answer whoever has it open, and be
+/// made anew by whoever opens it.
+pub fn is_there(options: &HaOptions) -> bool {
+    match &options.backend {
+        BackendOptions::Embedded(embedded) => {
+            let directory = embedded.directory.join(options.cluster_id.as_str());
+            directory.exists()
+        }
+        BackendOptions::Etcd(_) | BackendOptions::Zookeeper(_) => true,
+    }
+}
+
 /// Opens the records, to read them only. One attempt.
 pub async fn open_records(options: &HaOptions) -> Result<RecordStore> {
     let store = Backend::of(options).open_store().await?;

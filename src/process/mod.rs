@@ -28,6 +28,7 @@ mod sinks;
 mod standby;
 mod sweeping;
 mod taskmanager;
+mod tasks_runtime;
 mod term;
 #[cfg(test)]
 mod testing;
@@ -43,6 +44,6 @@ pub use application::ApplicationSetup;
 pub use history::{HistoryRecord, Phases, TakeoverRecord};
 pub use jobmanager::JobManager;
 pub use listen::BindError;
-pub use taskmanager::{StartError, TaskManager};
+pub use taskmanager::{StartError, TaskManager, TaskManagerFailure};
 pub use view::{HaStatus, JobManagerView, Role, TermStanding, TermState};
 pub use working_dir::{DirectoryError, WorkingDir};

@@ -19,7 +19,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::job_records::StoredJobRecords;
-use super::taskmanager::{ExecutorServices, describe, follow_store, start_executor, until_it_ends};
+use super::taskmanager::{
+    ExecutorServices, describe, exit_code, follow_store, start_executor, until_it_ends,
+};
 use super::{StartError, listen, settings};
 use crate::config::{ClusterOptions, Configuration};
 use crate::gateway::fencing::HighestEpoch;
@@ -135,7 +137,10 @@ impl SimulatedTaskManagers {
         self.running.spawn(async move {
             let never = CancellationToken::new();
             tokio::select! {
-                code = until_it_ends(executor, &stop) => code,
+                ended = until_it_ends(executor, &stop) => match ended {
+                    Ok(()) => ExitCode::Ended,
+                    Err(cause) => exit_code(&cause),
+                },
                 _ended = server.serve(service, never) => ExitCode::Fatal,
             }
         });

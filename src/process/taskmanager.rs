@@ -12,19 +12,20 @@ use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::{CpuCores, Resources, WorkerResourceSpec};
 use tanist_proto::v1 as pb;
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::application::until_over;
 use super::control_groups::{self, Claimed};
 use super::job_records::StoredJobRecords;
 use super::listen::{self, BindError};
+use super::tasks_runtime::TasksRuntime;
 use super::uploads::LeadersUploads;
 use super::worker::{Wanted, until_unwanted};
 use super::{ha, settings};
-use crate::config::{ClusterOptions, Configuration, MemoryContradiction};
+use crate::config::{ClusterOptions, Configuration, HaOptions, MemoryContradiction};
 use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::gateway::{Connector, JobRecords};
@@ -33,7 +34,6 @@ use crate::task_executor::{
     Fatal, IsolationGuard, Presence, TaskExecutor, TaskExecutorDescription, TaskExecutorServices,
     TaskLauncher, first_registration,
 };
-use crate::telemetry::control_group::ControlGroups;
 use crate::telemetry::{ExitCode, memory_limit_bytes, version};
 
 /// Why a TaskManager did not start.
@@ -53,6 +53,29 @@ pub enum StartError {
     Memory(#[from] MemoryContradiction),
 }
 
+impl StartError {
+    /// What a process ends with whose TaskManager did not start.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            StartError::Bind(_) => ExitCode::Port,
+            StartError::Host(_) => ExitCode::Fatal,
+            StartError::ControlGroups(_) | StartError::Memory(_) => ExitCode::Configuration,
+        }
+    }
+}
+
+/// A TaskManager that could not go on, though nobody had asked it to end: its process is to end, which ends what is left of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("TaskManager {taskmanager} has ended: {cause}")]
+pub struct TaskManagerFailure {
+    /// Its resource id.
+    pub taskmanager: String,
+    /// What the process ends with.
+    pub code: ExitCode,
+    /// Why.
+    pub cause: String,
+}
+
 /// A TaskManager whose servers are bound. It registers once it runs.
 #[derive(Debug)]
 pub struct TaskManager {
@@ -63,14 +86,16 @@ pub struct TaskManager {
     highest_epoch: HighestEpoch,
     tasks: TasksRuntime,
     host: TaskHost,
-    /// Where programs are held to their limits, or why nowhere.
-    control_groups: Result<ControlGroups, String>,
-    is_alone: bool,
+    is_guarded: bool,
 }
 
 impl TaskManager {
-    /// Binds the servers and starts the runtime of the tasks.
-    pub async fn bind(configuration: &Configuration) -> Result<TaskManager, StartError> {
+    /// Binds the servers and starts the runtime of the tasks. These keep their files in `directory`, which is this TaskManager's
+    /// alone: what it has there is removed without asking whether another one uses it.
+    pub async fn bind(
+        configuration: &Configuration,
+        directory: &Path,
+    ) -> Result<TaskManager, StartError> {
         let options = configuration.options().clone();
         let manager = &options.taskmanager;
         let key = "taskmanager.rpc.port";
@@ -125,26 +150,17 @@ impl TaskManager {
             exchange,
             highest_epoch,
             tasks,
-            host: with_resources(TaskHost::default(), &options)
-                .with_control_groups(control_groups.clone()),
-            control_groups,
-            is_alone: false,
+            host: with_resources(TaskHost::new(directory.to_owned()), &options)
+                .with_control_groups(control_groups),
+            is_guarded: false,
             options: Arc::new(options),
         })
     }
 
-    /// The same, with a directory of its own for what its tasks need.
+    /// The same in a process that is killed where isolated tasks can't be stopped otherwise: what else is in it has to bear that.
     #[must_use]
-    pub fn working_in(mut self, directory: &Path) -> TaskManager {
-        let host = with_resources(TaskHost::new(directory.to_owned()), &self.options);
-        self.host = host.with_control_groups(self.control_groups.clone());
-        self
-    }
-
-    /// The same in a process that does nothing else: it is killed where isolated tasks can't be stopped otherwise.
-    #[must_use]
-    pub fn alone(mut self) -> TaskManager {
-        self.is_alone = true;
+    pub fn guarded(mut self) -> TaskManager {
+        self.is_guarded = true;
         self
     }
 
@@ -163,8 +179,8 @@ impl TaskManager {
         })
     }
 
-    /// Runs tasks for whoever leads, until `stop`; then says goodbye.
-    pub async fn run(self, stop: CancellationToken) -> ExitCode {
+    /// Runs tasks for whoever leads, until `stop`, until it was drained, or until its cluster has ended; then says goodbye.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), TaskManagerFailure> {
         let process = ProcessId::new(self.description.location.resource_id.as_str());
         let wanted = self.wanted();
         let leaders = follow_store(self.options.clone(), process);
@@ -176,7 +192,7 @@ impl TaskManager {
             ask_timeout: self.options.rpc.ask_timeout,
         }));
         let guard = IsolationGuard::default();
-        if self.is_alone {
+        if self.is_guarded {
             guard_isolation(guard.clone());
         }
         let executor = start_executor(ExecutorServices {
@@ -186,9 +202,11 @@ impl TaskManager {
             leaders,
             records: Arc::new(StoredJobRecords::of(self.options.ha.clone())),
             connector,
-            launcher: Arc::new(
-                TaskRuntime::new(self.tasks.handle(), self.exchange.clone()).on(host),
-            ),
+            launcher: Arc::new(TaskRuntime::new(
+                self.tasks.handle(),
+                self.exchange.clone(),
+                host,
+            )),
             first_registration: first_registration(),
             guard,
         });
@@ -198,6 +216,11 @@ impl TaskManager {
         let stop = stop.child_token();
         // Ends with this process's run.
         let mut watching = JoinSet::new();
+        watching.spawn(stop_when_over(
+            self.options.ha.clone(),
+            executor.presence(),
+            stop.clone(),
+        ));
         if let Some(wanted) = wanted {
             watching.spawn(stop_when_unwanted(
                 wanted,
@@ -205,13 +228,17 @@ impl TaskManager {
                 stop.clone(),
             ));
         }
-        let code = until_it_ends(executor, &stop).await;
+        let ended = until_it_ends(executor, &stop).await;
         serving.cancel();
         if let Ok(Err(error)) = server.await {
             warn!(%error, "the RPC server ended with an error");
         }
         self.tasks.shut_down();
-        code
+        ended.map_err(|cause| TaskManagerFailure {
+            taskmanager: self.description.location.resource_id,
+            code: exit_code(&cause),
+            cause: cause.to_string(),
+        })
     }
 }
 
@@ -225,6 +252,16 @@ async fn stop_when_unwanted(
     stop.cancel();
 }
 
+async fn stop_when_over(
+    ha: HaOptions,
+    presence: watch::Receiver<Presence>,
+    stop: CancellationToken,
+) {
+    let cause = until_over(&ha, presence).await;
+    info!(cause, "this TaskManager ends");
+    stop.cancel();
+}
+
 /// Programs find the extended resources of the process.
 fn with_resources(host: TaskHost, options: &ClusterOptions) -> TaskHost {
     let all = options.taskmanager.external_resources.iter();
@@ -232,33 +269,44 @@ fn with_resources(host: TaskHost, options: &ClusterOptions) -> TaskHost {
     host.with_external_resources(variables.collect())
 }
 
-/// Waits until a TaskExecutor is asked to end, or can't go on: stops its tasks and says goodbye.
-pub(super) async fn until_it_ends(executor: TaskExecutor, stop: &CancellationToken) -> ExitCode {
+/// What a process ends with that has to for this.
+pub(super) fn exit_code(cause: &Fatal) -> ExitCode {
+    match cause {
+        Fatal::Drained => ExitCode::Ended,
+        Fatal::Refused(_) => ExitCode::Refused,
+        Fatal::Stuck(_) | Fatal::Broken(_) => ExitCode::Fatal,
+    }
+}
+
+/// Waits until a TaskExecutor is asked to end, was drained, or can't go on: stops its tasks and says goodbye. An error: why the
+/// process has to end.
+pub(super) async fn until_it_ends(
+    executor: TaskExecutor,
+    stop: &CancellationToken,
+) -> Result<(), Fatal> {
     let cause = tokio::select! {
         () = stop.cancelled() => {
             info!("stopping tasks and saying goodbye");
             executor.stop("the TaskManager was asked to end").await;
-            return ExitCode::Ended;
+            return Ok(());
         }
         cause = executor.fatal() => cause,
     };
-    let code = match cause {
+    match cause {
         Fatal::Drained => {
             info!("drained: saying goodbye");
             executor.stop("the TaskManager was drained").await;
-            return ExitCode::Ended;
+            return Ok(());
         }
         Fatal::Refused(_) => {
             executor
                 .stop(&format!("the TaskManager is refused: {cause}"))
                 .await;
-            ExitCode::Refused
         }
         // Whoever holds a task that does not end would be waited for in vain; the end of the process says goodbye.
-        Fatal::Stuck(_) | Fatal::Broken(_) => ExitCode::Fatal,
-    };
-    code.log_last_words(&cause.to_string());
-    code
+        Fatal::Stuck(_) | Fatal::Broken(_) => {}
+    }
+    Err(cause)
 }
 
 /// What a TaskExecutor needs, whatever its servers and its store are.
@@ -336,7 +384,6 @@ pub(super) fn follow_store(
     leaders
 }
 
-/// What a TaskManager with these options says of itself on this host.
 /// What the host lets a TaskManager have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostResources {
@@ -389,6 +436,7 @@ impl HostResources {
     }
 }
 
+/// What a TaskManager with these options says of itself on this host.
 pub(super) fn describe(
     location: pb::TaskManagerLocation,
     options: &ClusterOptions,
@@ -412,45 +460,4 @@ pub(super) fn describe(
         protocol_version: tanist_proto::PROTOCOL_VERSION,
         worker_of: String::new(),
     })
-}
-
-/// The runtime of the tasks: what they do delays nothing else in the process.
-#[derive(Debug)]
-struct TasksRuntime {
-    runtime: Option<Runtime>,
-}
-
-impl TasksRuntime {
-    fn start() -> io::Result<TasksRuntime> {
-        let runtime = Builder::new_multi_thread()
-            .thread_name("tasks")
-            .enable_all()
-            .build()?;
-        Ok(TasksRuntime {
-            runtime: Some(runtime),
-        })
-    }
-
-    fn handle(&self) -> Handle {
-        self.runtime
-            .as_ref()
-            .expect("it is there until it is dropped")
-            .handle()
-            .clone()
-    }
-
-    fn shut_down(mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Drop for TasksRuntime {
-    fn drop(&mut self) {
-        // A runtime must not be dropped, which waits, within another one.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::ha;
-use crate::config::{BackendOptions, HaOptions};
+use crate::config::HaOptions;
 use crate::resource_manager::workers::record_key;
 use crate::task_executor::Presence;
 
@@ -117,12 +117,8 @@ struct Asking {
 
 impl Asking {
     async fn ask(&mut self, wanted: &Wanted) -> Standing {
-        if let BackendOptions::Embedded(embedded) = &wanted.ha.backend {
-            let directory = embedded.directory.join(wanted.ha.cluster_id.as_str());
-            // What was removed would still answer whoever has it open, and be made anew by whoever opens it.
-            if !directory.exists() {
-                return Standing::NoAnswer;
-            }
+        if !ha::is_there(&wanted.ha) {
+            return Standing::NoAnswer;
         }
         match self.try_to_ask(wanted).await {
             Ok(standing) => standing,

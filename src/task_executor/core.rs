@@ -126,6 +126,8 @@ pub enum Effect {
     Stop(TaskKey),
     /// Nobody takes what this execution and older ones of its subtask have produced.
     ReleaseTask(TaskKey),
+    /// The job has no slot here: nothing is kept for its next tasks.
+    ReleaseFiles(JobId),
     /// Nothing of the job is here any more.
     Release(JobId),
     /// This process can't go on.
@@ -416,11 +418,16 @@ impl Core {
             let statuses = self.slots.statuses(&freed);
             self.notify_slots(statuses, false);
         }
-        let is_over = self
-            .jobs
-            .get(&job)
-            .is_some_and(|known| known.is_ending && !known.executions.is_running());
-        if is_over && !self.slots.is_used_by(job) {
+        let Some(known) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        if self.slots.is_used_by(job) {
+            return;
+        }
+        if std::mem::take(&mut known.has_files) {
+            self.effects.push(Effect::ReleaseFiles(job));
+        }
+        if known.is_ending && !known.executions.is_running() {
             self.jobs.remove(&job);
             self.effects.push(Effect::Release(job));
         }

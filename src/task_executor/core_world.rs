@@ -199,6 +199,10 @@ impl World {
                     );
                     self.running.push((task, start.deployment.allocation_id));
                 }
+                Effect::ReleaseFiles(job) => {
+                    let is_running = self.running.iter().any(|(task, _)| task.job == job);
+                    prop_assert!(!is_running, "{job} has no files while it runs");
+                }
                 Effect::Release(job) => {
                     let is_running = self.running.iter().any(|(task, _)| task.job == job);
                     prop_assert!(!is_running, "{job} was released while it runs");

@@ -32,6 +32,10 @@ impl TaskLauncher for TaskRuntime {
         self.forget_programs(job);
     }
 
+    fn release_files(&self, job: JobId) {
+        TaskRuntime::release_files(self, job);
+    }
+
     fn may_run_until(&self, job: JobId, ends: Moment) {
         TaskRuntime::may_run_until(self, job, ends);
     }
@@ -70,7 +74,7 @@ mod tests {
 
     use super::super::testing::World;
     use super::*;
-    use crate::dataflow::{Exchange, ExchangeOptions};
+    use crate::dataflow::{Exchange, ExchangeOptions, TaskHost};
     use crate::gateway::fencing::HighestEpoch;
 
     #[tokio::test]
@@ -80,7 +84,11 @@ mod tests {
         let options = ExchangeOptions::new("tm", "1", gate);
         let exchange = Exchange::bind("127.0.0.1:0", options, runtime.clone());
         let exchange = exchange.await.expect("a free port");
-        let tasks = Arc::new(TaskRuntime::new(runtime, exchange));
+        let tasks = Arc::new(TaskRuntime::new(
+            runtime,
+            exchange,
+            TaskHost::without_programs(),
+        ));
         let world = World::start_with(false, Some(tasks));
         let (_, leader) = world.with_leader("jm1:1", 1).await;
         let allocation = "000000000000000000000000000000a1";

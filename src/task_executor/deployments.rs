@@ -134,6 +134,7 @@ impl Core {
         // Who deploys into a slot has taken it, even if its answer to the offer was lost.
         self.slots.activate(allocation);
         let is_stopped = known.is_stopped;
+        known.has_files = true;
         let start = TaskStart {
             job,
             job_incarnation: known.incarnation,

@@ -114,6 +114,7 @@ impl Actor {
                     .launcher
                     .release_task(job, of.vertex, of.subtask, of.generation);
             }
+            Effect::ReleaseFiles(job) => self.services.launcher.release_files(job),
             Effect::Release(job) => self.services.launcher.release_job(job, ALL_GENERATIONS),
             Effect::Fatal(cause) => {
                 match &cause {

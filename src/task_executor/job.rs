@@ -62,6 +62,8 @@ pub struct Job {
     pub(super) isolation: Option<Isolation>,
     /// Its graph, if deployments only name it and it was fetched.
     pub(super) graph: Option<KnownGraph>,
+    /// Whether something may be kept for its next tasks: some were started since it had no slot.
+    pub(super) has_files: bool,
     /// Allocations to be offered.
     pub to_offer: BTreeSet<AllocationId>,
     /// The offer that is under way.
@@ -86,6 +88,7 @@ impl Job {
             regions: Regions::default(),
             isolation: None,
             graph: None,
+            has_files: false,
             to_offer: BTreeSet::new(),
             offer: Delivery::Ready(None),
             update: Delivery::Ready(None),

@@ -39,6 +39,8 @@ pub trait TaskLauncher: Send + Sync + fmt::Debug + 'static {
     fn release_task(&self, job: JobId, vertex: JobVertexId, subtask: u32, up_to: Generation);
     /// Nothing of the job's generations up to this one will be asked for any more.
     fn release_job(&self, job: JobId, up_to: Generation);
+    /// The job has no slot here at present: files that were fetched for its programs are not kept for it.
+    fn release_files(&self, _job: JobId) {}
     /// Tasks of an isolated job have ended by then unless this is said again: for what goes on when this process stands still.
     fn may_run_until(&self, _job: JobId, _ends: Moment) {}
     /// Follows how many outputs are kept for consumers that have not taken them to their end, also those of tasks that have

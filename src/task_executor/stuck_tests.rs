@@ -10,7 +10,7 @@ use super::testing::*;
 use super::*;
 use crate::dataflow::operator::custom::{self, CustomOperator};
 use crate::dataflow::operator::{OperatorContext, OperatorError, Source, SourceState};
-use crate::dataflow::{Exchange, ExchangeOptions, TaskRuntime};
+use crate::dataflow::{Exchange, ExchangeOptions, TaskHost, TaskRuntime};
 use crate::gateway::fencing::HighestEpoch;
 use crate::job::OperatorSpec;
 use crate::job::custom::CustomSpec;
@@ -92,7 +92,11 @@ fn a_task_that_blocks_its_thread_is_fatal_though_the_leader_changes() {
         let options = ExchangeOptions::new("tm", "1", gate);
         let exchange = Exchange::bind("127.0.0.1:0", options, tasks.handle().clone());
         let exchange = exchange.await.expect("a free port");
-        let launcher = TaskRuntime::new(tasks.handle().clone(), exchange);
+        let launcher = TaskRuntime::new(
+            tasks.handle().clone(),
+            exchange,
+            TaskHost::without_programs(),
+        );
         let options = Options {
             task_cancellation_timeout: Duration::from_millis(500),
             task_cancellation_interval: Duration::from_millis(50),

@@ -83,6 +83,7 @@ pub struct Started {
 pub struct ScriptedLauncher {
     started: mpsc::Sender<Started>,
     pub released: Mutex<Vec<JobId>>,
+    pub released_files: Mutex<Vec<JobId>>,
     /// Subtask and generation.
     pub released_tasks: Mutex<Vec<(u32, u64)>>,
     pub is_slow_to_cancel: bool,
@@ -119,6 +120,11 @@ impl TaskLauncher for ScriptedLauncher {
     fn release_task(&self, _: JobId, _: JobVertexId, subtask: u32, up_to: Generation) {
         let mut released = self.released_tasks.lock().expect("not poisoned");
         released.push((subtask, up_to.get()));
+    }
+
+    fn release_files(&self, job: JobId) {
+        let mut released = self.released_files.lock().expect("not poisoned");
+        released.push(job);
     }
 
     fn release_job(&self, job: JobId, _up_to: Generation) {
@@ -270,6 +276,7 @@ impl World {
         let launcher = Arc::new(ScriptedLauncher {
             started: sender,
             released: Mutex::new(Vec::new()),
+            released_files: Mutex::new(Vec::new()),
             released_tasks: Mutex::new(Vec::new()),
             is_slow_to_cancel,
             told: Arc::default(),

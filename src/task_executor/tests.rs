@@ -264,6 +264,29 @@ async fn a_freed_slot_is_free_only_after_its_task_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_fetched_for_a_job_stays_over_attempts_and_goes_with_its_last_slot() {
+    let (mut world, leader, task) = running(true).await;
+    let launcher = world.launcher.clone();
+    let released = || {
+        let released = launcher.released_files.lock();
+        released.expect("not poisoned").clone()
+    };
+    leader.cancel(1).await;
+    task.status.send_replace(TaskStatus::Canceled);
+    leader.updated(ExecutionState::Canceled).await;
+    let again = leader.submit(2, A1).await.expect("is registered");
+    assert_eq!(again.refused, []);
+    let task = world.next_started().await;
+    assert_eq!(released(), [], "another attempt has it");
+    leader.free(A1).await;
+    assert_eq!(released(), [], "it still runs");
+    task.status.send_replace(TaskStatus::Canceled);
+    leader.freed(0).await;
+    // The job goes on elsewhere.
+    assert_eq!(released(), [JOB]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_resource_manager_frees_nothing_that_a_job_master_speaks_for() {
     let (_world, leader, task) = running(false).await;
     let request = pb::FreeSlotsRequest {

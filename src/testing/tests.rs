@@ -404,3 +404,47 @@ async fn a_taskmanager_does_not_start_without_the_control_group_that_it_is_to_us
     );
     Ok(())
 }
+
+/// Waits until a TaskManager has ended by itself, and gives its code.
+async fn taskmanager_ended(cluster: &mut TestCluster, id: &str) -> ExitCode {
+    let process = cluster.taskmanagers.get_mut(id).expect("it was started");
+    let ended = tokio::time::timeout(BOUND, &mut process.ended).await;
+    ended.expect("it ends by itself").expect("it says how")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taskmanager_that_comes_to_a_cluster_which_ended_with_its_job_ends()
+-> Result<(), TestClusterError> {
+    let application = Application::new("short").job(|_| Ok(short(10)));
+    let builder = TestCluster::builder().application(&application);
+    let mut cluster = builder.start_unled().await?;
+    assert_eq!(cluster.jobmanager_ended("jm-1").await?, ExitCode::Ended);
+    cluster.start_taskmanager("late").await?;
+    for id in ["tm-1", "late"] {
+        assert_eq!(taskmanager_ended(&mut cluster, id).await, ExitCode::Ended);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taskmanager_whose_cluster_is_removed_ends() -> Result<(), TestClusterError> {
+    let mut cluster = TestCluster::builder()
+        .with("heartbeat.interval", "200 ms")
+        .with("heartbeat.timeout", "2 s")
+        .start()
+        .await?;
+    wait_for("tm-1 is registered", async || {
+        match cluster.client().jobs().task_managers().await {
+            Ok(all) if all.len() == 1 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    cluster.kill_leader().await?;
+    // At once: threads of the one that was killed may still write.
+    let directory = cluster.directory();
+    std::fs::rename(directory.join("store"), directory.join("removed"))?;
+    let code = taskmanager_ended(&mut cluster, "tm-1").await;
+    assert_eq!(code, ExitCode::Ended);
+    Ok(())
+}

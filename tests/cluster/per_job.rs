@@ -1,7 +1,7 @@
 //! A cluster for one job, with a standby: whoever was started twice to be sure ends as the job did, also if the leader dies at the end
 //! of it, when the result is stored and nobody was told. The job runs once.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -29,6 +29,7 @@ const FEW: usize = 3;
 on_stores! {
     usually on embedded(Embedded) {
         the_standby_of_a_job_with_a_cluster_of_its_own_ends_as_the_job_did_when_its_leader_dies_at_the_end,
+        taskmanagers_of_one_process_keep_their_files_apart_and_leave_none,
     }
 }
 
@@ -41,6 +42,52 @@ async fn the_standby_of_a_job_with_a_cluster_of_its_own_ends_as_the_job_did_when
         let cluster = PerJob::new(kind, *of_program).await?;
         let died = cluster.the_leader_dies_at(failpoint, *of_cluster).await;
         died.with_context(|| format!("{failpoint}: {}", cluster.logs()))?;
+    }
+    Ok(())
+}
+
+/// One subtask ends at once, and with it the last use of the file on its TaskManager; the other one fails and is started anew.
+async fn taskmanagers_of_one_process_keep_their_files_apart_and_leave_none(
+    kind: StoreKind,
+) -> anyhow::Result<()> {
+    let cluster = PerJob::new(kind, 0).await?;
+    let [seen, temp, working] = ["seen", "temp", "working"].map(|name| cluster.path(name));
+    for directory in [&seen, &temp] {
+        std::fs::create_dir(directory)?;
+    }
+    std::fs::copy(job_file("tool.yaml"), cluster.path("tool.yaml"))?;
+    std::fs::copy(job_file("tool.sh"), cluster.path("tool.sh"))?;
+    let mut command = cluster.command(&cluster.path("tool.yaml"))?;
+    let directory = working.to_string_lossy();
+    command.args(["--taskmanagers", "2", "--parallelism", "2"]);
+    command.args(["-D", &format!("process.working-dir={directory}")]);
+    command.args(["--param", &format!("seen={}", seen.to_string_lossy())]);
+    command.env("TMPDIR", &temp);
+    let mut running = spawn_logged(&mut command, &cluster.path("leader"), "")?;
+    let found = wait_for("both subtasks to find their file", BOUND, async || {
+        let of = |subtask: &str| std::fs::read_to_string(seen.join(subtask));
+        let found = [of("0")?, of("1")?];
+        anyhow::Ok(found.map(|path| PathBuf::from(path.trim())))
+    });
+    let found = found.await.with_context(|| cluster.logs())?;
+    ensure!(found[0] != found[1], "they share {found:?}");
+    let are_there = found.iter().all(|path| path.starts_with(&working));
+    ensure!(
+        are_there,
+        "not in the directory that is configured: {found:?}"
+    );
+    wait_for("the file that is used no more to go", BOUND, async || {
+        ensure!(!found[0].exists(), "it is there");
+        anyhow::Ok(())
+    })
+    .await?;
+    std::fs::write(seen.join("go"), "")?;
+    let code = cluster.code_of(&mut running).await?;
+    ensure!(code == Some(0), "{code:?}: {}", cluster.logs());
+    ensure!(seen.join("failed").exists(), "nothing was restarted");
+    for directory in [temp, working] {
+        let left: Vec<_> = std::fs::read_dir(directory)?.flatten().collect();
+        ensure!(left.is_empty(), "{left:?}");
     }
     Ok(())
 }
@@ -91,7 +138,26 @@ impl PerJob {
         Ok(())
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    /// Its command, logging everything that matters; `-D` and `--param` may follow.
+    fn command(&self, job: &Path) -> anyhow::Result<Command> {
+        let id = self.directory.path().file_name();
+        let id = id.context("a directory has a name")?.to_string_lossy();
+        let mut settings = self.store.settings(&self.path("store"), false);
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        settings.extend([
+            ("high-availability.cluster-id".to_owned(), id.into_owned()),
+            ("io.tmp.dirs".to_owned(), text(self.directory.path())),
+        ]);
+        let mut command = Command::new(PROGRAM);
+        command.args(["run", "--target", "per-job", "-v"]).arg(job);
+        for (key, value) in settings {
+            command.args(["-D", &format!("{key}={value}")]);
+        }
+        command.env_remove("TANIST_TEST_ALL").env("NO_COLOR", "1");
+        Ok(command)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -111,17 +177,8 @@ impl PerJob {
     }
 
     fn start_with(&self, name: &str, failpoints: &str, code: u8) -> anyhow::Result<Child> {
-        let id = self.directory.path().file_name();
-        let id = id.context("a directory has a name")?.to_string_lossy();
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let mut settings = self.store.settings(&self.path("store"), false);
-        settings.extend([
-            ("high-availability.cluster-id".to_owned(), id.into_owned()),
-            ("io.tmp.dirs".to_owned(), text(self.directory.path())),
-        ]);
-        let mut command = Command::new(PROGRAM);
-        command.args(["run", "--target", "per-job", "-v"]);
-        command.arg(job_file("once.yaml"));
+        let mut command = self.command(&job_file("once.yaml"))?;
         let parameters = [
             ("runs", text(&self.path("runs"))),
             ("go", text(&self.path("go"))),
@@ -130,10 +187,6 @@ impl PerJob {
         for (name, value) in parameters {
             command.args(["--param", &format!("{name}={value}")]);
         }
-        for (key, value) in settings {
-            command.args(["-D", &format!("{key}={value}")]);
-        }
-        command.env_remove("TANIST_TEST_ALL").env("NO_COLOR", "1");
         spawn_logged(&mut command, &self.path(name), failpoints)
     }
 

@@ -1,5 +1,5 @@
 //! The artifacts of jobs as files of this TaskManager: one file for each content, whichever jobs and programs use it, there as
-//! long as one of them does.
+//! long as one of them does: a program, or a job for which it was fetched ([`super::kept`]).
 //!
 //! Invariant: a file under its final name has the content that its name says; it is written under another name first.
 

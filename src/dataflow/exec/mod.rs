@@ -6,6 +6,7 @@
 
 mod artifacts;
 pub(super) mod codec;
+mod kept;
 mod launch;
 mod lease;
 mod log;
@@ -17,7 +18,8 @@ pub(super) mod surroundings;
 
 use std::ffi::OsString;
 
-pub(super) use artifacts::{ArtifactCache, HeldArtifact};
+pub(super) use artifacts::ArtifactCache;
+pub(super) use kept::KeptArtifacts;
 pub(super) use lease::ProgramLeases;
 
 /// The hidden first argument of this binary.

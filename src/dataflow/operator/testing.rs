@@ -9,7 +9,7 @@ use tanist_proto::v1::JobGraph;
 
 use super::peers::Peers;
 use super::{Built, EndOfInput, Operator, OperatorContext, OperatorError, Output, Source};
-use crate::dataflow::host::Lingering;
+use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::record;
 use crate::dataflow::time::TimeSignal;
 use crate::job::OperatorSpec;
@@ -47,7 +47,7 @@ pub(crate) fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         generation: Generation::new(1),
         input: None,
         output: None,
-        host: Arc::default(),
+        host: Arc::new(TaskHost::without_programs()),
         lingering: Lingering::new().0,
         peers: Peers::default(),
         external_resources: Arc::default(),

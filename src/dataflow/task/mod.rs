@@ -79,26 +79,28 @@ impl TaskRuntime {
         self.host.leases.extend(job, ends);
     }
 
-    /// No program of the job runs here any more.
+    /// No program of the job runs here any more, nor will.
     pub fn forget_programs(&self, job: JobId) {
         self.host.leases.forget(job);
+        self.release_files(job);
     }
 
-    /// Tasks on this runtime that meet in this exchange.
-    pub fn new(runtime: Handle, exchange: Exchange) -> TaskRuntime {
-        TaskRuntime {
-            runtime,
-            exchange,
-            host: Arc::default(),
-            questions: Arc::default(),
+    /// No program of the job runs here: what was fetched for it is removed. What starts later fetches it anew.
+    pub fn release_files(&self, job: JobId) {
+        if let Some(files) = self.host.kept_artifacts.let_go(job) {
+            // Gigabytes take a while.
+            self.runtime.spawn_blocking(move || drop(files));
         }
     }
 
-    /// The same, with what the process gives to its tasks.
-    #[must_use]
-    pub fn on(self, host: TaskHost) -> TaskRuntime {
-        let host = Arc::new(host);
-        TaskRuntime { host, ..self }
+    /// Tasks on this runtime that meet in this exchange and get this from their process.
+    pub fn new(runtime: Handle, exchange: Exchange, host: TaskHost) -> TaskRuntime {
+        TaskRuntime {
+            runtime,
+            exchange,
+            host: Arc::new(host),
+            questions: Arc::default(),
+        }
     }
 
     /// The exchange of all its tasks.

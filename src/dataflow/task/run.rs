@@ -20,7 +20,6 @@ use super::status::{Counters, TaskStatus};
 use super::{TaskSpec, panic_message};
 use crate::dataflow::coordination::Question;
 use crate::dataflow::exchange::{Exchange, Input, InputError, InputGate};
-use crate::dataflow::exec::HeldArtifact;
 use crate::dataflow::host::{Lingering, TaskHost};
 use crate::dataflow::operator::{EndOfInput, OperatorError, Output, Source, SourceState, Stopped};
 use crate::dataflow::time::Element;
@@ -169,10 +168,8 @@ impl Run {
     ) -> Result<Vec<Committable>, TaskError> {
         self.status.send_replace(TaskStatus::Initializing);
         let chain = Chain::build(&mut plan)?;
-        let fetched = self.fetch_artifacts().await?;
+        self.fetch_artifacts().await?;
         let mut chain = task::spawn_blocking(move || chain.open()).await??;
-        // Whoever needs one holds it by now.
-        drop(fetched);
         self.status.send_replace(TaskStatus::Running);
         match chain.take_source() {
             Some((place, source)) => self.poll(&place, source, &mut chain, outputs).await?,
@@ -213,8 +210,8 @@ impl Run {
         Ok(committables.concat())
     }
 
-    /// What was uploaded for the job, if something in this task runs a program.
-    async fn fetch_artifacts(&self) -> Result<Vec<HeldArtifact>, TaskError> {
+    /// What was uploaded for the job, if something in this task runs a program: here as long as the job.
+    async fn fetch_artifacts(&self) -> Result<(), TaskError> {
         let TaskSpec {
             graph, deployment, ..
         } = &self.spec;
@@ -222,15 +219,17 @@ impl Run {
         let vertex = vertices.find(|vertex| vertex.id == deployment.vertex_id);
         let operators = vertex.iter().flat_map(|vertex| &vertex.operators);
         if !operators.into_iter().any(runs_program) {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut fetched = Vec::new();
+        let job = graph.job_id.parse().map_err(PlanError::from)?;
         for artifact in &graph.artifacts {
             let fetching = self.host.artifacts.fetch(artifact, &*self.host.uploads);
             let held = fetching.await;
-            fetched.extend(held.map_err(|error| TaskError::Artifact(error.to_string()))?);
+            if let Some(held) = held.map_err(|error| TaskError::Artifact(error.to_string()))? {
+                self.host.kept_artifacts.keep(job, held);
+            }
         }
-        Ok(fetched)
+        Ok(())
     }
 
     /// Runs a source to its end.

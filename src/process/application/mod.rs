@@ -16,8 +16,8 @@ pub use context::{ApplicationContext, ApplicationError, job_id_of};
 pub use job::{ApplicationJob, JobOutcome};
 pub use record::{ApplicationRecord, ApplicationStatus};
 pub use setup::{ApplicationSetup, ProgramError};
-pub use watch::over;
 
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
 pub(super) use record::{Standing, standing};
 pub(super) use setup::Ending;
+pub(super) use watch::until_over;

@@ -1,39 +1,98 @@
-//! How a TaskManager of an application hears of its end if no leader told it: it reads the record now and then.
+//! How a TaskManager hears that its cluster has ended with its jobs if no leader told it: while nobody leads it, it reads the record of
+//! the application now and then. Whoever has started it need not know that the cluster is an application's.
+//!
+//! What it finds removed with all that the store had, it takes for ended as well, if it knew the cluster and runs nothing.
 
 use std::time::Duration;
 
 use tanist_ha::Result;
-use tracing::{debug, info};
+use tanist_ha::jobs::store::RecordStore;
+use tokio::sync::watch;
+use tracing::debug;
 
-use super::record::{ApplicationRecord, read};
+use super::record::read;
 use crate::config::HaOptions;
 use crate::process::ha;
+use crate::task_executor::Presence;
 
 /// From one look to the next.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Completes when the application of this cluster has ended and nothing is left of it.
-pub async fn over(options: &HaOptions) -> ApplicationRecord {
+/// Completes when the cluster has ended and nothing will be run in it any more: says why.
+pub(in crate::process) async fn until_over(
+    options: &HaOptions,
+    mut presence: watch::Receiver<Presence>,
+) -> String {
+    let mut watch = Watch::default();
     loop {
-        match look(options).await {
-            Ok(record) => {
-                info!(status = record.status.name(), "the application has ended");
-                return record;
-            }
-            Err(error) => debug!(%error, "how the application stands can't be read at present"),
+        watch.knew_it |= presence.borrow().is_registered;
+        // Who leads says it.
+        let goes_on = presence.wait_for(|it| !it.is_registered).await.is_ok();
+        if !goes_on {
+            return std::future::pending().await;
         }
-        tokio::time::sleep(INTERVAL).await;
+        match watch.look(options).await {
+            Ok(Found::Ended(how)) => return format!("the application has ended: {how}"),
+            Ok(Found::Removed) if presence.borrow().is_unused => {
+                return "the cluster was removed from its store".to_owned();
+            }
+            Ok(Found::Removed | Found::Nothing) => {}
+            Err(error) => {
+                watch.opened = None;
+                debug!(%error, "how the application stands can't be read at present");
+            }
+        }
+        let led = presence.wait_for(|it| it.is_registered);
+        let led = tokio::time::timeout(INTERVAL, led).await;
+        match led.map(|led| led.is_ok()) {
+            Ok(true) => watch.knew_it = true,
+            Ok(false) => return std::future::pending().await,
+            Err(_nobody_yet) => {}
+        }
     }
 }
 
-/// Looks until it is over, as long as the store answers.
-async fn look(options: &HaOptions) -> Result<ApplicationRecord> {
-    let records = ha::open_records(options).await?;
-    loop {
-        let found = read(&**records.coordination_store(), &options.cluster_id).await?;
-        if let Some(record) = found.filter(|record| record.cleaned) {
-            return Ok(record);
+enum Found {
+    /// The application's tombstone, with its status.
+    Ended(&'static str),
+    /// The store has nothing of the cluster that was there before.
+    Removed,
+    /// A cluster that goes on, or was never led.
+    Nothing,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    /// The store, opened when it is first there.
+    opened: Option<RecordStore>,
+    /// Whether the cluster was there, led or in the store.
+    knew_it: bool,
+}
+
+impl Watch {
+    /// One small read, and another one where nothing has ended.
+    async fn look(&mut self, options: &HaOptions) -> Result<Found> {
+        let if_empty = match self.knew_it {
+            true => Found::Removed,
+            false => Found::Nothing,
+        };
+        if !ha::is_there(options) {
+            self.opened = None;
+            return Ok(if_empty);
         }
-        tokio::time::sleep(INTERVAL).await;
+        let records = match &mut self.opened {
+            Some(records) => records,
+            none => none.insert(ha::open_records(options).await?),
+        };
+        let store = records.coordination_store();
+        let found = read(&**store, &options.cluster_id).await?;
+        if let Some(record) = found.filter(|record| record.cleaned) {
+            return Ok(Found::Ended(record.status.name()));
+        }
+        if store.guard().await?.epoch.is_none() {
+            return Ok(if_empty);
+        }
+        self.knew_it = true;
+        Ok(Found::Nothing)
     }
 }

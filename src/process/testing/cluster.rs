@@ -36,7 +36,9 @@ use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::job_records::StoredJobRecords;
 use crate::process::sinks::Sinks;
-use crate::process::taskmanager::{ExecutorServices, describe, start_executor, until_it_ends};
+use crate::process::taskmanager::{
+    ExecutorServices, describe, exit_code, start_executor, until_it_ends,
+};
 use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::task_executor::{
     IsolationGuard, TaskExecutor, TaskExecutorDescription, first_registration,
@@ -344,9 +346,13 @@ impl TestCluster {
         let running = self.task_managers.remove(name).expect("it runs");
         let nobody = CancellationToken::new();
         let end = until_it_ends(running.executor, &nobody);
-        let code = tokio::time::timeout(PATIENCE, end).await;
+        let ended = tokio::time::timeout(PATIENCE, end).await;
         self.connector.remove(&format!("{name}:1"));
-        code.unwrap_or_else(|_| panic!("{name} did not end: {:#?}", self.world.stored()))
+        match ended {
+            Ok(Ok(())) => ExitCode::Ended,
+            Ok(Err(cause)) => exit_code(&cause),
+            Err(_) => panic!("{name} did not end: {:#?}", self.world.stored()),
+        }
     }
 
     /// Ends a TaskManager in order: it says goodbye.

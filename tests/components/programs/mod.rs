@@ -1,8 +1,9 @@
 //! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real binary. What they read, write
-//! and find around them is here; how they end in [`ends`], and those that would rather
-//! not in [`unruly`].
+//! and find around them is here; how they end in [`ends`], those that would rather
+//! not in [`unruly`], and files that are fetched for them in [`fetched`].
 
 mod ends;
+mod fetched;
 mod unruly;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use tanist::dataflow::{
     Exchange, ExchangeOptions, RunningTask, TaskHost, TaskRuntime, TaskSpec, TaskStatus,
+    UploadSource,
 };
 use tanist::gateway::fencing::HighestEpoch;
 use tanist::job::{
@@ -33,6 +35,7 @@ pub(super) struct World {
     working: TempDir,
     binary: String,
     control_groups: Result<ControlGroups, String>,
+    uploads: Option<Arc<dyn UploadSource>>,
 }
 
 impl World {
@@ -43,6 +46,7 @@ impl World {
             working: directory(),
             binary: env!("CARGO_BIN_EXE_tanist").to_owned(),
             control_groups: Err("these tests have none".to_owned()),
+            uploads: None,
         }
     }
 
@@ -75,6 +79,10 @@ impl World {
         let resources = [("gpu".to_owned(), devices), ("fpga-a".to_owned(), None)];
         let host = host.with_external_resources(resources.into());
         let host = host.with_control_groups(self.control_groups.clone());
+        let host = match &self.uploads {
+            Some(uploads) => host.fetching_from(uploads.clone()),
+            None => host,
+        };
         let spec = TaskSpec {
             deployment: pb::TaskDeployment {
                 vertex_id: graph.vertices[0].id.clone(),
@@ -87,7 +95,7 @@ impl World {
             job_incarnation: 1,
             external_resources: BTreeMap::from([("gpu".to_owned(), vec![1, 3])]),
         };
-        (TaskRuntime::new(Handle::current(), exchange).on(host), spec)
+        (TaskRuntime::new(Handle::current(), exchange, host), spec)
     }
 
     async fn run(&self, steps: Steps) -> TaskStatus {

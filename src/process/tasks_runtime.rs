@@ -1,0 +1,46 @@
+//! The runtime of a TaskManager's tasks: what they do delays nothing else in the process. Its end waits for none of them.
+
+use std::io;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct TasksRuntime {
+    runtime: Option<Runtime>,
+}
+
+impl TasksRuntime {
+    pub(super) fn start() -> io::Result<TasksRuntime> {
+        let runtime = Builder::new_multi_thread()
+            .thread_name("tasks")
+            .enable_all()
+            .build()?;
+        Ok(TasksRuntime {
+            runtime: Some(runtime),
+        })
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.runtime
+            .as_ref()
+            .expect("it is there until it is dropped")
+            .handle()
+            .clone()
+    }
+
+    pub(super) fn shut_down(mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for TasksRuntime {
+    fn drop(&mut self) {
+        // A runtime must not be dropped, which waits, within another one.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
