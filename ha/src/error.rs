@@ -99,7 +99,8 @@ pub enum Error {
     },
     /// The store belongs to another incarnation of the cluster: it was wiped or restored meanwhile.
     #[error(
-        "the store is another incarnation of the cluster ({found}, expected {expected}): it was wiped, or restored from a backup"
+        "the store is another incarnation of the cluster ({found}, expected {expected}): it was wiped, or restored from a backup; \
+         if that is meant, start this process again: it accepts the store as it is; else bring the former store back first"
     )]
     OtherIncarnation {
         /// The incarnation that this process knows.

@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tanist_proto::id::JobId;
 
-use super::args::{GlobalArgs, HaCommand, parameter};
+use super::args::{GlobalArgs, HaCommand, JobCommand, TaskManagerCommand, parameter};
 use super::cluster::{FREE_PORTS, HostedCluster, HostedEnd};
 use super::host::Host;
 use super::output::say;
 use super::processes::{jobmanager_for, taskmanager};
-use super::{ha, jobs, load_options, show_config, with_runtime};
+use super::{about_jobs, ha, jobs, load_options, show_config, task_managers, with_runtime};
 use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::job::{ChainingOptions, CompileOptions};
@@ -37,7 +37,11 @@ enum ApplicationCommand {
     /// Starts a JobManager: it leads the application or stands by, and ends with it
     Jobmanager(ParameterArgs),
     /// Starts a TaskManager: it runs the application's tasks in its slots
-    Taskmanager,
+    Taskmanager {
+        /// Nothing starts one
+        #[command(subcommand)]
+        command: Option<TaskManagerCommand>,
+    },
     /// Runs the whole application in this process
     Local(ApplicationLocalArgs),
     /// Lists the application's jobs
@@ -57,6 +61,9 @@ enum ApplicationCommand {
         /// The job's id
         job: JobId,
     },
+    /// Lists, shows and cancels jobs, and says what is to become of quarantined ones
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Shows who leads and how earlier terms went, or hands leadership over
     #[command(subcommand)]
     Ha(HaCommand),
@@ -106,7 +113,7 @@ pub fn run(setup: ApplicationSetup, arguments: impl IntoIterator<Item = OsString
     let load = load_options(&cli.global);
     let is_server = matches!(
         cli.command,
-        ApplicationCommand::Jobmanager(_) | ApplicationCommand::Taskmanager
+        ApplicationCommand::Jobmanager(_) | ApplicationCommand::Taskmanager { command: None }
     );
     let code = with_runtime(load.clone(), is_server, async |configuration| {
         Box::pin(dispatch(setup, cli, load, configuration)).await
@@ -127,12 +134,18 @@ async fn dispatch(
             let setup = complete(setup, args, compile_options(&configuration));
             jobmanager_for(configuration, Some(setup)).await
         }
-        ApplicationCommand::Taskmanager => Box::pin(taskmanager(configuration)).await,
+        ApplicationCommand::Taskmanager { command: None } => {
+            Box::pin(taskmanager(configuration)).await
+        }
+        ApplicationCommand::Taskmanager {
+            command: Some(command),
+        } => task_managers::task_manager(&configuration, global, &command).await,
         ApplicationCommand::Local(args) => local(setup, load, &configuration, args).await,
         ApplicationCommand::List => jobs::list(&configuration, global).await,
         ApplicationCommand::Info { job } => jobs::info(&configuration, global, job).await,
         ApplicationCommand::Cancel { job } => jobs::cancel(&configuration, global, job).await,
         ApplicationCommand::Stop { job } => jobs::stop(&configuration, global, job).await,
+        ApplicationCommand::Job(command) => about_jobs(&configuration, global, &command).await,
         ApplicationCommand::Ha(command) => ha::ha(&configuration, global, &command).await,
         ApplicationCommand::Config => show_config::show(&configuration, global.output),
     }
@@ -229,6 +242,34 @@ mod tests {
     #[test]
     fn the_definition_of_the_arguments_is_sound() {
         ApplicationCli::command().debug_assert();
+    }
+
+    #[test]
+    fn its_jobs_and_task_managers_are_asked_about_as_those_of_a_session() {
+        let parse = |arguments: &[&str]| {
+            let all = std::iter::once("app").chain(arguments.iter().copied());
+            ApplicationCli::try_parse_from(all).map(|cli| cli.command)
+        };
+        let id = "0123456789abcdef0123456789abcdef";
+        for arguments in [
+            &["job", "events", id][..],
+            &["job", "subtasks", id],
+            &["job", "exceptions", id],
+            &["job", "quarantine", "retry", id],
+        ] {
+            let read = parse(arguments);
+            assert!(matches!(read, Ok(ApplicationCommand::Job(_))), "{read:?}");
+        }
+        for (arguments, is_asked) in [
+            (&["taskmanager"][..], false),
+            (&["taskmanager", "list"], true),
+            (&["taskmanager", "drain", "tm-1"], true),
+        ] {
+            let Ok(ApplicationCommand::Taskmanager { command }) = parse(arguments) else {
+                panic!("{arguments:?} is about TaskManagers");
+            };
+            assert_eq!(command.is_some(), is_asked, "{arguments:?}");
+        }
     }
 
     #[test]

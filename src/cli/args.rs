@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tanist_proto::id::{JobId, ResourceId};
+use tanist_proto::id::{JobId, JobVertexId, ResourceId};
 
 use crate::config::ExecutionTarget;
 
@@ -119,6 +119,18 @@ pub(super) enum JobCommand {
         /// The job's id
         job: JobId,
     },
+    /// Shows the subtasks of a job: states, since when, and where they run
+    Subtasks {
+        /// The job's id
+        job: JobId,
+        /// The id of one vertex, as `info` shows it; else those of all
+        vertex: Option<JobVertexId>,
+    },
+    /// Tells the failures of a job that are kept: when, which task, where and why
+    Exceptions {
+        /// The job's id
+        job: JobId,
+    },
     /// Cancels a job
     Cancel {
         /// The job's id
@@ -166,9 +178,11 @@ pub(super) enum HaCommand {
     },
 }
 
-/// What is asked of a TaskManager that runs.
-#[derive(Debug, Subcommand)]
+/// What is asked about TaskManagers that run.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(super) enum TaskManagerCommand {
+    /// Lists them: ids, addresses, free slots, and which are drained
+    List,
     /// Gives a TaskManager no slots to jobs any more; it leaves when the last one is free
     Drain {
         /// The TaskManager's id
@@ -352,6 +366,28 @@ mod tests {
         assert_eq!(retried, QuarantineCommand::Retry { job });
         let deleted = read(&["job", "quarantine", "delete", id])?;
         assert_eq!(deleted, QuarantineCommand::Delete { job });
+        Ok(())
+    }
+
+    #[test]
+    fn what_runs_is_asked_for_by_job_and_vertex() -> Result<(), clap::Error> {
+        let id = "0123456789abcdef0123456789abcdef";
+        let job: JobId = id.parse().expect("an id");
+        let read = |arguments: &[&str]| match parse(arguments)?.command {
+            Command::Job(command) => Ok::<_, clap::Error>(command),
+            other => panic!("{other:?}"),
+        };
+        let all = read(&["job", "subtasks", id])?;
+        assert_eq!(all, JobCommand::Subtasks { job, vertex: None });
+        let of_one = read(&["job", "subtasks", id, id])?;
+        let vertex = Some(id.parse().expect("an id"));
+        assert_eq!(of_one, JobCommand::Subtasks { job, vertex });
+        let failures = read(&["job", "exceptions", id, "-o", "json"])?;
+        assert_eq!(failures, JobCommand::Exceptions { job });
+        let Command::Taskmanager { command } = parse(&["taskmanager", "list"])?.command else {
+            panic!("it is about TaskManagers");
+        };
+        assert_eq!(command, Some(TaskManagerCommand::List));
         Ok(())
     }
 

@@ -101,8 +101,7 @@ async fn attend(client: &JobClient, graph: &JobGraph, output: OutputFormat) -> E
     match ended {
         Some(Ok(info)) => {
             let code = tell_end(client, &info).await;
-            show_end(client, info.jid, output).await;
-            match code {
+            match show_end(client, info.jid, output, code).await {
                 // Its cluster ends, and it with that.
                 ExitCode::Interrupted => ExitCode::JobFailed,
                 code => code,

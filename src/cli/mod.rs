@@ -8,6 +8,7 @@ mod args;
 mod cluster;
 mod connect;
 mod events;
+mod exceptions;
 mod ha;
 mod host;
 mod jobs;
@@ -21,6 +22,7 @@ mod run;
 mod show_config;
 #[cfg(test)]
 mod stuck_tests;
+mod subtasks;
 mod target;
 mod task_managers;
 
@@ -30,7 +32,7 @@ use crate::client::ClientError;
 use crate::config::{Configuration, LoadOptions, Source};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::telemetry::{self, ExitCode};
-use args::{Cli, Command, GlobalArgs, JobCommand, TaskManagerCommand};
+use args::{Cli, Command, GlobalArgs, JobCommand};
 use output::say;
 
 #[cfg(any(test, feature = "testing"))]
@@ -135,8 +137,8 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
         Command::Jobmanager => processes::jobmanager(configuration).await,
         Command::Taskmanager { command: None } => processes::taskmanager(configuration).await,
         Command::Taskmanager {
-            command: Some(TaskManagerCommand::Drain { id }),
-        } => task_managers::drain(&configuration, global, &id).await,
+            command: Some(command),
+        } => task_managers::task_manager(&configuration, global, &command).await,
         Command::Demo(args) => processes::demo(&configuration, global, &args).await,
         Command::Config => show_config::show(&configuration, global.output),
         Command::Local(args) => local::local(load, &configuration, &args, global.output).await,
@@ -144,21 +146,32 @@ async fn dispatch(cli: Cli, load: LoadOptions, configuration: Configuration) -> 
             target::run(load, &configuration, &global.address, &args, global.output).await
         }
         Command::Ha(command) => ha::ha(&configuration, global, &command).await,
-        Command::Job(JobCommand::Quarantine(command)) => {
-            quarantine::quarantine(&configuration, global, &command).await
+        Command::Job(command) => about_jobs(&configuration, global, &command).await,
+        Command::List => jobs::list(&configuration, global).await,
+        Command::Info { job } => jobs::info(&configuration, global, job).await,
+        Command::Cancel { job } => jobs::cancel(&configuration, global, job).await,
+        Command::Stop { job } => jobs::stop(&configuration, global, job).await,
+    }
+}
+
+/// `job ...`, of `tanist` and of the binary of an application.
+async fn about_jobs(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    command: &JobCommand,
+) -> ExitCode {
+    match *command {
+        JobCommand::List => jobs::list(configuration, global).await,
+        JobCommand::Describe { job } => jobs::info(configuration, global, job).await,
+        JobCommand::Events { job } => events::events(configuration, global, job).await,
+        JobCommand::Subtasks { job, vertex } => {
+            subtasks::subtasks(configuration, global, job, vertex).await
         }
-        Command::List | Command::Job(JobCommand::List) => jobs::list(&configuration, global).await,
-        Command::Info { job } | Command::Job(JobCommand::Describe { job }) => {
-            jobs::info(&configuration, global, job).await
-        }
-        Command::Job(JobCommand::Events { job }) => {
-            events::events(&configuration, global, job).await
-        }
-        Command::Cancel { job } | Command::Job(JobCommand::Cancel { job }) => {
-            jobs::cancel(&configuration, global, job).await
-        }
-        Command::Stop { job } | Command::Job(JobCommand::Stop { job }) => {
-            jobs::stop(&configuration, global, job).await
+        JobCommand::Exceptions { job } => exceptions::exceptions(configuration, global, job).await,
+        JobCommand::Cancel { job } => jobs::cancel(configuration, global, job).await,
+        JobCommand::Stop { job } => jobs::stop(configuration, global, job).await,
+        JobCommand::Quarantine(ref command) => {
+            quarantine::quarantine(configuration, global, command).await
         }
     }
 }

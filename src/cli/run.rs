@@ -118,8 +118,7 @@ async fn attend(client: &JobClient, job: JobId, output: OutputFormat) -> ExitCod
                      `tanist job quarantine delete {job}` cancels it"
                 ));
             }
-            show_end(client, job, output).await;
-            code
+            show_end(client, job, output, code).await
         }
         Some(Err(error)) => {
             say(format_args!("job {job} is no longer followed:"));
@@ -134,13 +133,31 @@ async fn attend(client: &JobClient, job: JobId, output: OutputFormat) -> ExitCod
     }
 }
 
-/// Gives the job as it stands at its end to whoever wants that as JSON.
-pub(super) async fn show_end(client: &JobClient, job: JobId, output: OutputFormat) {
+/// Gives the job as it stands at its end to whoever wants that as JSON. The code with which the command ends: where a job that
+/// FINISHED can't be told about any more, that answer is missing.
+pub(super) async fn show_end(
+    client: &JobClient,
+    job: JobId,
+    output: OutputFormat,
+    code: ExitCode,
+) -> ExitCode {
     match output {
-        OutputFormat::Table => {}
+        OutputFormat::Table => code,
         OutputFormat::Json => match client.raw(&format!("/v1/jobs/{job}")).await {
-            Ok(end) => answer_json(&end),
-            Err(error) => say(error),
+            Ok(end) => {
+                answer_json(&end);
+                code
+            }
+            Err(error) => {
+                say(format_args!(
+                    "job {job} can't be shown as it stands at its end:"
+                ));
+                say(error);
+                match code {
+                    ExitCode::Ended => ExitCode::Unsuccessful,
+                    code => code,
+                }
+            }
         },
     }
 }
@@ -209,9 +226,17 @@ pub(super) async fn tell_end(client: &JobClient, job: &JobInfo) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::future::IntoFuture as _;
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use axum::{Json, Router};
     use serde_json::json;
+    use tokio::net::TcpListener;
 
     use super::*;
+    use crate::client::{RestClient, RetryOptions, StaticAddresses};
 
     #[test]
     fn a_job_that_is_quarantined_has_not_failed() -> Result<(), serde_json::Error> {
@@ -224,6 +249,40 @@ mod tests {
         job.quarantine = Some("its graph can't be read".to_owned());
         assert_eq!(code_of(&job), ExitCode::Interrupted);
         Ok(())
+    }
+
+    /// A client of a cluster that tells once that the job FINISHED, and knows nothing of it afterwards.
+    async fn of_a_forgetful_cluster() -> JobClient {
+        let finished = json!({
+            "jid": "0".repeat(32), "name": "count", "state": "FINISHED", "start-time": 1,
+            "end-time": 201, "duration": 200, "vertices": []
+        });
+        let told = Arc::new(Mutex::new(Some(finished)));
+        let tell = async move || match told.lock().expect("nothing panics holding it").take() {
+            Some(finished) => (StatusCode::OK, Json(finished)),
+            None => (
+                StatusCode::NOT_FOUND,
+                Json(json!({"errors": ["no such job"]})),
+            ),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let router = Router::new().route("/v1/jobs/{job}", get(tell));
+        tokio::spawn(axum::serve(listener, router).into_future());
+        let addresses = Arc::new(StaticAddresses(vec![address]));
+        JobClient::new(RestClient::new(addresses, RetryOptions::default()))
+    }
+
+    #[tokio::test]
+    async fn whoever_wants_the_end_as_json_and_gets_none_is_not_told_that_all_went_well() {
+        for (output, code) in [
+            (OutputFormat::Json, ExitCode::Unsuccessful),
+            (OutputFormat::Table, ExitCode::Ended),
+        ] {
+            let client = of_a_forgetful_cluster().await;
+            let ended = attend(&client, JobId::from_bits(0), output).await;
+            assert_eq!(ended, code, "{output:?}");
+        }
     }
 
     #[test]

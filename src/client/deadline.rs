@@ -44,8 +44,9 @@ impl JobClient {
         let asking = Request::get("/v1/ha/time");
         let time = match self.rest().try_at(address, &asking, patience).await {
             Ok(answer) => Some(parse::<TimeBody>(&asking, &answer).map_err(Failure::Final)?),
-            // An earlier version, which compares a deadline with its own clock.
-            Err(Failure::Final(ClientError::Refused { status: 404, .. })) => None,
+            // An earlier version, of the JobManager or, behind it, of the leader: it compares a deadline with its own clock. Whatever
+            // else keeps the time from being told does not keep the job from being submitted: what that is told is the answer.
+            Err(Failure::Final(ClientError::Refused { .. })) => None,
             Err(failure) => return Err(failure),
         };
         let left = give_up.since(Clock::Boottime.now());

@@ -11,7 +11,8 @@ use tanist_proto::v1 as pb;
 
 use super::error::ClientError;
 use super::model::{
-    JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary, status_of,
+    JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
+    VertexSubtasks, status_of,
 };
 use super::rest_client::{Answer, Request, RestClient};
 
@@ -69,14 +70,7 @@ struct ExceptionsBody {
 
 #[derive(Debug, Deserialize)]
 struct ExceptionHistory {
-    entries: Vec<ExceptionEntry>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ExceptionEntry {
-    stacktrace: String,
-    task_name: Option<String>,
+    entries: Vec<JobExceptionInfo>,
 }
 
 /// Submits, watches and cancels jobs. Cheap to clone.
@@ -235,6 +229,24 @@ impl JobClient {
             Some(task) => format!("{task}: {}", entry.stacktrace),
             None => entry.stacktrace,
         }))
+    }
+
+    /// All failures of the job that are kept, the newest first.
+    pub async fn exceptions(&self, job: JobId) -> Result<Vec<JobExceptionInfo>, ClientError> {
+        let request = Request::get(JobClient::path_of_exceptions(job));
+        let body: ExceptionsBody = self.ask(&request).await?;
+        Ok(body.exception_history.entries)
+    }
+
+    /// Where all failures of a job are that are kept: without a number fewer are told.
+    pub(crate) fn path_of_exceptions(job: JobId) -> String {
+        format!("/v1/jobs/{job}/exceptions?maxExceptions={}", u32::MAX)
+    }
+
+    /// A vertex of the job with its subtasks.
+    pub async fn subtasks(&self, job: JobId, vertex: &str) -> Result<VertexSubtasks, ClientError> {
+        let path = format!("/v1/jobs/{job}/vertices/{vertex}");
+        self.ask(&Request::get(path)).await
     }
 
     /// What happened to the job, the newest first.

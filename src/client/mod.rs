@@ -48,8 +48,8 @@ pub use ha::{
 pub use job_client::{JobClient, Submitted};
 pub use job_execution::{ExecuteError, JobExecution, JobExecutionResult};
 pub use model::{
-    Evidence, Hindrance, JobEventInfo, JobInfo, JobSummary, QuarantinedJob, TaskManagerSummary,
-    VertexInfo,
+    Evidence, Hindrance, JobEventInfo, JobExceptionInfo, JobInfo, JobSummary, QuarantinedJob,
+    SubtaskInfo, TaskManagerSummary, VertexInfo, VertexSubtasks,
 };
 /// What the calls here give and take.
 pub use tanist_proto::{id::JobId, v1::JobStatus};

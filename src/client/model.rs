@@ -1,5 +1,7 @@
 //! The parts of the answers that a client makes use of.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
@@ -269,6 +271,65 @@ pub struct VertexMetrics {
     pub records_skipped: u64,
 }
 
+/// A vertex with its subtasks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct VertexSubtasks {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// How many subtasks it has.
+    pub parallelism: u32,
+    /// They.
+    pub subtasks: Vec<SubtaskInfo>,
+}
+
+/// A subtask of a vertex, by its present attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SubtaskInfo {
+    /// Its index, from 0.
+    pub subtask: u32,
+    /// Its state.
+    pub status: String,
+    /// Its generation.
+    pub attempt: u64,
+    /// Where it runs: `host:port`, or `(unassigned)`.
+    pub host: String,
+    /// On which TaskManager, or `(unassigned)`.
+    pub taskmanager_id: String,
+    /// When it entered each state: milliseconds since 1970; 0 where it did not, or nobody knows when.
+    #[serde(default)]
+    pub timestamps: BTreeMap<String, i64>,
+}
+
+impl SubtaskInfo {
+    /// Since when it is in its state: milliseconds since 1970; none where nobody knows.
+    pub fn since(&self) -> Option<i64> {
+        let entered = self.timestamps.get(&self.status).copied();
+        entered.filter(|at| *at > 0)
+    }
+}
+
+/// A failure of a job or of one of its tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobExceptionInfo {
+    /// When: milliseconds since 1970.
+    pub timestamp: i64,
+    /// Why, in all its lines.
+    pub stacktrace: String,
+    /// The task that failed; none: the whole job did.
+    pub task_name: Option<String>,
+    /// Where it ran: `host:port`.
+    pub endpoint: Option<String>,
+    /// On which TaskManager.
+    pub task_manager_id: Option<String>,
+    /// What failed with it.
+    #[serde(default)]
+    pub concurrent_exceptions: Vec<JobExceptionInfo>,
+}
+
 /// A TaskManager in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -281,4 +342,10 @@ pub struct TaskManagerSummary {
     pub slots_number: u32,
     /// Those that no job has.
     pub free_slots: u32,
+    /// When it was last heard of: milliseconds since 1970.
+    #[serde(rename = "timeSinceLastHeartbeat")]
+    pub last_heartbeat: i64,
+    /// Whether it is being drained: it is given no slots to jobs any more.
+    #[serde(default)]
+    pub blocked: bool,
 }

@@ -5,7 +5,6 @@ use tanist_proto::v1 as pb;
 
 use super::quarantine::sink_directories;
 use crate::gateway::{GatewayError, GatewayResult};
-use crate::job::InvalidJobGraph;
 
 /// What makes a submission the same as another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +41,8 @@ pub struct Submission {
     pub key: SubmissionKey,
     /// Until when it is accepted.
     pub deadline: Deadline,
-    /// Why it is refused unless an earlier version has accepted it.
-    pub flaw: Option<InvalidJobGraph>,
+    /// Why it is refused unless it was accepted before: by another version, or under another limit.
+    pub flaw: Option<String>,
 }
 
 /// Until when a submission has an effect.
@@ -192,7 +191,7 @@ pub fn admit(submission: &Submission, known: Known<'_>, now: &Times) -> GatewayR
         Known::Nothing => {
             submission.deadline.check(submission.job, now)?;
             match &submission.flaw {
-                Some(flaw) => Err(GatewayError::Invalid(flaw.to_string())),
+                Some(flaw) => Err(GatewayError::Invalid(flaw.clone())),
                 None => Ok(Admission::Accept),
             }
         }
@@ -313,11 +312,8 @@ mod tests {
 
     #[test]
     fn what_an_earlier_version_accepted_is_answered_and_would_be_refused_as_a_job_of_its_own() {
-        let flaw = InvalidJobGraph {
-            problems: vec!["the path `a` is relative".to_owned()],
-        };
         let flawed = Submission {
-            flaw: Some(flaw),
+            flaw: Some("the path `a` is relative".to_owned()),
             ..submission("t", 1)
         };
         let key = &flawed.key;

@@ -233,7 +233,30 @@ fn takes_time(graph: &pb::JobGraph) -> bool {
     graph.encoded_len() > LARGE || has_expressions(graph)
 }
 
-/// Checks a submission: what is wrong with it is said before anything is persisted.
+/// What keeps a graph from being accepted as a job of its own, by this version and this configuration. Others may have accepted it.
+fn flaw(graph: &pb::JobGraph, max_uploaded: u64) -> Option<String> {
+    if let Err(invalid) = validate_job_graph(graph) {
+        return Some(invalid.to_string());
+    }
+    if let Some(unknown) = unknown_operators(graph) {
+        return Some(unknown);
+    }
+    if let Some(name) = artifact::not_uploaded(graph) {
+        return Some(format!(
+            "artifact `{name}` was not uploaded or fetched: `tanist run` does that"
+        ));
+    }
+    let uploaded = artifact::uploaded_size(graph);
+    if uploaded > max_uploaded {
+        return Some(format!(
+            "the job's files have {uploaded} bytes together, and {max_uploaded} are allowed (artifacts.max-size)"
+        ));
+    }
+    check_paths(graph).err().map(|invalid| invalid.to_string())
+}
+
+/// Checks a submission. Refused here is only what names no job or no try. Whatever else is wrong with it is a flaw: whether it
+/// matters depends on whether the job was accepted before, perhaps by another version or under another limit.
 fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Submission> {
     if request.submission_token.is_empty() {
         let text = "the submission has no token: send the same one with every try";
@@ -244,21 +267,7 @@ fn check(request: pb::SubmitJobRequest, max_uploaded: u64) -> GatewayResult<Subm
         .graph
         .ok_or_else(|| GatewayError::Invalid("the submission has no job graph".to_owned()))?;
     let job = job_of(&graph.job_id)?;
-    validate_job_graph(&graph).map_err(|error| GatewayError::Invalid(error.to_string()))?;
-    if let Some(unknown) = unknown_operators(&graph) {
-        return Err(GatewayError::Invalid(unknown));
-    }
-    if let Some(name) = artifact::not_uploaded(&graph) {
-        let text = format!("artifact `{name}` was not uploaded or fetched: `tanist run` does that");
-        return Err(GatewayError::Invalid(text));
-    }
-    let (uploaded, allowed) = (artifact::uploaded_size(&graph), max_uploaded);
-    if uploaded > allowed {
-        return Err(GatewayError::Invalid(format!(
-            "the job's files have {uploaded} bytes together, and {allowed} are allowed (artifacts.max-size)"
-        )));
-    }
-    let flaw = check_paths(&graph).err();
+    let flaw = flaw(&graph, max_uploaded);
     let digest = artifact::digest(&graph);
     let key = SubmissionKey {
         token: request.submission_token,

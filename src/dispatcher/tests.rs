@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use tanist_ha::memory::MemoryCluster;
 use tanist_ha::store::pipeline::CommitPipeline;
+use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
-use super::DispatcherOptions;
 use super::handle::Command;
 use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of, submission};
 use super::testing::recovered;
-use crate::gateway::GatewayError;
+use super::{DispatcherOptions, testing};
+use crate::gateway::{DispatcherGateway as _, GatewayError};
+use crate::job::{ColumnType, CompileOptions, CustomSpec, JobBuilder, artifact};
 
 /// B leads, and A, which is cut off from the store, has not heard of it.
 async fn deposed_unawares() -> (Leader, Leader) {
@@ -84,6 +86,87 @@ async fn a_submission_whose_term_ends_under_it_is_not_said_to_be_unhandled() {
         "{answer:?}"
     );
     assert_eq!(recovered(&a.store).await.jobs.len(), 1);
+}
+
+/// Submissions that a Dispatcher of this program does not take as jobs of their own where files may have 9 bytes, each with why.
+fn flawed() -> Vec<(pb::SubmitJobRequest, &'static str)> {
+    let graph = || testing::submission("token").graph.expect("it has one");
+    let artifact = |uploaded, local_path: &str| pb::Artifact {
+        name: "model".to_owned(),
+        sha256: vec![0; 32].into(),
+        uploaded,
+        local_path: local_path.to_owned(),
+        ..pb::Artifact::default()
+    };
+    let content = pb::UploadedContent {
+        object: format!("{}-upload-0123456789ab-0123456789abcdef", testing::JOB),
+        pieces: 1,
+        size: 10,
+    };
+    let mut of_no_vertex = graph();
+    of_no_vertex.vertices.clear();
+    let strange = CustomSpec::source("unheard-of", [("number", ColumnType::Int64)]);
+    let strange = JobBuilder::new("stream").custom("numbers", strange);
+    let options = CompileOptions {
+        job_id: testing::JOB,
+        ..CompileOptions::default()
+    };
+    let of_a_stranger = strange.discard("out").build().compile(&options);
+    let mut too_large = graph();
+    too_large.artifacts = vec![artifact(Some(content), "")];
+    let mut not_uploaded = graph();
+    not_uploaded.artifacts = vec![artifact(None, "/model")];
+    let flawed = [
+        (of_no_vertex, "no vert"),
+        (of_a_stranger.expect("valid"), "unheard-of"),
+        (too_large, "artifacts.max-size"),
+        (not_uploaded, "was not uploaded"),
+    ];
+    let request = |graph| pb::SubmitJobRequest {
+        graph: Some(graph),
+        ..testing::submission("token")
+    };
+    let requests = flawed.into_iter();
+    requests.map(|(graph, why)| (request(graph), why)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_leader_accepted_is_answered_though_this_one_would_refuse_it() {
+    for (request, why) in flawed() {
+        let cluster = MemoryCluster::default();
+        let a = Leader::of(&cluster, "a").await;
+        // By its key alone a submission is known again.
+        let mut accepted = submission(testing::JOB, 0);
+        accepted.key.digest = artifact::digest(request.graph.as_ref().expect("it has one"));
+        let submission = Box::new(accepted);
+        let command = |reply| Command::Submit { submission, reply };
+        a.dispatcher.ask(command).await.expect("another version");
+        cluster.expire(&a.process);
+        let options = DispatcherOptions {
+            max_uploaded: 9,
+            ..DispatcherOptions::default()
+        };
+        let b = Leader::with(&cluster, "b", None, options).await;
+        let again = b.dispatcher.submit_job(request.clone()).await;
+        assert!(
+            again.as_ref().is_ok_and(|it| it.repeated),
+            "{why}: {again:?}"
+        );
+
+        let mut of_its_own = request;
+        let graph = of_its_own.graph.as_mut().expect("it has one");
+        graph.job_id = JobId::from_bits(0xB).to_string();
+        for uploaded in graph.artifacts.iter_mut().flat_map(|it| &mut it.uploaded) {
+            uploaded.object = uploaded
+                .object
+                .replace(&testing::JOB.to_string(), &graph.job_id);
+        }
+        let refusal = b.dispatcher.submit_job(of_its_own).await;
+        assert!(
+            matches!(&refusal, Err(GatewayError::Invalid(reason)) if reason.contains(why)),
+            "{why}: {refusal:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,8 @@
 //! leads; after one, the states of the jobs in question are read again, and results only where there is no state.
 //!
 //! Invariants: reads are linearizable and come after the question. A state that is missing counts only if the store was of the
-//! same cluster *after* it was missed: one that was wiped or replaced says nothing about jobs.
+//! same cluster *after* it was missed: one that was wiped or replaced says nothing about jobs. A state that says that it is
+//! another job's counts as one that can't be read.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -166,7 +167,7 @@ async fn read(
     let mut missing = Vec::new();
     for (&job, state) in jobs.iter().zip(states) {
         match state {
-            Some(state) => standings.push((job, standing_of(state))),
+            Some(state) => standings.push((job, standing_of(job, state))),
             None => missing.push(job),
         }
     }
@@ -185,8 +186,12 @@ async fn read(
     Ok(standings)
 }
 
-fn standing_of(state: Result<Stored<StateRecord>, Error>) -> JobStanding {
+/// Another job's generations say nothing about this one's tasks.
+fn standing_of(job: JobId, state: Result<Stored<StateRecord>, Error>) -> JobStanding {
     match state {
+        Ok(Stored { record, .. }) if record.0.job_id != job.to_string() => {
+            JobStanding::Unreadable(format!("states/{job} is of job {}", record.0.job_id))
+        }
         Ok(Stored { record, .. }) => {
             let regions = record.0.regions.iter();
             JobStanding::Present(

@@ -32,8 +32,8 @@ impl Core {
         let own = &self.term.incarnation;
         if !sender.cluster_incarnation.is_empty() && sender.cluster_incarnation != own.as_str() {
             return Ok(Answer::Rejection(format!(
-                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: was the \
-                 store wiped or restored?",
+                "the TaskManager belongs to cluster incarnation {}, this cluster is {own}: the store was wiped, or restored from \
+                 a backup; if that is meant, start the TaskManager again: it joins the cluster as it is",
                 sender.cluster_incarnation
             )));
         }

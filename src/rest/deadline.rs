@@ -81,17 +81,15 @@ impl Deadline {
             Deadline::OfTerm { epoch, until_ms } => (until_ms, epoch),
             Deadline::Passed { until_ms } => (until_ms.max(1), 0),
             Deadline::Here { until } => {
-                let time = leader.tell_term_time(pb::TermTimeRequest {}).await;
+                let time = term_time(leader).await?;
                 let left = until.since(Clock::Boottime.now());
                 let left_ms = millis(left);
                 match time {
-                    Ok(time) => {
+                    Some(time) => {
                         let left_ms = left_ms.min(time.longest_ms);
                         (time.now_ms.saturating_add(left_ms), time.epoch)
                     }
-                    // An earlier version, which knows no such clock.
-                    Err(GatewayError::Internal(_)) => (wall_clock_ms().saturating_add(left_ms), 0),
-                    Err(error) => return Err(error),
+                    None => (wall_clock_ms().saturating_add(left_ms), 0),
                 }
             }
         };
@@ -100,6 +98,18 @@ impl Deadline {
             deadline_epoch,
             ..request
         })
+    }
+}
+
+/// What the clock of the leader's term shows; none if the leader is of an earlier version, which has no such clock.
+pub(super) async fn term_time(
+    leader: &dyn DispatcherGateway,
+) -> GatewayResult<Option<pb::TermTime>> {
+    match leader.tell_term_time(pb::TermTimeRequest {}).await {
+        Ok(time) => Ok(Some(time)),
+        // A call that is not known: nothing else makes this one fail so.
+        Err(GatewayError::Internal(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

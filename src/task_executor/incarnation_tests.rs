@@ -56,4 +56,5 @@ async fn a_store_in_which_another_incarnation_of_the_cluster_is_led_is_fatal() {
         panic!("it is refused");
     };
     assert!(reason.contains("c1") && reason.contains("c2"), "{reason}");
+    assert!(reason.contains("start this process again"), "{reason}");
 }

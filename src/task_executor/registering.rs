@@ -81,7 +81,8 @@ impl Core {
         {
             self.effects.push(Effect::Fatal(Fatal::Refused(format!(
                 "the store is another incarnation of the cluster: {theirs}, led by {}, and this \
-                 TaskManager belongs to {ours}: was the store wiped or restored?",
+                 TaskManager belongs to {ours}: it was wiped, or restored from a backup; if that is meant, start this process \
+                 again: it joins the cluster as it is; else bring the former store back first",
                 leader.process
             ))));
         }

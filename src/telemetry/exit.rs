@@ -36,7 +36,7 @@ pub enum ExitCode {
     /// task does not end after it was told to. To be started again.
     Fatal = 20,
     /// Refused for good: unknown worker, another cluster or incarnation, an incompatible version. Starting it again doesn't
-    /// help.
+    /// help, and accepts another incarnation: that is for people to decide.
     Refused = 21,
     /// The orderly end took longer than `process.shutdown-timeout`, or was cut short by a second signal.
     ShutdownCutShort = 22,

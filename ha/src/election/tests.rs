@@ -188,9 +188,26 @@ async fn a_wiped_store_is_refused_loudly() {
     let a = start(&cluster, "a");
     let session = a.until_granted(1).await;
     cluster.wipe();
+    a.until("refused, with what to do", |now| {
+        let is_told = |text: &String| text.contains("if that is meant, start this process again");
+        matches!(now, Leadership::Refused(text) if is_told(text))
+    })
+    .await;
+    assert_eq!(session.check(), Err(NotLeading::Over));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_started_again_accepts_the_store_as_it_is() {
+    let cluster = MemoryCluster::default();
+    let a = start(&cluster, "a");
+    let former = a.until_granted(1).await.incarnation().clone();
+    cluster.wipe();
     a.until("refused", |now| matches!(now, Leadership::Refused(_)))
         .await;
-    assert_eq!(session.check(), Err(NotLeading::Over));
+    a.election.close().await;
+    let again = start(&cluster, "a");
+    let session = again.until_granted(1).await;
+    assert_ne!(*session.incarnation(), former);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tanist_ha::Result;
 use tanist_ha::jobs::store::RecordStore;
-use tanist_ha::keys::{Key, Kind};
+use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::memory::MemoryStore;
 use tanist_ha::store::{
     Change, CommitReply, CommitRequest, CoordinationStore, Guard, Limits, Page, PageToken, Touched,
@@ -59,6 +59,43 @@ impl CoordinationStore for Counting {
 
     async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
         self.inner.commit(request).await
+    }
+}
+
+/// What is JOB's stands under OTHER's name, too.
+#[derive(Debug)]
+struct Misplaced(MemoryStore);
+
+#[async_trait]
+impl CoordinationStore for Misplaced {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
+        let of_job = Name::new(JOB.to_string()).expect("a name");
+        let keys = keys.iter().map(|key| Key::new(key.kind, of_job.clone()));
+        self.0.get(&keys.collect::<Vec<Key>>()).await
+    }
+
+    async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
+        self.0.list(kind, page, limit).await
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        self.0.guard().await
+    }
+
+    fn changes(&self) -> watch::Receiver<Option<Change>> {
+        self.0.changes()
+    }
+
+    async fn touched(&self, first: u64, last: u64) -> Result<Vec<Option<Touched>>> {
+        self.0.touched(first, last).await
+    }
+
+    async fn commit(&self, request: &CommitRequest) -> Result<CommitReply> {
+        self.0.commit(request).await
     }
 }
 
@@ -115,6 +152,23 @@ async fn records_are_read_again_only_after_a_transaction() {
     let later = records.standings(&[JOB]).await.expect("it answers");
     assert_eq!(later.epoch.get(), 2);
     assert!(reads.load(Ordering::Relaxed) > read + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_of_another_job_says_nothing_about_the_one_whose_name_it_stands_under() {
+    let cluster = TestCluster::start(1, 1, 2).await;
+    let store = Misplaced(cluster.memory.store());
+    let records = StoredJobRecords::opened(RecordStore::new(Arc::new(store), None, 0));
+    let submitted = cluster.client.submit(&graph(JOB, 2), "t").await;
+    submitted.expect("accepted");
+    cluster.until_running(JOB, 4).await;
+    let standings = records.standings(&[OTHER]).await.expect("it answers");
+    let standing = &standings.jobs[&OTHER];
+    let is_told = |reason: &str| reason.contains(&format!("is of job {JOB}"));
+    assert!(
+        matches!(standing, JobStanding::Unreadable(reason) if is_told(reason)),
+        "{standing:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -159,6 +159,17 @@ async fn a_leader_of_an_earlier_version_is_told_the_time_by_the_wall_clock() {
 }
 
 #[tokio::test]
+async fn who_asks_for_the_time_of_a_leader_of_an_earlier_version_is_told_that_there_is_none() {
+    let leader = ScriptedDispatcher {
+        is_of_an_earlier_version: true,
+        ..ScriptedDispatcher::default()
+    };
+    let (served, _) = Served::leading(leader).await;
+    let time = served.get("/v1/ha/time").await;
+    assert_eq!(time.status, StatusCode::NOT_FOUND, "{time:?}");
+}
+
+#[tokio::test]
 async fn a_client_whose_deadline_is_of_another_term_is_told_at_once_to_ask_for_the_time() {
     let outdated = GatewayError::Outdated {
         epoch: 7,

@@ -1,0 +1,82 @@
+//! `tanist job exceptions`.
+
+use tanist_proto::id::JobId;
+
+use super::args::{GlobalArgs, OutputFormat};
+use super::connect::connect;
+use super::jobs::finish;
+use super::output::{Table, answer, answer_json, time_if_known};
+use crate::client::{JobClient, JobExceptionInfo};
+use crate::config::Configuration;
+use crate::telemetry::ExitCode;
+
+pub(super) async fn exceptions(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    job: JobId,
+) -> ExitCode {
+    let telling = async {
+        let connection = connect(configuration, &global.address).await?;
+        match global.output {
+            OutputFormat::Json => {
+                let path = JobClient::path_of_exceptions(job);
+                answer_json(&connection.jobs.raw(&path).await?);
+            }
+            OutputFormat::Table => answer(listing(&connection.jobs.exceptions(job).await?)),
+        }
+        Ok(())
+    };
+    finish(telling.await)
+}
+
+/// The oldest first: a story. What failed with another task stands below it.
+fn listing(exceptions: &[JobExceptionInfo]) -> String {
+    let mut table = Table::new(["TIME", "TASK", "HOST", "TASKMANAGER", "CAUSE"]);
+    for exception in exceptions.iter().rev() {
+        table.row(row(exception, ""));
+        for beside in &exception.concurrent_exceptions {
+            table.row(row(beside, "with it: "));
+        }
+    }
+    table.to_string()
+}
+
+fn row(exception: &JobExceptionInfo, how: &str) -> [String; 5] {
+    let named = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+    let first_line = exception.stacktrace.lines().next().unwrap_or_default();
+    [
+        time_if_known(exception.timestamp),
+        named(&exception.task_name),
+        named(&exception.endpoint),
+        named(&exception.task_manager_id),
+        format!("{how}{first_line}"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn failures_are_told_in_their_order_with_what_failed_beside_them()
+    -> Result<(), serde_json::Error> {
+        let exceptions: Vec<JobExceptionInfo> = serde_json::from_value(json!([
+            {"timestamp": 1_700_000_001_000_i64, "stacktrace": "the cluster ended it",
+             "taskName": null, "endpoint": null, "taskManagerId": null, "concurrentExceptions": []},
+            {"timestamp": 1_700_000_000_000_i64, "stacktrace": "it broke\nin detail", "taskName": "sums (1/2)",
+             "endpoint": "b:9", "taskManagerId": "tm-2", "concurrentExceptions": [
+                {"timestamp": 1_700_000_000_000_i64, "stacktrace": "its peer is gone", "taskName": "out (1/1)",
+                 "endpoint": "a:9", "taskManagerId": "tm-1"}]}
+        ]))?;
+        let expected = "\
+TIME                     TASK        HOST  TASKMANAGER  CAUSE
+2023-11-14 22:13:20 UTC  sums (1/2)  b:9   tm-2         it broke
+2023-11-14 22:13:20 UTC  out (1/1)   a:9   tm-1         with it: its peer is gone
+2023-11-14 22:13:21 UTC  -           -     -            the cluster ended it
+";
+        assert_eq!(listing(&exceptions), expected);
+        Ok(())
+    }
+}
