@@ -33,6 +33,7 @@ async fn who_leads_is_told_by_all_over_a_transfer_and_a_kill(
     workload.wait_until_ticking(&mut cluster).await?;
     let former = cluster.leader().await?;
     check_told(&mut cluster, &former).await?;
+    check_what_runs(&cluster, &former, &workload.job().to_string()).await?;
     run_cli(&cluster, &former, &["ha", "transfer"]).await?;
     let invited = cluster.successor_of(&former).await?;
     ensure!(invited.index != former.index, "it leads on: {invited:?}");
@@ -141,6 +142,28 @@ async fn check_told(cluster: &mut Cluster, leader: &Leader) -> anyhow::Result<()
     let said = run_cli(cluster, leader, &["ha", "status"]).await?;
     let epoch = format!("Epoch        {}", leader.epoch);
     ensure!(said.lines().any(|line| line == epoch), "{said}");
+    Ok(())
+}
+
+/// What runs where, and that nothing has failed.
+async fn check_what_runs(cluster: &Cluster, leader: &Leader, job: &str) -> anyhow::Result<()> {
+    let task_managers = run_cli(cluster, leader, &["taskmanager", "list"]).await?;
+    ensure!(task_managers.contains("tm-0"), "{task_managers}");
+    let subtasks = run_cli(cluster, leader, &["job", "subtasks", job]).await?;
+    let ticks = subtasks.lines().find(|line| line.starts_with("clock"));
+    let runs = |line: &str| line.contains("RUNNING") && line.contains("tm-");
+    ensure!(ticks.is_some_and(runs), "{subtasks}");
+    let asked = ["job", "subtasks", job, "-o", "json"];
+    let whole: Value = serde_json::from_str(&run_cli(cluster, leader, &asked).await?)?;
+    let vertices = whole["vertices"].as_array().context("vertices")?;
+    let counted = vertices.iter().flat_map(|it| it["subtasks"].as_array());
+    let counted: usize = counted.map(Vec::len).sum();
+    ensure!(
+        counted + 1 == subtasks.lines().count(),
+        "{whole}: {subtasks}"
+    );
+    let exceptions = run_cli(cluster, leader, &["job", "exceptions", job]).await?;
+    ensure!(exceptions.lines().count() == 1, "{exceptions}");
     Ok(())
 }
 
