@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tanist_proto::id::{JobId, JobVertexId, ResourceId};
+use tanist_proto::id::{JobId, ResourceId};
 
 use crate::config::ExecutionTarget;
 
@@ -123,8 +123,8 @@ pub(super) enum JobCommand {
     Subtasks {
         /// The job's id
         job: JobId,
-        /// The id of one vertex, as `info` shows it; else those of all
-        vertex: Option<JobVertexId>,
+        /// One vertex, by its id or name or a step of it, as `info` shows them; else those of all
+        vertex: Option<String>,
     },
     /// Tells the failures of a job that are kept: when, which task, where and why
     Exceptions {
@@ -379,8 +379,8 @@ mod tests {
         };
         let all = read(&["job", "subtasks", id])?;
         assert_eq!(all, JobCommand::Subtasks { job, vertex: None });
-        let of_one = read(&["job", "subtasks", id, id])?;
-        let vertex = Some(id.parse().expect("an id"));
+        let of_one = read(&["job", "subtasks", id, "counts -> out"])?;
+        let vertex = Some("counts -> out".to_owned());
         assert_eq!(of_one, JobCommand::Subtasks { job, vertex });
         let failures = read(&["job", "exceptions", id, "-o", "json"])?;
         assert_eq!(failures, JobCommand::Exceptions { job });

@@ -164,8 +164,8 @@ async fn about_jobs(
         JobCommand::List => jobs::list(configuration, global).await,
         JobCommand::Describe { job } => jobs::info(configuration, global, job).await,
         JobCommand::Events { job } => events::events(configuration, global, job).await,
-        JobCommand::Subtasks { job, vertex } => {
-            subtasks::subtasks(configuration, global, job, vertex).await
+        JobCommand::Subtasks { job, ref vertex } => {
+            subtasks::subtasks(configuration, global, job, vertex.as_deref()).await
         }
         JobCommand::Exceptions { job } => exceptions::exceptions(configuration, global, job).await,
         JobCommand::Cancel { job } => jobs::cancel(configuration, global, job).await,

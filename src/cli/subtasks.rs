@@ -1,12 +1,12 @@
 //! `tanist job subtasks`.
 
-use tanist_proto::id::{JobId, JobVertexId};
+use tanist_proto::id::JobId;
 
 use super::args::{GlobalArgs, OutputFormat};
 use super::connect::connect;
 use super::jobs::finish;
 use super::output::{Table, answer, answer_json, time_if_known};
-use crate::client::{ClientError, JobClient, VertexSubtasks};
+use crate::client::{ClientError, VertexInfo, VertexSubtasks};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -14,15 +14,13 @@ pub(super) async fn subtasks(
     configuration: &Configuration,
     global: &GlobalArgs,
     job: JobId,
-    vertex: Option<JobVertexId>,
+    vertex: Option<&str>,
 ) -> ExitCode {
     let showing = async {
         let connection = connect(configuration, &global.address).await?;
         let jobs = &connection.jobs;
-        let wanted = match vertex {
-            Some(vertex) => vec![vertex.to_string()],
-            None => vertices_of(jobs, job).await?,
-        };
+        let vertices = jobs.info(job).await?.vertices;
+        let wanted = wanted(&vertices, vertex)?;
         match global.output {
             OutputFormat::Json => {
                 let mut vertices = Vec::with_capacity(wanted.len());
@@ -35,7 +33,7 @@ pub(super) async fn subtasks(
             OutputFormat::Table => {
                 let mut vertices = Vec::with_capacity(wanted.len());
                 for vertex in wanted {
-                    vertices.push(jobs.subtasks(job, &vertex).await?);
+                    vertices.push(jobs.subtasks(job, vertex).await?);
                 }
                 answer(listing(&vertices));
             }
@@ -45,9 +43,29 @@ pub(super) async fn subtasks(
     finish(showing.await)
 }
 
-async fn vertices_of(jobs: &JobClient, job: JobId) -> Result<Vec<String>, ClientError> {
-    let vertices = jobs.info(job).await?.vertices;
-    Ok(vertices.into_iter().map(|vertex| vertex.id).collect())
+/// The ids of all vertices, or of those that have this id, this name, or a step of this name.
+fn wanted<'a>(vertices: &'a [VertexInfo], text: Option<&str>) -> Result<Vec<&'a str>, ClientError> {
+    let is_meant = |vertex: &&VertexInfo| {
+        text.is_none_or(|text| {
+            let mut steps = vertex.name.split(" -> ");
+            vertex.id == text || vertex.name == text || steps.any(|step| step == text)
+        })
+    };
+    let found = vertices.iter().filter(is_meant);
+    let found: Vec<&str> = found.map(|vertex| vertex.id.as_str()).collect();
+    match text.filter(|_| found.is_empty()) {
+        None => Ok(found),
+        Some(text) => {
+            let names: Vec<&str> = vertices.iter().map(|vertex| vertex.name.as_str()).collect();
+            let all = names.join("`, `");
+            let error =
+                format!("the job has no vertex and no step `{text}`: its vertices are `{all}`");
+            Err(ClientError::Refused {
+                status: 404,
+                errors: vec![error],
+            })
+        }
+    }
 }
 
 /// Subtasks are counted from 1, as in the names of tasks.
@@ -83,6 +101,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_vertex_is_found_by_its_id_its_name_or_a_step_of_it() -> Result<(), serde_json::Error> {
+        let vertex = |id: &str, name: &str| json!({"id": id, "name": name, "parallelism": 1, "status": "RUNNING", "tasks": {"RUNNING": 1, "FINISHED": 0}, "metrics": {"read-records": 0, "write-records": 0}});
+        let vertices: Vec<VertexInfo> = serde_json::from_value(json!([
+            vertex("a1", "numbers"),
+            vertex("b2", "counts -> out")
+        ]))?;
+        let found = |text| wanted(&vertices, text).map_err(|error| error.to_string());
+        assert_eq!(found(None), Ok(vec!["a1", "b2"]));
+        assert_eq!(found(Some("a1")), Ok(vec!["a1"]));
+        for text in ["counts -> out", "counts", "out", "b2"] {
+            assert_eq!(found(Some(text)), Ok(vec!["b2"]), "{text}");
+        }
+        let expected = "the job has no vertex and no step `count`: its vertices are `numbers`, `counts -> out`";
+        assert_eq!(found(Some("count")), Err(expected.to_owned()));
+        Ok(())
+    }
 
     #[test]
     fn subtasks_are_shown_with_their_states_and_where_they_run() -> Result<(), serde_json::Error> {

@@ -327,12 +327,6 @@ impl SlotManager {
         self.jobs.remove(&job).is_some()
     }
 
-    /// The jobs that hold slots, each once.
-    #[cfg(test)]
-    pub fn holders(&self) -> impl Iterator<Item = JobId> {
-        self.slots.holders()
-    }
-
     /// Whether a job holds any slot.
     pub fn is_holder(&self, job: JobId) -> bool {
         self.slots.is_holder(job)

@@ -423,12 +423,6 @@ impl Slots {
         self.held.get(&job).is_some_and(|at| at.contains_key(id))
     }
 
-    /// The jobs that hold slots, each once.
-    #[cfg(test)]
-    pub fn holders(&self) -> impl Iterator<Item = JobId> {
-        self.held.keys().copied()
-    }
-
     /// Whether a job holds any slot.
     pub fn is_holder(&self, job: JobId) -> bool {
         self.held.contains_key(&job)
