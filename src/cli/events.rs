@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use tanist_proto::id::JobId;
 
-use super::args::{GlobalArgs, OutputFormat};
-use super::connect::connect;
-use super::jobs::finish;
-use super::output::{Table, answer, answer_json, time_if_known};
-use crate::client::JobEventInfo;
+use super::args::GlobalArgs;
+use super::jobs::show;
+use super::output::{Table, time_if_known};
+use crate::client::{JobClient, JobEventInfo};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -17,18 +16,14 @@ pub(super) async fn events(
     global: &GlobalArgs,
     job: JobId,
 ) -> ExitCode {
-    let telling = async {
-        let connection = connect(configuration, &global.address).await?;
-        match global.output {
-            OutputFormat::Json => {
-                let path = format!("/v1/jobs/{job}/events");
-                answer_json(&connection.jobs.raw(&path).await?);
-            }
-            OutputFormat::Table => answer(listing(&connection.jobs.events(job).await?)),
-        }
-        Ok(())
-    };
-    finish(telling.await)
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.events(job).await?));
+    show(
+        configuration,
+        global,
+        &format!("/v1/jobs/{job}/events"),
+        table,
+    )
+    .await
 }
 
 /// The oldest first: a story.

@@ -2,10 +2,9 @@
 
 use tanist_proto::id::JobId;
 
-use super::args::{GlobalArgs, OutputFormat};
-use super::connect::connect;
-use super::jobs::finish;
-use super::output::{Table, answer, answer_json, time_if_known};
+use super::args::GlobalArgs;
+use super::jobs::show;
+use super::output::{Table, time_if_known};
 use crate::client::{JobClient, JobExceptionInfo};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
@@ -15,18 +14,14 @@ pub(super) async fn exceptions(
     global: &GlobalArgs,
     job: JobId,
 ) -> ExitCode {
-    let telling = async {
-        let connection = connect(configuration, &global.address).await?;
-        match global.output {
-            OutputFormat::Json => {
-                let path = JobClient::path_of_exceptions(job);
-                answer_json(&connection.jobs.raw(&path).await?);
-            }
-            OutputFormat::Table => answer(listing(&connection.jobs.exceptions(job).await?)),
-        }
-        Ok(())
-    };
-    finish(telling.await)
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.exceptions(job).await?));
+    show(
+        configuration,
+        global,
+        &JobClient::path_of_exceptions(job),
+        table,
+    )
+    .await
 }
 
 /// The oldest first: a story. What failed with another task stands below it.

@@ -9,7 +9,7 @@ use super::args::{GlobalArgs, OutputFormat};
 use super::connect::{Connection, connect};
 use super::output::{Table, answer, answer_json, duration, say, time_if_known};
 use super::tell;
-use crate::client::{ClientError, JobInfo, JobSummary};
+use crate::client::{ClientError, JobClient, JobInfo, JobSummary};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -20,15 +20,8 @@ pub(super) fn status_name(status: JobStatus) -> &'static str {
 }
 
 pub(super) async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
-    let listing = async {
-        let connection = connect(configuration, &global.address).await?;
-        match global.output {
-            OutputFormat::Json => answer_json(&connection.jobs.raw("/v1/jobs/overview").await?),
-            OutputFormat::Table => answer(job_table(&connection.jobs.list().await?)),
-        }
-        Ok(())
-    };
-    finish(listing.await)
+    let table = async |jobs: &JobClient| Ok(job_table(&jobs.list().await?));
+    show(configuration, global, "/v1/jobs/overview", table).await
 }
 
 pub(super) async fn info(
@@ -36,21 +29,12 @@ pub(super) async fn info(
     global: &GlobalArgs,
     job: JobId,
 ) -> ExitCode {
-    let showing = async {
-        let connection = connect(configuration, &global.address).await?;
-        match global.output {
-            OutputFormat::Json => {
-                answer_json(&connection.jobs.raw(&format!("/v1/jobs/{job}")).await?);
-            }
-            OutputFormat::Table => {
-                let info = connection.jobs.info(job).await?;
-                let failure = connection.jobs.last_failure(job).await?;
-                answer(job_text(&info, failure.as_deref()));
-            }
-        }
-        Ok(())
+    let text = async |jobs: &JobClient| {
+        let info = jobs.info(job).await?;
+        let failure = jobs.last_failure(job).await?;
+        Ok(job_text(&info, failure.as_deref()))
     };
-    finish(showing.await)
+    show(configuration, global, &format!("/v1/jobs/{job}"), text).await
 }
 
 pub(super) async fn cancel(
@@ -93,6 +77,24 @@ pub(super) async fn stop(
 async fn has_ended(connection: &Connection, job: JobId, end: JobStatus) -> bool {
     let info = connection.jobs.info(job).await;
     info.is_ok_and(|info| info.state == end)
+}
+
+/// Answers with what REST has at a path, or with a text for people that is about the same.
+pub(super) async fn show(
+    configuration: &Configuration,
+    global: &GlobalArgs,
+    path: &str,
+    text: impl AsyncFnOnce(&JobClient) -> Result<String, ClientError>,
+) -> ExitCode {
+    let showing = async {
+        let connection = connect(configuration, &global.address).await?;
+        match global.output {
+            OutputFormat::Json => answer_json(&connection.jobs.raw(path).await?),
+            OutputFormat::Table => answer(text(&connection.jobs).await?),
+        }
+        Ok(())
+    };
+    finish(showing.await)
 }
 
 pub(super) fn finish(result: Result<(), ClientError>) -> ExitCode {

@@ -2,11 +2,11 @@
 
 use tanist_proto::id::ResourceId;
 
-use super::args::{GlobalArgs, OutputFormat, TaskManagerCommand};
+use super::args::{GlobalArgs, TaskManagerCommand};
 use super::connect::connect;
-use super::jobs::finish;
-use super::output::{Table, answer, answer_json, say, time_if_known};
-use crate::client::TaskManagerSummary;
+use super::jobs::{finish, show};
+use super::output::{Table, say, time_if_known};
+use crate::client::{JobClient, TaskManagerSummary};
 use crate::config::Configuration;
 use crate::telemetry::ExitCode;
 
@@ -22,15 +22,8 @@ pub(super) async fn task_manager(
 }
 
 async fn list(configuration: &Configuration, global: &GlobalArgs) -> ExitCode {
-    let listed = async {
-        let connection = connect(configuration, &global.address).await?;
-        match global.output {
-            OutputFormat::Json => answer_json(&connection.jobs.raw("/v1/taskmanagers").await?),
-            OutputFormat::Table => answer(listing(&connection.jobs.task_managers().await?)),
-        }
-        Ok(())
-    };
-    finish(listed.await)
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.task_managers().await?));
+    show(configuration, global, "/v1/taskmanagers", table).await
 }
 
 async fn drain(configuration: &Configuration, global: &GlobalArgs, id: &ResourceId) -> ExitCode {
