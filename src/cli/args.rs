@@ -118,6 +118,9 @@ pub(super) enum JobCommand {
     Events {
         /// The job's id
         job: JobId,
+        /// Tells the states of its tasks as well, those of their present attempts
+        #[arg(long)]
+        tasks: bool,
     },
     /// Shows the subtasks of a job: states, since when, and where they run
     Subtasks {

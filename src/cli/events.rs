@@ -15,15 +15,11 @@ pub(super) async fn events(
     configuration: &Configuration,
     global: &GlobalArgs,
     job: JobId,
+    tasks: bool,
 ) -> ExitCode {
-    let table = async |jobs: &JobClient| Ok(listing(&jobs.events(job).await?));
-    show(
-        configuration,
-        global,
-        &format!("/v1/jobs/{job}/events"),
-        table,
-    )
-    .await
+    let table = async |jobs: &JobClient| Ok(listing(&jobs.events(job, tasks).await?));
+    let path = format!("/v1/jobs/{job}/events?tasks={tasks}");
+    show(configuration, global, &path, table).await
 }
 
 /// The oldest first: a story.
@@ -33,7 +29,9 @@ fn listing(events: &[JobEventInfo]) -> String {
         let what = event.status.as_ref().unwrap_or(&event.kind);
         table.row([
             time_if_known(event.timestamp),
-            event.epoch.to_string(),
+            event
+                .epoch
+                .map_or_else(String::new, |epoch| epoch.to_string()),
             what.clone(),
             said(event),
         ]);
@@ -43,6 +41,10 @@ fn listing(events: &[JobEventInfo]) -> String {
 
 fn said(event: &JobEventInfo) -> String {
     let mut text = event.text.lines().next().unwrap_or_default().to_owned();
+    if let (Some(task), Some(attempt)) = (&event.task, event.attempt) {
+        let place = if text.is_empty() { "" } else { " on " };
+        return format!("{task}, attempt {attempt}{place}{text}");
+    }
     if let Some(task) = &event.task {
         text = format!("{task}: {text}");
     }
@@ -63,6 +65,8 @@ mod tests {
     #[test]
     fn events_are_told_in_their_order() -> Result<(), serde_json::Error> {
         let events: Vec<JobEventInfo> = serde_json::from_value(json!([
+            {"timestamp": 5000, "kind": "TASK", "status": "RUNNING", "task": "sums (1/2)", "attempt": 2,
+             "text": "b:9"},
             {"timestamp": 3000, "kind": "RESTART", "epoch": 2, "task": "sums (1/2)", "regions": 1,
              "until": 4000, "text": "it broke\nin detail"},
             {"timestamp": 1000, "kind": "STATUS", "epoch": 1, "status": "RUNNING", "text": ""}
@@ -74,7 +78,7 @@ mod tests {
         );
         let text = listing(&events);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines.len(), 4, "{text}");
         assert!(
             lines[1].starts_with(&first) && lines[1].contains("RUNNING"),
             "{text}"
@@ -82,6 +86,11 @@ mod tests {
         let told = format!("sums (1/2): it broke; 1 region, at {due}");
         assert!(
             lines[2].starts_with(&then) && lines[2].contains(&told),
+            "{text}"
+        );
+        let ran = &lines[3];
+        assert!(
+            ran.contains("RUNNING") && ran.ends_with("sums (1/2), attempt 2 on b:9"),
             "{text}"
         );
         Ok(())

@@ -163,7 +163,9 @@ async fn about_jobs(
     match *command {
         JobCommand::List => jobs::list(configuration, global).await,
         JobCommand::Describe { job } => jobs::info(configuration, global, job).await,
-        JobCommand::Events { job } => events::events(configuration, global, job).await,
+        JobCommand::Events { job, tasks } => {
+            events::events(configuration, global, job, tasks).await
+        }
         JobCommand::Subtasks { job, ref vertex } => {
             subtasks::subtasks(configuration, global, job, vertex.as_deref()).await
         }

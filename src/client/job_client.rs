@@ -249,10 +249,10 @@ impl JobClient {
         self.ask(&Request::get(path)).await
     }
 
-    /// What happened to the job, the newest first.
-    pub async fn events(&self, job: JobId) -> Result<Vec<JobEventInfo>, ClientError> {
-        let request = Request::get(format!("/v1/jobs/{job}/events"));
-        let body: EventsBody = self.ask(&request).await?;
+    /// What happened to the job, the newest first; also the states of its tasks, if wanted.
+    pub async fn events(&self, job: JobId, tasks: bool) -> Result<Vec<JobEventInfo>, ClientError> {
+        let path = format!("/v1/jobs/{job}/events?tasks={tasks}");
+        let body: EventsBody = self.ask(&Request::get(path)).await?;
         Ok(body.events)
     }
 

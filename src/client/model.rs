@@ -211,19 +211,21 @@ impl JobInfo {
 pub struct JobEventInfo {
     /// Milliseconds since 1970.
     pub timestamp: i64,
-    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`.
+    /// `STATUS`, `RESTART`, `TAKEOVER`, `ADOPTION`, `CANCEL`, `STOP`, `QUARANTINE`, `RETRY`, `TASK`.
     pub kind: String,
-    /// The term in which it happened.
-    pub epoch: u64,
-    /// Of `STATUS`: the one that was entered.
+    /// The term in which it happened; not of `TASK`.
+    pub epoch: Option<u64>,
+    /// Of `STATUS` and `TASK`: the one that was entered.
     pub status: Option<String>,
-    /// Of `RESTART`: the task that failed first.
+    /// Of `RESTART`: the task that failed first. Of `TASK`: which.
     pub task: Option<String>,
+    /// Of `TASK`: its generation.
+    pub attempt: Option<u64>,
     /// Of `RESTART`: how many regions start anew.
     pub regions: Option<u32>,
     /// Of `RESTART`: when that is due, milliseconds since 1970.
     pub until: Option<i64>,
-    /// Why, or what follows.
+    /// Why, or what follows; of `TASK`: where it runs.
     #[serde(default)]
     pub text: String,
 }

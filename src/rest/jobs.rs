@@ -215,7 +215,11 @@ pub(super) async fn events(
 ) -> Answer<Events> {
     let maximum = parameters.get("maxEvents")?.unwrap_or(usize::MAX);
     let details = describe(&context, &job, &parameters).await?;
-    Ok(of_job(&details, Events::new(&details, maximum)))
+    let events = match parameters.get("tasks")? {
+        Some(true) => Events::with_tasks(&details, maximum),
+        Some(false) | None => Events::new(&details, maximum),
+    };
+    Ok(of_job(&details, events))
 }
 
 pub(super) async fn execution_result(

@@ -37,8 +37,11 @@ const MAX_BYTES: usize = 1024 * 1024;
 /// What an answer may hold. A page aims at a quarter of it.
 const MAX_ANSWER: usize = 32 * 1024 * 1024;
 const PAGE_BYTES: usize = MAX_ANSWER / 4;
-/// Reads in flight at once.
-const CONCURRENT_READS: usize = 16;
+/// Keys that are read by one transaction: a call costs etcd far more than a key of it does. Values of 1.5 MiB, the most that
+/// etcd takes, still make an answer that fits.
+const KEYS_AT_ONCE: usize = 16;
+/// Such transactions in flight at once: so many answers may have to be held.
+const CONCURRENT_READS: usize = 4;
 
 /// Records in etcd. Its tasks end when it is dropped.
 #[derive(Debug)]
@@ -125,6 +128,26 @@ impl EtcdStore {
             Write::Delete { key } => TxnOp::delete(self.keys.item(key), None),
         }));
         writes
+    }
+
+    /// The values of these keys, as of one revision.
+    async fn read_at_once(&self, paths: &[String]) -> Result<Vec<Option<Bytes>>> {
+        let call = self.connection.call(Repeat::Always, |client| {
+            let reads: Vec<TxnOp> = paths
+                .iter()
+                .map(|path| TxnOp::get(path.as_str(), None))
+                .collect();
+            async move { reader(&client).txn(Txn::new().and_then(reads)).await }
+        });
+        let answers = call.await?.op_responses();
+        let values = answers.into_iter().map(|answer| match answer {
+            TxnOpResponse::Get(mut read) => read
+                .take_kvs()
+                .pop()
+                .map(|kv| Bytes::from(kv.into_key_value().1)),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+        });
+        Ok(values.collect())
     }
 
     /// One range of a listing: as many as fit, at the pinned revision if it is still there.
@@ -218,18 +241,15 @@ impl CoordinationStore for EtcdStore {
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
         let paths: Vec<String> = keys.iter().map(|key| self.keys.item(key)).collect();
-        let reads = paths.into_iter().map(async |path: String| {
-            let call = self.connection.call(Repeat::Always, |client| {
-                let path = path.clone();
-                async move { reader(&client).get(path, None).await }
-            });
-            let value = call.await?.take_kvs().pop().map(|kv| kv.into_key_value().1);
-            Ok(value.map(Bytes::from))
-        });
-        stream::iter(reads)
+        let reads: Vec<_> = paths
+            .chunks(KEYS_AT_ONCE)
+            .map(|paths| self.read_at_once(paths))
+            .collect();
+        let values: Vec<Vec<Option<Bytes>>> = stream::iter(reads)
             .buffered(CONCURRENT_READS)
             .try_collect()
-            .await
+            .await?;
+        Ok(values.concat())
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {
@@ -293,16 +313,9 @@ impl CoordinationStore for EtcdStore {
         let mut touched = Vec::with_capacity(numbers.len());
         for numbers in numbers.chunks(MAX_OPERATIONS) {
             let keys: Vec<String> = numbers.iter().map(|n| self.keys.ring(*n)).collect();
-            let call = self.connection.call(Repeat::Always, |client| {
-                let reads: Vec<TxnOp> = keys
-                    .iter()
-                    .map(|key| TxnOp::get(key.as_str(), None))
-                    .collect();
-                async move { reader(&client).txn(Txn::new().and_then(reads)).await }
-            });
-            let answers = call.await?.op_responses();
-            for (number, answer) in numbers.iter().zip(answers) {
-                touched.push(ring_entry(*number, &answer)?);
+            let values = self.read_at_once(&keys).await?;
+            for (number, value) in numbers.iter().zip(values) {
+                touched.push(ring_entry(*number, value)?);
             }
         }
         Ok(touched)
@@ -397,14 +410,11 @@ fn item(prefix: usize, kv: etcd_client::KeyValue) -> Option<(Name, Bytes)> {
     }
 }
 
-fn ring_entry(number: u64, answer: &TxnOpResponse) -> Result<Option<Touched>> {
-    let TxnOpResponse::Get(answer) = answer else {
-        return Ok(None);
-    };
-    let Some(kv) = answer.kvs().first() else {
+fn ring_entry(number: u64, value: Option<Bytes>) -> Result<Option<Touched>> {
+    let Some(value) = value else {
         return Ok(None);
     };
     let key = format!("{}/{}", path::CHANGES, number % crate::keys::CHANGES_RING);
-    let touched: Touched = decode(&key, kv.value())?;
+    let touched: Touched = decode(&key, &value)?;
     Ok((touched.change.number == number).then_some(touched))
 }

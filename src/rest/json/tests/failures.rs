@@ -7,6 +7,13 @@ use super::super::events::Events;
 use super::super::exceptions::Exceptions;
 use super::{failure, job, to_json};
 
+fn entered(state: pb::ExecutionState, at_ms: u64) -> pb::ExecutionTimestamp {
+    pb::ExecutionTimestamp {
+        state: state.into(),
+        at_ms,
+    }
+}
+
 #[test]
 fn what_failed_with_a_failure_is_listed_below_it() {
     let mut root = failure(1500, "root");
@@ -65,6 +72,26 @@ fn what_happened_to_a_job_is_listed_newest_first_up_to_the_maximum() {
     assert_eq!(
         to_json(Events::new(&job, 9)),
         json!({"events": [restart, running], "truncated": false})
+    );
+    let mut job = job;
+    job.vertices[1].subtasks[0].timestamps = vec![
+        entered(pb::ExecutionState::Scheduled, 1),
+        entered(pb::ExecutionState::Running, 3),
+    ];
+    let task = |at_ms: u64, status: &str| {
+        json!({
+            "timestamp": at_ms, "kind": "TASK", "status": status, "task": "sums (1/2)", "attempt": 2,
+            "text": "worker:5001"
+        })
+    };
+    let all = json!([task(3, "RUNNING"), restart, task(1, "SCHEDULED"), running]);
+    assert_eq!(
+        to_json(Events::with_tasks(&job, 9)),
+        json!({"events": all, "truncated": false})
+    );
+    assert_eq!(
+        to_json(Events::with_tasks(&job, 1)),
+        json!({"events": [task(3, "RUNNING")], "truncated": true})
     );
 }
 
