@@ -45,9 +45,9 @@ pub(super) async fn cancel(
     let canceling = async {
         let connection = connect(configuration, &global.address).await?;
         connection.jobs.cancel(job).await?;
-        match has_ended(&connection, job, JobStatus::Canceled).await {
-            true => say(format_args!("job {job} is cancelled")),
-            false => say(format_args!("job {job} is being cancelled")),
+        match status_of(&connection, job).await {
+            Some(JobStatus::Canceled) => say(format_args!("job {job} is cancelled")),
+            _ => say(format_args!("job {job} is being cancelled")),
         }
         Ok(())
     };
@@ -62,9 +62,12 @@ pub(super) async fn stop(
     let stopping = async {
         let connection = connect(configuration, &global.address).await?;
         connection.jobs.stop(job).await?;
-        match has_ended(&connection, job, JobStatus::Finished).await {
-            true => say(format_args!("job {job} has finished")),
-            false => say(format_args!(
+        match status_of(&connection, job).await {
+            Some(JobStatus::Finished) => say(format_args!("job {job} has finished")),
+            Some(JobStatus::Canceled | JobStatus::Cancelling) => say(format_args!(
+                "job {job} is cancelled: none of its tasks had begun, or somebody cancelled it"
+            )),
+            _ => say(format_args!(
                 "job {job} is being stopped: it finishes with what its sources have read"
             )),
         }
@@ -73,10 +76,10 @@ pub(super) async fn stop(
     finish(stopping.await)
 }
 
-/// Whether a job has ended as was asked for. That it is asked for is known: an answer that does not come says nothing else.
-async fn has_ended(connection: &Connection, job: JobId, end: JobStatus) -> bool {
+/// How a job stands after something was asked of it. That it was asked is known: an answer that does not come says nothing else.
+async fn status_of(connection: &Connection, job: JobId) -> Option<JobStatus> {
     let info = connection.jobs.info(job).await;
-    info.is_ok_and(|info| info.state == end)
+    info.ok().map(|info| info.state)
 }
 
 /// Answers with what REST has at a path, or with a text for people that is about the same.

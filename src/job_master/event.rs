@@ -255,7 +255,7 @@ pub enum Milestone {
 pub enum CancelAnswer {
     /// It is durable that this is so.
     Decided,
-    /// The job ends otherwise.
+    /// The job ends otherwise; or it can't be stopped at present.
     TooLate(String),
     /// That could not be persisted.
     Refused(String),

@@ -177,6 +177,7 @@ impl JobMasterCore {
         *state = pb::RegionState {
             generation: state.generation.max(1) + 1,
             epoch: self.epoch.get(),
+            placed_before: state.placed_before || !state.placements.is_empty(),
             ..pb::RegionState::default()
         };
         self.has_stale_ends |= !record.terminal.is_empty();

@@ -199,13 +199,15 @@ impl JobMasterCore {
             entered(ExecutionState::Created),
             entered(ExecutionState::Scheduled),
         );
-        Arc::make_mut(&mut self.record).regions[region] = pb::RegionState {
+        let state = &mut Arc::make_mut(&mut self.record).regions[region];
+        *state = pb::RegionState {
             generation,
             epoch,
             placements,
             placed_at_ms: now_ms,
             created_at_ms,
             scheduled_at_ms,
+            placed_before: state.placed_before,
             ..pb::RegionState::default()
         };
         self.has_placed = true;

@@ -6,8 +6,11 @@
 //!
 //! Without checkpoints a source that starts anew would begin at the beginning, and end there at once, as the job is being stopped: what
 //! it had read would be missing from a job that has FINISHED. So a region whose sources have read is not restarted any more: the
-//! job fails with that cause. One whose sources were not deployed is placed and deployed as always, and they end with nothing.
+//! job fails with that cause. One whose sources were never deployed is placed and deployed as always, and they end with nothing. For the same
+//! reason nobody stops a job while sources wait to start anew. One of which nothing was ever placed has read nothing and has nothing to
+//! finish: it is cancelled, and asks for no slots.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use tanist_proto::v1 as pb;
@@ -39,7 +42,10 @@ impl JobMasterCore {
         } else if self.written.wanted() == pb::WantedStatus::Stopped {
             CancelAnswer::Decided
         } else if self.written.wanted() == pb::WantedStatus::Canceled {
-            CancelAnswer::TooLate("the job is being cancelled".to_owned())
+            match was_never_placed(&self.written) {
+                true => CancelAnswer::Decided,
+                false => CancelAnswer::TooLate("the job is being cancelled".to_owned()),
+            }
         } else if !self.written.fatal_cause.is_empty() {
             CancelAnswer::TooLate(format!("the job fails: {}", self.written.fatal_cause))
         } else if let Some(reason) = &self.refusal {
@@ -52,18 +58,61 @@ impl JobMasterCore {
                     failure.cause
                 )),
             }
+        } else if !self.is_stopping() && self.sources_start_anew() {
+            CancelAnswer::TooLate(
+                "the job is being restarted, and what its sources had read before would be missing: stop it when its tasks run \
+                 again, or cancel it"
+                    .to_owned(),
+            )
         } else {
             // What is about to be written decides, if that is another end.
             if !self.is_stopping() && self.record.wanted() != pb::WantedStatus::Stopped {
-                Arc::make_mut(&mut self.record).set_wanted(pb::WantedStatus::Stopped);
-                self.revision += 1;
-                let (kind, text) = (pb::JobEventKind::Stop, String::new());
-                self.chronicle.tell(kind, text, self.settled_at_ms);
+                self.want_stopped();
             }
             return;
         };
         self.stop_is_requested = false;
         self.effects.push(Effect::AnswerStops(answer));
+    }
+
+    fn want_stopped(&mut self) {
+        let (wanted, text) = match was_never_placed(&self.record) {
+            true => (pb::WantedStatus::Canceled, "none of its tasks had begun"),
+            false => (pb::WantedStatus::Stopped, ""),
+        };
+        Arc::make_mut(&mut self.record).set_wanted(wanted);
+        self.revision += 1;
+        let kind = pb::JobEventKind::Stop;
+        self.chronicle
+            .tell(kind, text.to_owned(), self.settled_at_ms);
+    }
+
+    /// Whether sources that may have read are to read again from their beginning, and have not begun to.
+    fn sources_start_anew(&self) -> bool {
+        let regions = self.record.regions.iter().zip(&self.execution.regions);
+        let mut given_up = regions.filter(|(state, _)| state.placed_before);
+        given_up.any(|(_, region)| {
+            let mut sources = region.tasks.iter().filter(|task| self.is_source(**task));
+            match region.phase {
+                RegionPhase::Stopping { .. }
+                | RegionPhase::Waiting { .. }
+                | RegionPhase::AwaitingInput => sources.next().is_some(),
+                RegionPhase::Placed | RegionPhase::Deployed => sources.any(|task| {
+                    let execution = &self.execution.tasks[*task].execution;
+                    execution.started_at_ms == 0 && execution.state != ExecutionState::Finished
+                }),
+                RegionPhase::Reconciling => false,
+            }
+        })
+    }
+
+    fn is_source(&self, task: usize) -> bool {
+        let vertex = self.execution.tasks[task].vertex;
+        !self
+            .execution
+            .edges
+            .iter()
+            .any(|edge| edge.target == vertex)
     }
 
     /// Has those TaskManagers hear at once that sources are to end which have not heard it in their present registration.
@@ -95,18 +144,12 @@ impl JobMasterCore {
         // Whoever awaits what a former term had placed does not know how far it was.
         let is_awaited = self.execution.regions[region].phase == RegionPhase::Reconciling;
         let has_read = |task: &usize| {
-            let at = &self.execution.tasks[*task];
-            let is_source = !self
-                .execution
-                .edges
-                .iter()
-                .any(|edge| edge.target == at.vertex);
-            let execution = &at.execution;
+            let execution = &self.execution.tasks[*task].execution;
             // Once a deployment was sent it may have begun, whatever became of the answer and of its TaskManager since.
             let may_have = is_awaited
                 || execution.started_at_ms > 0
                 || execution.state == ExecutionState::Finished;
-            is_source && may_have
+            self.is_source(*task) && may_have
         };
         self.execution.regions[region].tasks.iter().any(has_read)
     }
@@ -135,16 +178,28 @@ impl JobMasterCore {
         if !self.tells_to_stop() {
             return None;
         }
-        let left = self.execution.tasks.iter();
-        let left = left.filter(|task| task.execution.state != ExecutionState::Finished);
-        let text = format!(
+        let left = self.execution.tasks.iter().map(|task| &task.execution);
+        let left = left.filter(|execution| execution.state != ExecutionState::Finished);
+        let (begun, to_begin): (Vec<_>, Vec<_>) =
+            left.partition(|execution| execution.place.is_some());
+        let mut text = format!(
             "it is being stopped: its sources have been told to end, and {} tasks have not finished yet",
-            left.count()
+            begun.len()
         );
+        if !to_begin.is_empty() {
+            write!(text, "; {} have not begun", to_begin.len())
+                .expect("writing to a string succeeds");
+        }
         Some(pb::Hindrance {
             kind: pb::HindranceKind::Stopping.into(),
             text,
             ..pb::Hindrance::default()
         })
     }
+}
+
+/// Whether nothing of the job ever had a place, so that nothing of it can have begun.
+fn was_never_placed(state: &pb::JobState) -> bool {
+    let mut regions = state.regions.iter();
+    regions.all(|region| region.placements.is_empty() && !region.placed_before)
 }

@@ -271,3 +271,69 @@ fn a_region_that_has_not_begun_is_deployed_and_hears_of_it_with_its_deployment()
     }
     assert_eq!(job.deployed().len(), 4);
 }
+
+#[test]
+fn a_job_of_which_nothing_has_begun_is_cancelled_and_asks_for_no_slots() {
+    let graph = one_region();
+    let mut job = Recovered::new(&graph, submitted(&graph));
+    job.hear(Event::StopRequested);
+    assert_eq!(stop_answers(&job), [CancelAnswer::Decided]);
+    assert_eq!(job.stored.wanted(), WantedStatus::Canceled);
+    assert_eq!(job.ended_as(), Some(JobStatus::Canceled));
+    assert!(job.deployed().is_empty());
+    // The answer was lost, and another leader is asked again.
+    let mut state = submitted(&graph);
+    state.set_wanted(WantedStatus::Canceled);
+    let mut job = Recovered::new(&graph, state);
+    job.hear(Event::StopRequested);
+    assert_ne!(job.ended_as(), Some(JobStatus::Finished));
+    assert!(
+        !stop_answers(&job)
+            .iter()
+            .any(|answer| matches!(answer, CancelAnswer::Refused(_))),
+    );
+}
+
+#[test]
+fn what_sources_read_before_they_start_anew_is_not_lost_by_a_stop() {
+    let graph = one_region();
+    let options = || CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 10,
+            delay_ms: 4_000,
+        },
+        ..options()
+    };
+    let mut job = Recovered::with_options(&graph, placed(&graph, 3), 2, options());
+    job.register("tm0", "1", both(0, 3, S::Running));
+    job.register("tm1", "1", both(1, 3, S::Running));
+    let mut failed = both(0, 3, S::Running);
+    failed[0].set_state(S::Failed);
+    job.reports("tm0", failed);
+    assert_eq!(job.generations(), [4]);
+    job.hear(Event::StopRequested);
+    let refused = |job: &Recovered| match stop_answers(job).as_slice() {
+        [CancelAnswer::TooLate(why)] => why.contains("is being restarted"),
+        _ => false,
+    };
+    assert!(refused(&job), "{:?}", stop_answers(&job));
+    assert_eq!(job.stored.wanted(), WantedStatus::Running);
+    // Nor by one that the next leader hears.
+    let mut next = Recovered::with_options(&graph, job.stored.clone(), 3, options());
+    next.hear(Event::StopRequested);
+    assert!(refused(&next), "{:?}", stop_answers(&next));
+    for name in ["tm0", "tm1"] {
+        next.register(name, "2", vec![]);
+    }
+    next.now_ms += RECONCILE_MS;
+    next.hear(Event::TimePassed);
+    let [generation] = next.generations()[..] else {
+        panic!("{:?}", next.generations());
+    };
+    next.reports("tm0", both(0, generation, S::Running));
+    next.reports("tm1", both(1, generation, S::Running));
+    next.effects.clear();
+    next.hear(Event::StopRequested);
+    assert_eq!(stop_answers(&next), [CancelAnswer::Decided]);
+    assert_eq!(next.stored.wanted(), WantedStatus::Stopped);
+}

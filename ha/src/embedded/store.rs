@@ -140,7 +140,10 @@ impl CoordinationStore for EmbeddedStore {
         let list =
             move |database: &mut Database| database.read(|t| t.list(kind, after.as_ref(), limit));
         let mut page = self.reader.call(list).await?;
-        page.items.iter_mut().for_each(|(_, value)| own(value));
+        for (name, value) in &mut page.items {
+            *name = name.clone();
+            own(value);
+        }
         Ok(page)
     }
 
@@ -237,7 +240,7 @@ impl CoordinationStore for EmbeddedStore {
 }
 
 /// Makes a copy of what the reader has read: its thread gets the memory back for what it reads next. Else all that a recovery has read
-/// would stay with it, used by nobody.
+/// would stay with it, used by nobody; a name that is kept keeps the page that its value was beside.
 fn own(value: &mut Bytes) {
     *value = Bytes::copy_from_slice(value);
 }

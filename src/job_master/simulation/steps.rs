@@ -341,8 +341,11 @@ impl World {
                 return;
             }
             self.round(true);
-            if let Some((_, event)) = asked.as_ref().filter(|(at, _)| *at == round) {
-                self.hear(event.clone());
+            match &asked {
+                Some((at, event)) if *at == round => self.hear(event.clone()),
+                // Whoever is told that it can't be stopped at present asks again.
+                Some((at, Event::StopRequested)) if *at < round => self.stop_unless_acknowledged(),
+                Some(_) | None => {}
             }
         }
         panic!("the job does not end: {:#?}", self.core);

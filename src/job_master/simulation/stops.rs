@@ -72,14 +72,20 @@ impl World {
                 None => stored == WantedStatus::Running && all_finished(&self.graph, &self.stored),
             };
             assert!(
-                stored == WantedStatus::Stopped || has_finished,
+                stored == WantedStatus::Stopped
+                    || has_finished
+                    || stored == WantedStatus::Canceled && !was_ever_placed(&self.stored),
                 "acknowledged and not stored: {stored:?}"
             );
             self.stopping.is_acknowledged = true;
         } else {
             // It has finished, and what it wrote can't be made visible at present.
             let is_committing = all_finished(&self.graph, &self.stored) && !self.sinks_committed;
+            // It was given up, or is about to be.
+            let regions = self.core.iter().flat_map(|core| &core.record.regions);
+            let is_restarting = regions.into_iter().any(|region| region.placed_before);
             let is_right = stored == WantedStatus::Canceled
+                || is_restarting
                 || !self.stored.fatal_cause.is_empty()
                 || is_committing
                 || self.result.is_some();
@@ -134,4 +140,9 @@ impl World {
             other => panic!("it was to be stopped, and is {other:?}"),
         }
     }
+}
+
+fn was_ever_placed(state: &pb::JobState) -> bool {
+    let mut regions = state.regions.iter();
+    regions.any(|region| !region.placements.is_empty() || region.placed_before)
 }
