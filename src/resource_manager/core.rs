@@ -44,6 +44,8 @@ pub struct Term {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) location: pb::TaskManagerLocation,
+    /// The incarnation in whose place this one came, if any: that of a process that had ended.
+    pub(super) replaced: Option<String>,
     pub(super) registration: u64,
     pub(super) hardware: Option<pb::HardwareDescription>,
     pub(super) spec: WorkerResourceSpec,

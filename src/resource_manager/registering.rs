@@ -50,6 +50,16 @@ impl Core {
             Ok(worker) => worker,
             Err(error) => return Ok(Answer::Rejection(format!("{error}"))),
         };
+        let present = self.workers.get(&worker);
+        if let Some(other) =
+            present.filter(|it| it.replaced.as_ref() == Some(&location.incarnation))
+        {
+            return Ok(Answer::Rejection(format!(
+                "the process at {} has taken the place of this one under the resource id {worker}: give each TaskManager a \
+                 `taskmanager.resource-id` of its own, or none",
+                other.location.rpc_address
+            )));
+        }
         let highest = self
             .highest_registrations
             .get(&worker)
@@ -66,13 +76,16 @@ impl Core {
             };
         self.highest_registrations
             .insert(worker.clone(), sender.registration);
-        if let Some(old) = self.workers.get(&worker)
-            && old.location.incarnation != location.incarnation
-        {
-            tracing::info!(
-                task_manager = %worker, old = old.location.incarnation, new = location.incarnation,
-                "a new incarnation replaces a task manager"
-            );
+        let mut replaced = None;
+        if let Some(old) = self.workers.get(&worker) {
+            replaced.clone_from(&old.replaced);
+            if old.location.incarnation != location.incarnation {
+                tracing::info!(
+                    task_manager = %worker, old = old.location.incarnation, new = location.incarnation,
+                    "a new incarnation replaces a task manager"
+                );
+                replaced = Some(old.location.incarnation.clone());
+            }
         }
         tracing::info!(
             task_manager = %worker, address = location.rpc_address, slots = report.slots.len(),
@@ -91,6 +104,7 @@ impl Core {
             worker,
             Worker {
                 location,
+                replaced,
                 registration: sender.registration,
                 hardware: request.hardware,
                 spec,

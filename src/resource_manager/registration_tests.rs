@@ -255,3 +255,35 @@ async fn a_job_master_that_speaks_up_keeps_the_slots_of_its_job() {
         Options::default().job_timeout.as_secs()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_under_one_resource_id_do_not_take_its_place_from_each_other_for_ever() {
+    let cluster = start();
+    let handle = cluster.manager.handle();
+    let register = async |incarnation: &str, number| {
+        let mut request = registration(5, number, pb::SlotReport::default());
+        if let Some(location) = &mut request.location {
+            location.incarnation = incarnation.to_owned();
+            location.rpc_address = format!("tm{incarnation}:1");
+        }
+        let response = handle.register_task_executor(request).await;
+        Answer::from_message(response.expect("an answer")).expect("not empty")
+    };
+    let is_taken = |answer| matches!(answer, Answer::Success(_));
+    assert!(is_taken(register("1", 1).await));
+    assert!(
+        is_taken(register("2", 2).await),
+        "the first one may have ended"
+    );
+    assert!(is_taken(register("2", 3).await), "it registers anew");
+    // It has not: that one is told, and the other one stays.
+    let Answer::Rejection(reason) = register("1", 4).await else {
+        panic!("both go on");
+    };
+    assert!(
+        reason.contains("tm2:1") && reason.contains("`taskmanager.resource-id`"),
+        "{reason}"
+    );
+    assert!(is_taken(register("2", 5).await));
+    assert!(is_taken(register("3", 6).await), "the second one may have");
+}

@@ -3,7 +3,8 @@
 //! Invariants: a file that is visible under a process's name was locked and completely written before; it is never
 //! written again. So its inode belongs to one start of the process (one nonce), and a lock on it that can be taken
 //! proves that start dead. Whoever only looks takes a *shared* lock, so that two who look never take each other for the
-//! owner.
+//! owner. The dead keep their files until the next process starts, which removes them: it holds the exclusive lock meanwhile, so that
+//! nobody becomes the owner of a file that is about to go. Whoever looks in that moment takes the dead for alive, and waits for the lock.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -147,6 +148,36 @@ impl Members {
             )
             .into(),
         ))
+    }
+
+    /// Removes what the dead have left: names may be new at each start, as those with a free port are. What can't be removed stays.
+    pub(super) fn remove_dead(&self, own: &OwnFile) -> io::Result<()> {
+        for entry in fs::read_dir(self.directory.members())? {
+            let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
+            let is_own = name.to_str() == Some(&file_name(&own.owner.process));
+            if is_own || name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK | Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            // Another start of that process may have put its file there before the lock was taken.
+            if !is_at(&file, &path) {
+                continue;
+            }
+            match fs::remove_file(self.directory.announced().join(&name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => fs::remove_file(&path)?,
+            }
+        }
+        Ok(())
     }
 
     fn try_own(
@@ -364,6 +395,33 @@ mod tests {
             .await
             .expect("no panic")
             .expect("the earlier start ended");
+    }
+
+    #[tokio::test]
+    async fn what_the_dead_have_left_goes_with_the_next_start_and_what_the_living_have_stays() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let members = members(&dir);
+        let files = |at: &str| {
+            let listed = fs::read_dir(dir.path().join(at)).expect("a directory");
+            let mut names: Vec<_> = listed.map(|it| it.expect("read").file_name()).collect();
+            names.sort();
+            names
+        };
+        let mut living = Vec::new();
+        for name in ["dead", "living", "own"] {
+            let process = ProcessId::new(name);
+            let own = members.own(&process).await.expect("owned");
+            let announced = members.directory.announced().join(name);
+            fs::write(announced, b"{}").expect("written");
+            living.extend((name != "dead").then_some(own));
+        }
+        let own = living.last().expect("there are two");
+        members.remove_dead(own).expect("removed");
+        assert_eq!(files("members"), ["living", "own"]);
+        assert_eq!(files("announced"), ["living", "own"]);
+        assert_eq!(members.living().expect("listed").len(), 2);
+        // Whoever comes back under the name is its owner.
+        members.own(&ProcessId::new("dead")).await.expect("owned");
     }
 
     #[test]

@@ -84,7 +84,11 @@ pub async fn open_election(
     let directory = create_directory(&options.dir).await?;
     let members = Members::new(directory.clone());
     let own = if contends {
-        Some(members.own(&process).await?)
+        let own = members.own(&process).await?;
+        if let Err(error) = members.remove_dead(&own) {
+            tracing::debug!(%error, "the member files of dead processes stay");
+        }
+        Some(own)
     } else {
         None
     };
