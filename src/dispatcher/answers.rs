@@ -83,6 +83,15 @@ impl DispatcherActor {
                 let text = format!("something is being written about job {job}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));
             }
+            // What is visible of it stays so, and the rest would be removed: nobody gets half of it unless in so many words.
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
+                let text = format!(
+                    "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible, or \
+                     delete it from quarantine, which removes what is not visible yet: {}",
+                    quarantined.quarantine.reason
+                );
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
             Some(Entry::Quarantined { job: quarantined }) => {
                 quarantined.is_busy = true;
                 let epoch = self.context.session.epoch().get();
@@ -116,6 +125,12 @@ impl DispatcherActor {
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
                 GatewayError::Conflict(format!("job {job} has already ended: {status}"))
+            }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
+                GatewayError::Conflict(format!(
+                    "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible: {}",
+                    quarantined.quarantine.reason
+                ))
             }
             Some(Entry::Quarantined { job: quarantined }) => GatewayError::Conflict(format!(
                 "job {job} is quarantined, and can only be retried or cancelled: {}",

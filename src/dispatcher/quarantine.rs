@@ -8,7 +8,8 @@
 //!
 //! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
 //! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
-//! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended.
+//! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the same, but not to
+//! a job whose tasks have all finished: what they wrote may be visible in part, and only its JobMaster orders a cancellation after a finish.
 //!
 //! Nothing is wrong with what a newer version wrote: this term gives way to one that reads it (`process/newer.rs`), and until
 //! then only deleting the job, in so many words, touches its records.

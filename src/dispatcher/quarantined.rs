@@ -1,5 +1,7 @@
 //! A job that is set aside, as it is described, and the result that it gets when it is cancelled. Decides nothing.
 
+use std::collections::BTreeSet;
+
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -18,6 +20,8 @@ pub(super) struct Quarantined {
     pub(super) sink_directories: Option<Vec<String>>,
     /// There is a result, only that it can't be read.
     pub(super) has_ended: bool,
+    /// All its tasks have finished, and nobody wanted it to end otherwise: what they wrote may be visible, or a part of it.
+    pub(super) has_finished: bool,
     /// Something is being written about it.
     pub(super) is_busy: bool,
     pub(super) quarantine: pb::Quarantine,
@@ -63,6 +67,7 @@ impl Quarantined {
         quarantine: pb::Quarantine,
         sink_directories: Option<Vec<String>>,
     ) -> Quarantined {
+        let has_finished = has_finished(state);
         let told = Told::of(state);
         let of_state = state.sinks.take().map(|it| it.paths);
         Quarantined {
@@ -71,6 +76,7 @@ impl Quarantined {
             submitted_at_ms: state.submitted_at_ms,
             sink_directories: sink_directories.or(of_state),
             has_ended: false,
+            has_finished,
             is_busy: false,
             quarantine,
             told,
@@ -179,4 +185,24 @@ impl Quarantined {
             ..details
         }
     }
+}
+
+/// Whether a record says that all tasks have finished, in the generations that count, and that this is how the job ends.
+fn has_finished(state: &pb::JobState) -> bool {
+    let ends = state.terminal.iter();
+    let finished: BTreeSet<(&str, u32, u64)> = ends
+        .filter(|end| end.state() == pb::ExecutionState::Finished)
+        .map(|end| (end.vertex_id.as_str(), end.subtask, end.generation))
+        .collect();
+    let region_has = |region: &pb::RegionState| {
+        let mut placements = region.placements.iter();
+        !region.placements.is_empty()
+            && placements.all(|it| {
+                finished.contains(&(it.vertex_id.as_str(), it.subtask, region.generation))
+            })
+    };
+    state.wanted() != pb::WantedStatus::Canceled
+        && state.fatal_cause.is_empty()
+        && !state.regions.is_empty()
+        && state.regions.iter().all(region_has)
 }
