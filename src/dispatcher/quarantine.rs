@@ -174,6 +174,9 @@ impl DispatcherActor {
             && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
         let known = Quarantined::of(&mut fault.state, fault.quarantine, fault.sink_directories);
         let mut quarantined = Box::new(known);
+        if let Some(before) = self.jobs.get(&job) {
+            quarantined.recall(before);
+        }
         quarantined.is_busy = is_canceled;
         let epoch = self.context.session.epoch().get();
         let result = is_canceled.then(|| quarantined.canceled_result(job, epoch));
@@ -388,6 +391,12 @@ impl DispatcherActor {
         reply: Reply<pb::Ack>,
     ) {
         let judged = match found {
+            Ok(RecoveredJob::OutOfReach { reason, .. }) => {
+                self.set_busy(job, false);
+                let text = format!("the records of job {job} can't be read at present: {reason}");
+                let _ = reply.send(Err(GatewayError::NotYet(text)));
+                return;
+            }
             Ok(found) => self.judge(found, true),
             Err(failure) => {
                 self.set_busy(job, false);

@@ -8,7 +8,7 @@ use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use super::core::SubmissionKey;
-use super::entry::state_key;
+use super::entry::{Entry, state_key};
 
 /// A job that is set aside.
 #[derive(Debug, Clone)]
@@ -80,6 +80,30 @@ impl Quarantined {
             is_busy: false,
             quarantine,
             told,
+        }
+    }
+
+    /// What the term knew of the job before, and can't read any more, is known all the same.
+    pub(super) fn recall(&mut self, before: &Entry) {
+        let (key, name, known) = match before {
+            Entry::Quarantined { job } => (&job.key, &job.name, Some(&**job)),
+            Entry::Rebuilding {
+                key, name, suspect, ..
+            } => (key, name, suspect.as_ref().map(|it| &it.known)),
+            Entry::Persisting { .. } | Entry::Running { .. } | Entry::Ended { .. } => return,
+        };
+        if self.sink_directories.is_none() {
+            self.sink_directories = known.and_then(|known| known.sink_directories.clone());
+        }
+        // Else its state was read, which is as it is by now.
+        if self.key.is_unknown() && !key.is_unknown() {
+            self.key = key.clone();
+            self.name.clone_from(name);
+            if let Some(known) = known {
+                self.submitted_at_ms = known.submitted_at_ms;
+                self.has_finished = known.has_finished;
+                self.told = known.told.clone();
+            }
         }
     }
 
