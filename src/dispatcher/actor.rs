@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::error;
 
+use super::answers::Listing;
 use super::breakage::Breakages;
 use super::cleanup::Cleaner;
 use super::core::{self, Known, Submission};
@@ -174,6 +175,11 @@ pub(super) enum Event {
     /// The cleanup of a job took too long for those that wait for it.
     WaitedForCleanup {
         job: JobId,
+    },
+    /// All jobs were asked after.
+    Listed {
+        listing: Listing,
+        reply: Reply<pb::ListJobsResponse>,
     },
     /// The store was asked whether this term is the youngest.
     TermConfirmed(Result<(), String>),
@@ -398,6 +404,7 @@ impl DispatcherActor {
                 result,
             } => self.on_retention_noted(job, counted_ms, result),
             Event::DescriptionsDropped(dropped) => self.on_descriptions_dropped(dropped),
+            Event::Listed { listing, reply } => self.on_listed(listing, reply),
             Event::TermConfirmed(confirmed) => self.on_term_confirmed(&confirmed),
             Event::Done => {}
         }

@@ -1,5 +1,6 @@
 //! What the Dispatcher's loop answers about jobs that it has: cancellations and descriptions.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -9,7 +10,9 @@ use tanist_proto::v1 as pb;
 
 use super::actor::{DispatcherActor, Event};
 use super::descriptions::in_short;
-use super::entry::{Described, Entry, describe, ended_details, no_such_job, status_name};
+use super::entry::{
+    Entry, describe, describe_without_job_master, ended_details, no_such_job, status_name,
+};
 use super::handle::Reply;
 use super::submissions::suspended;
 use crate::gateway::{
@@ -18,6 +21,14 @@ use crate::gateway::{
 
 /// How many JobMasters describe their jobs at once where all jobs are listed.
 const DESCRIBED_AT_ONCE: usize = 256;
+
+/// All jobs, as those who lead them describe them.
+pub(super) struct Listing {
+    jobs: Vec<pb::JobDetails>,
+    /// Whose JobMaster gave no answer, with its place in the list.
+    unanswered: Vec<(usize, JobId)>,
+    as_of: pb::ReadPosition,
+}
 
 impl DispatcherActor {
     pub(super) fn cancel(&mut self, job: JobId, reply: Reply<pb::Ack>) {
@@ -72,6 +83,15 @@ impl DispatcherActor {
                 let text = format!("something is being written about job {job}");
                 let _ = reply.send(Err(GatewayError::NotYet(text)));
             }
+            // What is visible of it stays so, and the rest would be removed: nobody gets half of it unless in so many words.
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
+                let text = format!(
+                    "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible, or \
+                     delete it from quarantine, which removes what is not visible yet: {}",
+                    quarantined.quarantine.reason
+                );
+                let _ = reply.send(Err(GatewayError::Conflict(text)));
+            }
             Some(Entry::Quarantined { job: quarantined }) => {
                 quarantined.is_busy = true;
                 let epoch = self.context.session.epoch().get();
@@ -105,6 +125,12 @@ impl DispatcherActor {
             Some(Entry::Ended { result, .. }) => {
                 let status = status_name(result.status());
                 GatewayError::Conflict(format!("job {job} has already ended: {status}"))
+            }
+            Some(Entry::Quarantined { job: quarantined }) if quarantined.has_finished => {
+                GatewayError::Conflict(format!(
+                    "job {job} is quarantined, and all its tasks have finished: retry it, so that what they wrote becomes visible: {}",
+                    quarantined.quarantine.reason
+                ))
             }
             Some(Entry::Quarantined { job: quarantined }) => GatewayError::Conflict(format!(
                 "job {job} is quarantined, and can only be retried or cancelled: {}",
@@ -181,22 +207,62 @@ impl DispatcherActor {
         }
     }
 
-    pub(super) fn list(&mut self, reply: Reply<pb::ListJobsResponse>) {
+    pub(super) fn list(&mut self, mut reply: Reply<pb::ListJobsResponse>) {
         let described: Vec<_> = self
             .jobs
             .iter()
-            .map(|(job, entry)| describe(*job, entry))
+            .map(|(job, entry)| (*job, describe(*job, entry)))
             .collect();
         let as_of = self.position();
+        self.tasks.spawn(async move {
+            let listing = async {
+                // Grown step by step a list of ten thousand would take twice the room.
+                let mut jobs = Vec::with_capacity(described.len());
+                let mut unanswered = Vec::new();
+                let described = stream::iter(described)
+                    .map(async |(job, described)| (job, described.details().await));
+                let mut described = pin!(described.buffered(DESCRIBED_AT_ONCE));
+                while let Some((job, details)) = described.next().await {
+                    if details.is_err() {
+                        unanswered.push((jobs.len(), job));
+                    }
+                    jobs.push(details.map(listed).unwrap_or_default());
+                }
+                Listing {
+                    jobs,
+                    unanswered,
+                    as_of,
+                }
+            };
+            let listing = tokio::select! {
+                biased;
+                listing = listing => Some(listing),
+                // It may never come.
+                () = reply.closed() => None,
+            };
+            match listing {
+                Some(listing) => Event::Listed { listing, reply },
+                None => Event::Done,
+            }
+        });
+    }
+
+    /// A JobMaster that gives no answer may have ended meanwhile: its job is listed as it is known by now. None is left out, as a job
+    /// that is not in the list has never been, or is forgotten.
+    pub(super) fn on_listed(&mut self, listing: Listing, reply: Reply<pb::ListJobsResponse>) {
+        let Listing {
+            mut jobs,
+            unanswered,
+            as_of,
+        } = listing;
+        for (place, job) in unanswered.into_iter().rev() {
+            match self.jobs.get(&job) {
+                Some(entry) => jobs[place] = listed(describe_without_job_master(job, entry)),
+                None => drop(jobs.remove(place)),
+            }
+        }
         let resources = self.context.resources.clone();
         self.spawn_reply(reply, async move {
-            // Grown step by step a list of ten thousand would take twice the room.
-            let mut jobs = Vec::with_capacity(described.len());
-            let described = stream::iter(described).map(Described::details);
-            let mut described = described.buffered(DESCRIBED_AT_ONCE);
-            while let Some(details) = described.next().await {
-                jobs.extend(details.ok().map(listed));
-            }
             tell_of_workers(&mut jobs, &*resources).await;
             Ok(pb::ListJobsResponse {
                 jobs,

@@ -66,8 +66,27 @@ impl Described {
 
 /// Who describes a job, whatever its entry; one that has ended as it is in memory.
 pub(super) fn describe(job: JobId, entry: &Entry) -> Described {
-    let details = match entry {
-        Entry::Running { control, .. } => return Described::ByJobMaster(control.clone()),
+    match entry {
+        Entry::Running { control, .. } => Described::ByJobMaster(control.clone()),
+        Entry::Persisting { .. }
+        | Entry::Rebuilding { .. }
+        | Entry::Ended { .. }
+        | Entry::Quarantined { .. } => {
+            Described::Known(Box::new(describe_without_job_master(job, entry)))
+        }
+    }
+}
+
+/// What there is to say of a job without asking its JobMaster.
+pub(super) fn describe_without_job_master(job: JobId, entry: &Entry) -> pb::JobDetails {
+    match entry {
+        Entry::Running { name, .. } => {
+            let why = (
+                pb::HindranceKind::Recovering,
+                "its JobMaster gives no answer",
+            );
+            bare_details(job, name, pb::JobStatus::Reconciling, why)
+        }
         Entry::Persisting { name, .. } => {
             let why = (pb::HindranceKind::Store, "its submission is being written");
             bare_details(job, name, pb::JobStatus::Initializing, why)
@@ -83,8 +102,7 @@ pub(super) fn describe(job: JobId, entry: &Entry) -> Described {
             ended_details(details, result, waiting.len())
         }
         Entry::Quarantined { job: quarantined } => quarantined.details(job),
-    };
-    Described::Known(Box::new(details))
+    }
 }
 
 fn bare_details(

@@ -53,9 +53,13 @@ impl DispatcherActor {
                     *why = JOB_AWAITED;
                 }
             }
-            None => {
-                self.jobs.insert(job, unknown(JOB_AWAITED));
-            }
+            None => match self.jobs.get_mut(&job) {
+                // What was known of it before is known all the same.
+                Some(Entry::Rebuilding { why, .. }) => *why = JOB_AWAITED,
+                _ => {
+                    self.jobs.insert(job, unknown(JOB_AWAITED));
+                }
+            },
         }
         let store = self.context.store.clone();
         self.tasks.spawn(async move {

@@ -15,8 +15,10 @@ use super::DispatcherOptions;
 use super::core::first_state;
 use super::ended_tests::kill;
 use super::handle::Command;
-use super::scripted::{JOB, Leader, blobs, large_name, lock, result_of, submission};
+use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of, submission};
+use super::suspects_tests::with_ends;
 use super::testing::recovered;
+use crate::gateway::persistence::JobStateStore as _;
 use crate::gateway::{GatewayError, GatewayResult};
 
 const OTHER: JobId = JobId::from_bits(8);
@@ -226,4 +228,89 @@ async fn a_job_that_was_set_aside_before_it_was_out_of_reach_is_set_aside_again(
     place.answer();
     b.wait_for(JOB, pb::JobStatus::Suspended).await;
     assert!(started(&b).is_empty());
+}
+
+/// Why a job was set aside.
+fn broke() -> Option<pb::Quarantine> {
+    Some(pb::Quarantine {
+        kind: pb::QuarantineKind::Broke.into(),
+        reason: "its JobMaster broke".to_owned(),
+        ..pb::Quarantine::default()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_denied_the_records_of_a_job_forgets_nothing_of_it() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    let state = pb::JobState {
+        quarantine: broke(),
+        ..first_state(&submission(JOB, 0), 1)
+    };
+    a.store.put_state(&state).await.expect("written");
+    kill(&a).await;
+    let b = Leader::of(&cluster, "b").await;
+    let before = b.describe(JOB).await.expect("known");
+    b.records.faults().deny_gets(true);
+    let retried = resolve(&b, pb::QuarantineAction::Retry).await;
+    assert!(
+        matches!(retried, Err(GatewayError::NotYet(_))),
+        "{retried:?}"
+    );
+    let after = b.describe(JOB).await.expect("known");
+    assert_eq!(after.quarantined, before.quarantined);
+    assert!(b.submit(JOB).await.expect("the same").repeated);
+    b.records.faults().deny_gets(false);
+    let retried = resolve(&b, pb::QuarantineAction::Retry).await;
+    retried.expect("readable");
+    assert_eq!(b.status(JOB).await, Some(pb::JobStatus::Running));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_known_of_a_job_is_known_when_its_state_can_not_be_read_any_more() {
+    let (cluster, place) = (MemoryCluster::default(), Place::new().await);
+    let a = place.lead(&cluster, "a").await;
+    let finished = with_ends([(2, pb::ExecutionState::Finished); 2]);
+    put(&a, JOB, true, |state| {
+        state.quarantine = broke();
+        state.regions = finished.regions;
+        state.terminal = finished.terminal;
+    })
+    .await;
+    kill(&a).await;
+    let b = place.lead(&cluster, "b").await;
+    b.wait_for(JOB, pb::JobStatus::Suspended).await;
+    let name = b.describe(JOB).await.expect("known").name;
+    for object in place.objects() {
+        fs::remove_file(&object).expect("removed");
+    }
+    for refused in [
+        resolve(&b, pb::QuarantineAction::Retry).await,
+        b.cancel(JOB).await,
+    ] {
+        assert!(
+            matches!(refused, Err(GatewayError::Conflict(_))),
+            "{refused:?}"
+        );
+    }
+    let details = b.describe(JOB).await.expect("known");
+    assert_eq!(details.name, name);
+    assert!(details.quarantine.contains("missing"), "{details:?}");
+    assert!(b.submit(JOB).await.expect("the same").repeated);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_job_master_broke_is_the_same_while_its_records_are_denied() {
+    let a = Leader::of(&MemoryCluster::default(), "a").await;
+    a.submit(JOB).await.expect("acknowledged");
+    a.records.faults().deny_gets(true);
+    a.end_last(End::Broken);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let details = a.describe(JOB).await.expect("known");
+    let why = &details.hindrances[0].text;
+    assert!(why.contains("denies them"), "{why}");
+    assert!(a.submit(JOB).await.expect("the same").repeated);
+    a.records.faults().deny_gets(false);
+    a.wait_for(JOB, pb::JobStatus::Running).await;
 }

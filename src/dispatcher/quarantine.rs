@@ -8,7 +8,8 @@
 //!
 //! *Retry*: all is read again, the reason is removed from the record, then its JobMaster is started. A crash before the
 //! write: still set aside; after it: recovered like any other job. *Delete*: the result CANCELED takes the place of its records in
-//! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended.
+//! one transaction, then it is acknowledged; TaskExecutors stop its tasks once the store says that it has ended. A *cancellation* does the same, but not to
+//! a job whose tasks have all finished: what they wrote may be visible in part, and only its JobMaster orders a cancellation after a finish.
 //!
 //! Nothing is wrong with what a newer version wrote: this term gives way to one that reads it (`process/newer.rs`), and until
 //! then only deleting the job, in so many words, touches its records.
@@ -173,6 +174,9 @@ impl DispatcherActor {
             && fault.quarantine.kind() != pb::QuarantineKind::TooNew;
         let known = Quarantined::of(&mut fault.state, fault.quarantine, fault.sink_directories);
         let mut quarantined = Box::new(known);
+        if let Some(before) = self.jobs.get(&job) {
+            quarantined.recall(before);
+        }
         quarantined.is_busy = is_canceled;
         let epoch = self.context.session.epoch().get();
         let result = is_canceled.then(|| quarantined.canceled_result(job, epoch));
@@ -387,6 +391,12 @@ impl DispatcherActor {
         reply: Reply<pb::Ack>,
     ) {
         let judged = match found {
+            Ok(RecoveredJob::OutOfReach { reason, .. }) => {
+                self.set_busy(job, false);
+                let text = format!("the records of job {job} can't be read at present: {reason}");
+                let _ = reply.send(Err(GatewayError::NotYet(text)));
+                return;
+            }
             Ok(found) => self.judge(found, true),
             Err(failure) => {
                 self.set_busy(job, false);

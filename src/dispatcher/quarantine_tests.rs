@@ -8,12 +8,14 @@ use tanist_proto::v1 as pb;
 
 use super::admission_tests::{Fixture, is_clean};
 use super::core::{Deadline, Submission, SubmissionKey, first_state};
+use super::ended_tests::kill;
 use super::job_store::{GraphRecord, StateRecord};
-use super::scripted::{End, JOB as OTHER, Leader, lock, submission as submission_of};
+use super::scripted::{End, JOB as OTHER, Leader, lock, result_of, submission as submission_of};
+use super::suspects_tests::with_ends;
 use super::testing::{JOB, cancel, describe, recovered, submission};
 use super::{RecoveredJob, RecoveredJobs};
 use crate::gateway::persistence::JobStateStore as _;
-use crate::gateway::{DispatcherGateway as _, GatewayError};
+use crate::gateway::{DispatcherGateway as _, GatewayError, GatewayResult};
 use crate::job::{CompileOptions, JobBuilder};
 
 #[tokio::test(start_paused = true)]
@@ -346,4 +348,61 @@ async fn a_job_under_whose_name_stands_what_is_another_ones_is_not_led() {
     let of_another = |kind: &str| format!("{kind}/{OTHER} is of job {JOB}");
     assert_eq!(found(&own, &another), (of_another("states"), false));
     assert_eq!(found(&another, &own), (of_another("graphs"), true));
+}
+
+/// A leader that finds a job of which all tasks have finished, and which was set aside before they were made visible.
+async fn leader_of_a_finished_job_that_is_set_aside() -> Leader {
+    let finished = (2, pb::ExecutionState::Finished);
+    let state = pb::JobState {
+        quarantine: Some(pb::Quarantine {
+            kind: pb::QuarantineKind::Broke.into(),
+            reason: "its JobMaster broke".to_owned(),
+            ..pb::Quarantine::default()
+        }),
+        sinks: Some(pb::SinkDirectories {
+            paths: vec!["/out".to_owned()],
+        }),
+        regions: with_ends([finished; 2]).regions,
+        terminal: with_ends([finished; 2]).terminal,
+        ..first_state(&submission_of(OTHER, 0), 1)
+    };
+    let a = leader_of(state).await;
+    kill(&a).await;
+    let b = Leader::of(&a.cluster, "b").await;
+    b.wait_for(OTHER, pb::JobStatus::Suspended).await;
+    b
+}
+
+async fn resolve(leader: &Leader, action: pb::QuarantineAction) -> GatewayResult<pb::Ack> {
+    let request = pb::ResolveQuarantineRequest {
+        job_id: OTHER.to_string(),
+        action: action.into(),
+    };
+    leader.dispatcher.resolve_quarantine(request).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_set_aside_when_all_its_tasks_have_finished_is_not_cancelled_but_led_again() {
+    let b = leader_of_a_finished_job_that_is_set_aside().await;
+    let job_id = OTHER.to_string();
+    let stop = pb::StopJobRequest { job_id };
+    for refused in [b.cancel(OTHER).await, b.dispatcher.stop_job(stop).await] {
+        match refused {
+            Err(GatewayError::Conflict(text)) => assert!(text.contains("retry it"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(lock(&b.world.cleaned).is_empty());
+    let retried = resolve(&b, pb::QuarantineAction::Retry).await;
+    retried.expect("led again");
+    b.end_last(End::Result(Box::new(result_of(OTHER))));
+    b.wait_for(OTHER, pb::JobStatus::Finished).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_deletes_a_job_in_so_many_words_deletes_it_though_all_its_tasks_have_finished() {
+    let b = leader_of_a_finished_job_that_is_set_aside().await;
+    let deleted = resolve(&b, pb::QuarantineAction::Delete).await;
+    deleted.expect("written");
+    b.wait_for(OTHER, pb::JobStatus::Canceled).await;
 }

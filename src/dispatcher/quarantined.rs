@@ -1,12 +1,14 @@
 //! A job that is set aside, as it is described, and the result that it gets when it is cancelled. Decides nothing.
 
+use std::collections::BTreeSet;
+
 use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tracing::warn;
 
 use super::core::SubmissionKey;
-use super::entry::state_key;
+use super::entry::{Entry, state_key};
 
 /// A job that is set aside.
 #[derive(Debug, Clone)]
@@ -18,6 +20,8 @@ pub(super) struct Quarantined {
     pub(super) sink_directories: Option<Vec<String>>,
     /// There is a result, only that it can't be read.
     pub(super) has_ended: bool,
+    /// All its tasks have finished, and nobody wanted it to end otherwise: what they wrote may be visible, or a part of it.
+    pub(super) has_finished: bool,
     /// Something is being written about it.
     pub(super) is_busy: bool,
     pub(super) quarantine: pb::Quarantine,
@@ -63,6 +67,7 @@ impl Quarantined {
         quarantine: pb::Quarantine,
         sink_directories: Option<Vec<String>>,
     ) -> Quarantined {
+        let has_finished = has_finished(state);
         let told = Told::of(state);
         let of_state = state.sinks.take().map(|it| it.paths);
         Quarantined {
@@ -71,9 +76,34 @@ impl Quarantined {
             submitted_at_ms: state.submitted_at_ms,
             sink_directories: sink_directories.or(of_state),
             has_ended: false,
+            has_finished,
             is_busy: false,
             quarantine,
             told,
+        }
+    }
+
+    /// What the term knew of the job before, and can't read any more, is known all the same.
+    pub(super) fn recall(&mut self, before: &Entry) {
+        let (key, name, known) = match before {
+            Entry::Quarantined { job } => (&job.key, &job.name, Some(&**job)),
+            Entry::Rebuilding {
+                key, name, suspect, ..
+            } => (key, name, suspect.as_ref().map(|it| &it.known)),
+            Entry::Persisting { .. } | Entry::Running { .. } | Entry::Ended { .. } => return,
+        };
+        if self.sink_directories.is_none() {
+            self.sink_directories = known.and_then(|known| known.sink_directories.clone());
+        }
+        // Else its state was read, which is as it is by now.
+        if self.key.is_unknown() && !key.is_unknown() {
+            self.key = key.clone();
+            self.name.clone_from(name);
+            if let Some(known) = known {
+                self.submitted_at_ms = known.submitted_at_ms;
+                self.has_finished = known.has_finished;
+                self.told = known.told.clone();
+            }
         }
     }
 
@@ -179,4 +209,24 @@ impl Quarantined {
             ..details
         }
     }
+}
+
+/// Whether a record says that all tasks have finished, in the generations that count, and that this is how the job ends.
+fn has_finished(state: &pb::JobState) -> bool {
+    let ends = state.terminal.iter();
+    let finished: BTreeSet<(&str, u32, u64)> = ends
+        .filter(|end| end.state() == pb::ExecutionState::Finished)
+        .map(|end| (end.vertex_id.as_str(), end.subtask, end.generation))
+        .collect();
+    let region_has = |region: &pb::RegionState| {
+        let mut placements = region.placements.iter();
+        !region.placements.is_empty()
+            && placements.all(|it| {
+                finished.contains(&(it.vertex_id.as_str(), it.subtask, region.generation))
+            })
+    };
+    state.wanted() != pb::WantedStatus::Canceled
+        && state.fatal_cause.is_empty()
+        && !state.regions.is_empty()
+        && state.regions.iter().all(region_has)
 }

@@ -43,11 +43,33 @@ pub(super) enum End {
     Result(Box<pb::JobResult>),
 }
 
+/// Whether a scripted JobMaster says how its job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Describes {
+    AtOnce,
+    /// Not before it is closed.
+    Never,
+    Closed,
+}
+
 /// A JobMaster that ends when the test says so.
 #[derive(Debug)]
 pub(super) struct Scripted {
     pub(super) state: pb::JobState,
     end: watch::Sender<End>,
+    pub(super) describes: watch::Sender<Describes>,
+}
+
+impl Scripted {
+    fn close(&self) {
+        self.describes.send_if_modified(|describes| {
+            let is_asked = *describes == Describes::Never;
+            if is_asked {
+                *describes = Describes::Closed;
+            }
+            is_asked
+        });
+    }
 }
 
 #[async_trait]
@@ -65,6 +87,11 @@ impl JobMasterControl for Scripted {
     }
 
     async fn describe(&self) -> GatewayResult<pb::JobDetails> {
+        let mut describes = self.describes.subscribe();
+        let answers = describes.wait_for(|it| *it != Describes::Never).await;
+        if answers.is_ok_and(|it| *it == Describes::Closed) {
+            return Err(GatewayError::gone("the JobMaster"));
+        }
         Ok(pb::JobDetails {
             job_id: self.state.job_id.clone(),
             status: pb::JobStatus::Running.into(),
@@ -92,9 +119,13 @@ impl JobMasterControl for Scripted {
         Some(Adoption::default())
     }
 
-    async fn result_written(&self) {}
+    async fn result_written(&self) {
+        self.close();
+    }
 
-    async fn stop(&self) {}
+    async fn stop(&self) {
+        self.close();
+    }
 }
 
 /// The surroundings of a Dispatcher.
@@ -115,7 +146,12 @@ impl JobMasterLauncher for World {
         _recovered: bool,
     ) -> Arc<dyn JobMasterControl> {
         let end = watch::Sender::new(End::NotYet);
-        let started = Arc::new(Scripted { state, end });
+        let describes = watch::Sender::new(Describes::AtOnce);
+        let started = Arc::new(Scripted {
+            state,
+            end,
+            describes,
+        });
         lock(&self.job_masters).push(started.clone());
         started
     }

@@ -8,8 +8,6 @@
 //! Whether a job is cancelled or finishes, its record orders. Where that says that all tasks have finished, a former term may have made
 //! visible what they wrote: such a job ends when its turn has come, as its JobMaster finds.
 
-use std::collections::BTreeSet;
-
 use futures::stream::{self, StreamExt as _};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
@@ -31,9 +29,7 @@ const READ_AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(super) struct Suspect {
     /// What is known of it, as for one that is set aside.
-    known: Quarantined,
-    /// All its tasks have finished, and nobody wanted it to end otherwise.
-    has_finished: bool,
+    pub(super) known: Quarantined,
     /// It came while its result was being written.
     was_passed_over: bool,
 }
@@ -42,12 +38,10 @@ impl DispatcherActor {
     /// It waits, unless that it is to end was acknowledged before.
     pub(super) fn suspect(&mut self, job: JobId, mut state: pb::JobState) {
         let is_canceled = state.wanted() == pb::WantedStatus::Canceled;
-        let has_finished = has_finished(&state);
         let reason = "its turn to be recovered has not come".to_owned();
         let quarantine = self.found(pb::QuarantineKind::Unspecified, reason);
         let suspect = Suspect {
             known: Quarantined::of(&mut state, quarantine, None),
-            has_finished,
             was_passed_over: false,
         };
         let entry = Entry::Rebuilding {
@@ -74,7 +68,7 @@ impl DispatcherActor {
             let _ = reply.send(Err(GatewayError::NotYet(text)));
             return;
         };
-        let leaves_unknown = suspect.has_finished || suspect.known.sink_directories.is_none();
+        let leaves_unknown = suspect.known.has_finished || suspect.known.sink_directories.is_none();
         if suspect.known.is_busy || leaves_unknown {
             let _ = reply.send(Err(GatewayError::NotYet(format!("job {job}: {why}"))));
             return;
@@ -139,24 +133,4 @@ impl DispatcherActor {
         }
         let _ = reply.send(Ok(()));
     }
-}
-
-/// Whether a record says that all tasks have finished, in the generations that count, and that this is how the job ends.
-fn has_finished(state: &pb::JobState) -> bool {
-    let ends = state.terminal.iter();
-    let finished: BTreeSet<(&str, u32, u64)> = ends
-        .filter(|end| end.state() == pb::ExecutionState::Finished)
-        .map(|end| (end.vertex_id.as_str(), end.subtask, end.generation))
-        .collect();
-    let region_has = |region: &pb::RegionState| {
-        let mut placements = region.placements.iter();
-        !region.placements.is_empty()
-            && placements.all(|it| {
-                finished.contains(&(it.vertex_id.as_str(), it.subtask, region.generation))
-            })
-    };
-    state.wanted() != pb::WantedStatus::Canceled
-        && state.fatal_cause.is_empty()
-        && !state.regions.is_empty()
-        && state.regions.iter().all(region_has)
 }

@@ -121,7 +121,7 @@ async fn a_turn_that_comes_while_the_end_is_being_written_passes_the_job_over() 
 }
 
 /// Two subtasks that are placed in generation 2, and ended so in these.
-fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
+pub(super) fn with_ends(ends: [(u64, pb::ExecutionState); 2]) -> pb::JobState {
     let vertex_id = format!("{:032x}", 1);
     let placement = |subtask| pb::Placement {
         vertex_id: vertex_id.clone(),

@@ -9,7 +9,9 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::handle::Command;
-use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of, submission};
+use super::scripted::{
+    Describes, End, JOB, Leader, blobs, large_name, lock, result_of, submission,
+};
 use super::testing::recovered;
 use super::{DispatcherOptions, testing};
 use crate::gateway::{DispatcherGateway as _, GatewayError};
@@ -332,4 +334,49 @@ async fn a_submission_does_not_wait_for_a_cleanup_that_takes_too_long() {
     let text = &waiting.hindrances[0].text;
     assert!(text.contains("a submission with its id waits"), "{text}");
     assert!(a.describe(JOB).await.expect("known").cleaning_up);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_job_master_gives_no_answer_is_listed_as_it_is_known_by_then() {
+    let a = Leader::of(&MemoryCluster::default(), "a").await;
+    let (first, last) = (JobId::from_bits(1), JobId::from_bits(9));
+    a.submit(first).await.expect("acknowledged");
+    // It breaks, it just gives no answer, or it ends, while the list is asked for.
+    for (end, expected) in [
+        (Some(End::Broken), pb::JobStatus::Reconciling),
+        (None, pb::JobStatus::Reconciling),
+        (
+            Some(End::Result(Box::new(result_of(last)))),
+            pb::JobStatus::Finished,
+        ),
+    ] {
+        a.submit(last).await.expect("acknowledged");
+        a.wait_for(last, pb::JobStatus::Running).await;
+        let describes = last_describes(&a);
+        describes.send_replace(Describes::Never);
+        let meanwhile = async {
+            tokio::task::yield_now().await;
+            match end {
+                Some(end) => a.end_last(end),
+                None => drop(describes.send_replace(Describes::Closed)),
+            }
+        };
+        let listing = a.dispatcher.list_jobs(pb::ListJobsRequest::default());
+        let (listed, ()) = tokio::join!(listing, meanwhile);
+        let listed = listed.expect("listed").jobs;
+        let listed: Vec<_> = listed
+            .iter()
+            .map(|it| (it.job_id.clone(), it.status()))
+            .collect();
+        let running = pb::JobStatus::Running;
+        let all = [(first.to_string(), running), (last.to_string(), expected)];
+        assert_eq!(listed, all);
+        describes.send_replace(Describes::AtOnce);
+    }
+}
+
+fn last_describes(leader: &Leader) -> tokio::sync::watch::Sender<Describes> {
+    let job_masters = lock(&leader.world.job_masters);
+    let last = job_masters.last().expect("a JobMaster was started");
+    last.describes.clone()
 }

@@ -107,8 +107,14 @@ async fn a_job_that_can_not_be_initialized_ends_as_failed_with_its_cause() {
     let result = fixture.job_master.ended().await.expect("it ends");
     assert_eq!(result.status(), JobStatus::Failed);
     assert!(result.cause.contains("parallelism 0"), "{}", result.cause);
+    // Nobody may take it for ended before its result is written.
     let details = fixture.job_master.describe().await.expect("alive");
-    assert_eq!(details.status(), JobStatus::Failed);
+    assert_eq!(details.status(), JobStatus::Initializing);
+    assert!(details.cleaning_up && details.ended_at_ms == 0);
+    assert_eq!(details.cause, result.cause);
+    let is_of_end = |it: &pb::StatusTimestamp| it.status() == JobStatus::Failed;
+    assert!(!details.timestamps.iter().any(is_of_end), "{details:?}");
+    assert!(details.events.is_empty(), "{details:?}");
     fixture
         .job_master
         .result_written()

@@ -170,6 +170,18 @@ pub fn failed_initialization(
     result(graph, state, pb::JobStatus::Failed, cause, details, now_ms)
 }
 
+/// How such a job is described until its result is written: it has not ended before that.
+pub fn before_its_end(result: &pb::JobResult) -> pb::JobDetails {
+    let mut details = result.details.clone().unwrap_or_default();
+    details.status = pb::JobStatus::Initializing.into();
+    details.ended_at_ms = 0;
+    details.timestamps.retain(|it| it.status != result.status);
+    details.events.retain(|it| it.status != result.status);
+    details.cleaning_up = true;
+    details.cause.clone_from(&result.cause);
+    details
+}
+
 /// The directories of the graph's file sinks, each once.
 fn sink_directories(graph: &pb::JobGraph) -> Vec<String> {
     let operators = graph.vertices.iter().flat_map(|vertex| &vertex.operators);

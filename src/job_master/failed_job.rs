@@ -1,9 +1,11 @@
 //! What is left of a JobMaster whose ExecutionGraph could not be built: it has a result and answers until that is written.
+//! As long it shows no terminal status: the job has not ended before.
 
 use futures::StreamExt as _;
 use futures::channel::mpsc;
 use tanist_proto::v1 as pb;
 
+use super::details::before_its_end;
 use super::handle::{Message, Telling};
 use crate::gateway::GatewayError;
 
@@ -23,7 +25,7 @@ pub(super) async fn serve_failed(
         match message {
             None => return,
             Some(Message::Describe(reply)) => {
-                let _ = reply.send(Ok(result.details.clone().unwrap_or_default()));
+                let _ = reply.send(Ok(before_its_end(result)));
             }
             Some(Message::ResultWritten(reply)) => {
                 let _ = reply.send(Ok(()));

@@ -2,7 +2,7 @@
 //!
 //! Not here: what a request does ([`super::state`]). Faults of a handle meet guarded writes only (`advance`, `attach`,
 //! `resign`, `publish`, `commit`), so that a test's fault is not used up by somebody's background read. Partition
-//! and loss of quorum meet everything, a delay everything but renewals.
+//! and loss of quorum meet everything, a delay everything but renewals; reads of records by key can be denied.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -83,6 +83,7 @@ struct Injected {
     delay: Duration,
     watch_lag: Duration,
     replies_to_lose: usize,
+    denies_gets: bool,
     holds: VecDeque<watch::Sender<HeldState>>,
 }
 
@@ -120,6 +121,11 @@ impl Faults {
     /// Watches tell every change this much later.
     pub fn watch_lag(&self, lag: Duration) {
         lock(&self.link.injected).watch_lag = lag;
+    }
+
+    /// Whether records that are asked for by their keys are denied.
+    pub fn deny_gets(&self, denies: bool) {
+        lock(&self.link.injected).denies_gets = denies;
     }
 
     /// The next `n` guarded writes are applied and answered with `NoAnswer`.
@@ -247,6 +253,18 @@ impl Link {
     pub(super) async fn read<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
         self.travel().await?;
         Ok(self.server.apply(request))
+    }
+
+    /// Sends a read of records by their keys.
+    pub(super) async fn get<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T> {
+        if lock(&self.injected).denies_gets {
+            let reason = "a test has it denied".to_owned();
+            return Err(Error::Denied {
+                store: STORE,
+                reason,
+            });
+        }
+        self.read(request).await
     }
 
     /// Sends a guarded write.

@@ -49,7 +49,7 @@ impl CoordinationStore for MemoryStore {
     }
 
     async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Bytes>>> {
-        self.link.read(|state| state.get(keys)).await
+        self.link.get(|state| state.get(keys)).await
     }
 
     async fn list(&self, kind: Kind, page: Option<PageToken>, limit: usize) -> Result<Page> {

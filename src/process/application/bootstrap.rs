@@ -24,7 +24,7 @@ use super::setup::{ApplicationSetup, Ending};
 use crate::dispatcher::JobStore;
 use crate::gateway::DispatcherGateway;
 use crate::resource_manager::ResourceManagerHandle;
-use crate::resource_manager::workers::{FinalStatus, ResourceManagerDriver};
+use crate::resource_manager::workers::ResourceManagerDriver;
 use crate::telemetry::ExitCode;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -60,14 +60,7 @@ pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing
     if record.status == ApplicationStatus::Running {
         match term.run_program(&mut record).await {
             Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
-                error!(
-                    diagnosis,
-                    "nobody can say how the application ended: everything is kept"
-                );
-                // The record goes on saying that it runs: whoever leads next may know more.
-                end::tell_driver(&term, FinalStatus::Unknown, &diagnosis).await;
-                let code = ApplicationStatus::Unknown.exit_code();
-                return term.ending.decide(code, diagnosis);
+                return end::leave_unknown(&term, diagnosis).await;
             }
             Cause::AnotherProgram(reason) => {
                 return term.ending.decide(ExitCode::Refused, reason);
@@ -97,7 +90,10 @@ pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing
             "the end of the application was decided before and is carried out"
         );
     }
-    end::carry_out(&term, &mut record).await;
+    if let Err(why) = end::carry_out(&term, &mut record).await {
+        let diagnosis = format!("{}; {why}", last_words(&record));
+        return end::leave_unknown(&term, diagnosis).await;
+    }
     term.ending
         .decide(record.status.exit_code(), last_words(&record));
 }

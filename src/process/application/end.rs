@@ -1,7 +1,8 @@
 //! Carries out an end that is decided: every job ends and is cleaned up after, the TaskManagers leave, what the store has of the
 //! cluster is removed, and the record becomes a tombstone.
 //!
-//! Every step may be done again by the next leader; none changes the status.
+//! Every step may be done again by the next leader; none changes the status. Where a job can neither be cancelled nor led, the cluster's end is unknown to
+//! this process, and everything is kept.
 
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, warn};
 
 use super::bootstrap::ApplicationTerm;
+use super::cancellations::Cancellations;
 use super::context::is_terminal;
 use super::record::{ApplicationRecord, ApplicationStatus};
 use crate::dispatcher::JobStoreError;
@@ -37,8 +39,12 @@ const REMOVED: [Kind; 4] = [
     Kind::History,
 ];
 
-pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRecord) {
-    end_jobs(term).await;
+/// The error says why it can't be carried out at present.
+pub(super) async fn carry_out(
+    term: &ApplicationTerm,
+    record: &mut ApplicationRecord,
+) -> Result<(), String> {
+    end_jobs(term).await?;
     failpoint("application.jobs-ended").await;
     dismiss_task_managers(term).await;
     if let Some(status) = final_status(record.status) {
@@ -52,6 +58,18 @@ pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRe
     record.cleaned = true;
     term.commit(vec![record.write(&term.cluster_id)]).await;
     failpoint("application.closed").await;
+    Ok(())
+}
+
+/// Nobody can say how the cluster ends. Its record goes on saying what it said: whoever leads next may know more.
+pub(super) async fn leave_unknown(term: &ApplicationTerm, diagnosis: String) {
+    error!(
+        diagnosis,
+        "nobody can say how the application ended: everything is kept"
+    );
+    tell_driver(term, FinalStatus::Unknown, &diagnosis).await;
+    let code = ApplicationStatus::Unknown.exit_code();
+    term.ending.decide(code, diagnosis);
 }
 
 fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
@@ -65,7 +83,7 @@ fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
 }
 
 /// Tells whoever starts TaskManagers how the cluster has ended, up to a bound.
-pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
+async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
     let Some(driver) = &term.driver else {
         return;
     };
@@ -98,29 +116,33 @@ async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<
     }
 }
 
-/// Cancels what runs, and waits until everything has ended and is cleaned up after.
-async fn end_jobs(term: &ApplicationTerm) {
+/// Cancels what runs, and waits until everything has ended and is cleaned up after. The error names the jobs that can't end, once all
+/// others have.
+async fn end_jobs(term: &ApplicationTerm) -> Result<(), String> {
+    let mut cancellations = Cancellations::default();
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     loop {
         let jobs = term.all_jobs().await;
         let is_done =
             |details: &pb::JobDetails| is_terminal(details.status()) && !details.cleaning_up;
         if jobs.iter().all(|(_, details)| is_done(details)) {
-            return;
+            return Ok(());
         }
-        for (job, details) in jobs {
-            if is_terminal(details.status()) || details.status() == pb::JobStatus::Cancelling {
-                continue;
+        let (mut stuck, mut others) = (Vec::new(), 0);
+        for (job, details) in jobs.iter().filter(|(_, details)| !is_done(details)) {
+            let is_ending =
+                is_terminal(details.status()) || details.status() == pb::JobStatus::Cancelling;
+            let never_ends = match is_ending {
+                true => None,
+                false => cancellations.ask(&*term.dispatcher, *job, details).await,
+            };
+            match never_ends {
+                Some(why) => stuck.push(why),
+                None => others += 1,
             }
-            let job_id = job.to_string();
-            match term
-                .dispatcher
-                .cancel_job(pb::CancelJobRequest { job_id })
-                .await
-            {
-                Ok(_) => info!(%job, "a job is cancelled, as its application has ended"),
-                Err(error) => debug!(%job, %error, "a job is not cancelled yet"),
-            }
+        }
+        if others == 0 {
+            return Err(format!("its jobs can't be ended: {}", stuck.join("; ")));
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }

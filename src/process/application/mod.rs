@@ -4,6 +4,7 @@
 //! Not here: jobs themselves, which the Dispatcher keeps as in a session, and the command line of an application.
 
 mod bootstrap;
+mod cancellations;
 mod context;
 mod end;
 mod job;
