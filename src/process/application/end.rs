@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
@@ -37,7 +38,11 @@ const REMOVED: [Kind; 4] = [
     Kind::History,
 ];
 
-pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRecord) {
+/// An error: the store does not take the record.
+pub(super) async fn carry_out(
+    term: &ApplicationTerm,
+    record: &mut ApplicationRecord,
+) -> Result<(), Error> {
     end_jobs(term).await;
     failpoint("application.jobs-ended").await;
     dismiss_task_managers(term).await;
@@ -46,12 +51,13 @@ pub(super) async fn carry_out(term: &ApplicationTerm, record: &mut ApplicationRe
     }
     forget_jobs(term).await;
     for kind in REMOVED {
-        remove(term, kind).await;
+        remove(term, kind).await?;
     }
     failpoint("application.emptied").await;
     record.cleaned = true;
-    term.commit(vec![record.write(&term.cluster_id)]).await;
+    term.commit(vec![record.write(&term.cluster_id)]).await?;
     failpoint("application.closed").await;
+    Ok(())
 }
 
 fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
@@ -181,7 +187,7 @@ async fn forget_jobs(term: &ApplicationTerm) {
 }
 
 /// Removes every record of a kind.
-async fn remove(term: &ApplicationTerm, kind: Kind) {
+async fn remove(term: &ApplicationTerm, kind: Kind) -> Result<(), Error> {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     let (mut names, mut page): (Vec<Name>, _) = (Vec::new(), None);
     loop {
@@ -204,8 +210,9 @@ async fn remove(term: &ApplicationTerm, kind: Kind) {
         let delete = |name: &Name| Write::Delete {
             key: Key::new(kind, name.clone()),
         };
-        term.commit(some.iter().map(delete).collect()).await;
+        term.commit(some.iter().map(delete).collect()).await?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

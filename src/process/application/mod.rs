@@ -4,18 +4,21 @@
 //! Not here: jobs themselves, which the Dispatcher keeps as in a session, and the command line of an application.
 
 mod bootstrap;
+mod commits;
 mod context;
 mod end;
 mod job;
 mod record;
 mod setup;
 mod submissions;
+mod submitted;
 mod watch;
 
 pub use context::{ApplicationContext, ApplicationError, job_id_of};
 pub use job::{ApplicationJob, JobOutcome};
 pub use record::{ApplicationRecord, ApplicationStatus};
 pub use setup::{ApplicationSetup, ProgramError};
+pub use submitted::SubmittedJobs;
 
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
 pub(super) use record::{Standing, standing};
