@@ -68,8 +68,13 @@ pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
     } else {
         format!(": {}", record.diagnosis)
     };
+    let left = if record.left.is_empty() {
+        String::new()
+    } else {
+        format!("; {}", record.left)
+    };
     format!(
-        "the application {name:?} has ended {}{diagnosis}",
+        "the application {name:?} has ended {}{diagnosis}{left}",
         status.name()
     )
 }

@@ -2,6 +2,10 @@
 //! cluster is removed, and the record becomes a tombstone.
 //!
 //! Every step may be done again by the next leader; none changes the status.
+//!
+//! Invariants: TaskManagers leave when the store has no job any more that has not ended, and results go when they are clean, both
+//! by the store itself. Where something of a job could not be removed (`cleanup-strategy.exponential-delay.attempts`), the process ends
+//! all the same: everything is kept, the record says what is left, and whoever leads next tries again.
 
 use std::time::Duration;
 
@@ -17,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::bootstrap::ApplicationTerm;
 use super::context::is_terminal;
-use super::record::{ApplicationRecord, ApplicationStatus};
+use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT};
 use crate::dispatcher::JobStoreError;
 use crate::resource_manager::workers::{
     ClusterEnd, DriverError, FinalStatus, ResourceManagerDriver,
@@ -31,33 +35,55 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 4] = [
-    Kind::Results,
-    Kind::Descriptions,
-    Kind::Workers,
-    Kind::History,
-];
+const REMOVED: [Kind; 3] = [Kind::Descriptions, Kind::Workers, Kind::History];
+/// Of how many jobs it is said what they left.
+const TOLD: usize = 3;
 
 /// An error: the store does not take the record.
 pub(super) async fn carry_out(
     term: &ApplicationTerm,
     record: &mut ApplicationRecord,
 ) -> Result<(), Error> {
-    end_jobs(term).await;
-    failpoint("application.jobs-ended").await;
-    dismiss_task_managers(term).await;
-    if let Some(status) = final_status(record.status) {
-        tell_driver(term, status, &record.diagnosis).await;
+    loop {
+        let left = end_all_jobs(term).await;
+        failpoint("application.jobs-ended").await;
+        dismiss_task_managers(term).await;
+        if let Some(status) = final_status(record.status) {
+            tell_driver(term, status, &record.diagnosis).await;
+        }
+        if !left.is_empty() {
+            record.left = told(&left);
+            warn!(
+                left = record.left,
+                "the application leaves something behind: whoever leads next tries again to remove it"
+            );
+            return term.commit(vec![record.write(&term.cluster_id)]).await;
+        }
+        if forget_jobs(term).await {
+            break;
+        }
     }
-    forget_jobs(term).await;
     for kind in REMOVED {
         remove(term, kind).await?;
     }
     failpoint("application.emptied").await;
+    record.left.clear();
     record.cleaned = true;
     term.commit(vec![record.write(&term.cluster_id)]).await?;
     failpoint("application.closed").await;
     Ok(())
+}
+
+/// What is left of jobs, for people.
+fn told(left: &[(JobId, String)]) -> String {
+    let first = left.iter().take(TOLD);
+    let each = first.map(|(job, why)| format!("what job {job} left could not be removed: {why}"));
+    let mut told = each.collect::<Vec<String>>().join("; ");
+    let others = left.len().saturating_sub(TOLD);
+    if others > 0 {
+        told = format!("{told}; and so it is with {others} others");
+    }
+    told.chars().take(LONGEST_TEXT).collect()
 }
 
 fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
@@ -104,15 +130,34 @@ async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<
     }
 }
 
-/// Cancels what runs, and waits until everything has ended and is cleaned up after.
-async fn end_jobs(term: &ApplicationTerm) {
+/// Ends all jobs that the store has, whichever of them are listed. Of which something is left, and why.
+async fn end_all_jobs(term: &ApplicationTerm) -> Vec<(JobId, String)> {
+    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    loop {
+        let left = end_jobs(term).await;
+        match term.jobs.has_unended_jobs().await {
+            Ok(false) => return left,
+            Ok(true) => info!(
+                "the store has jobs of the application that were not listed: they are waited for"
+            ),
+            Err(error) => warn!(%error, "the jobs of the application can't be read at present"),
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+/// Cancels what runs, and waits until everything that is listed has ended and is cleaned up after, as far as that is tried.
+async fn end_jobs(term: &ApplicationTerm) -> Vec<(JobId, String)> {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     loop {
         let jobs = term.all_jobs().await;
-        let is_done =
-            |details: &pb::JobDetails| is_terminal(details.status()) && !details.cleaning_up;
+        let is_given_up = |details: &pb::JobDetails| !details.left_behind.is_empty();
+        let is_done = |details: &pb::JobDetails| {
+            is_terminal(details.status()) && (!details.cleaning_up || is_given_up(details))
+        };
         if jobs.iter().all(|(_, details)| is_done(details)) {
-            return;
+            let left = jobs.into_iter().filter(|(_, details)| is_given_up(details));
+            return left.map(|(job, it)| (job, it.left_behind)).collect();
         }
         for (job, details) in jobs {
             if is_terminal(details.status()) || details.status() == pb::JobStatus::Cancelling {
@@ -167,14 +212,21 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
     }
 }
 
-/// Removes the results of all jobs with what belongs to them. Never returns if the term is over.
-async fn forget_jobs(term: &ApplicationTerm) {
+/// Removes the results of all jobs with what belongs to them. False: not those of some, which are not cleaned up after. Never returns
+/// if the term is over.
+async fn forget_jobs(term: &ApplicationTerm) -> bool {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
-    let jobs = term.all_jobs().await.into_iter();
-    let jobs: Vec<JobId> = jobs.map(|(job, _)| job).collect();
     loop {
-        match term.jobs.delete_results(&jobs).await {
-            Ok(()) => return,
+        match term.jobs.delete_clean_results().await {
+            Ok(are_all_gone) => {
+                if !are_all_gone {
+                    warn!(
+                        "not all jobs of the application are cleaned up after: that is waited for"
+                    );
+                    tokio::time::sleep(SLOWEST_LOOK).await;
+                }
+                return are_all_gone;
+            }
             Err(JobStoreError::NotWritten | JobStoreError::Unknown) => {
                 return std::future::pending().await;
             }

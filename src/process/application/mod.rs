@@ -21,6 +21,7 @@ pub use setup::{ApplicationSetup, ProgramError};
 pub use submitted::SubmittedJobs;
 
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
+pub(crate) use record::left_by;
 pub(super) use record::{Standing, standing};
 pub(super) use setup::Ending;
 pub(super) use watch::until_over;

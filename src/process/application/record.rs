@@ -13,6 +13,8 @@ use tanist_proto::id::JobId;
 
 use super::setup::ApplicationSetup;
 use super::submitted::{LISTED, SubmittedJobs};
+use crate::config::HaOptions;
+use crate::process::ha;
 use crate::telemetry::ExitCode;
 
 /// How many characters of a text are kept: the record has to fit into a transaction of any store.
@@ -86,6 +88,9 @@ pub struct ApplicationRecord {
     /// How many it had.
     #[serde(default)]
     pub job_count: u64,
+    /// What of the jobs could not be removed when the end was last carried out, for people. Empty: nothing, or it was not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub left: String,
     /// The end was carried out: nothing else is left of the cluster.
     #[serde(default)]
     pub cleaned: bool,
@@ -104,8 +109,14 @@ impl ApplicationRecord {
             submitted: SubmittedJobs::default(),
             jobs: Vec::new(),
             job_count: 0,
+            left: String::new(),
             cleaned: false,
         }
+    }
+
+    /// Whether nobody leads the cluster any more, but to remove what is left of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.cleaned || !self.left.is_empty()
     }
 
     /// It has ended with these jobs.
@@ -146,6 +157,14 @@ pub(super) async fn read(
 ) -> Result<Option<ApplicationRecord>, Error> {
     let found = store.get(&[key(cluster_id)]).await?.pop().flatten();
     Ok(found.and_then(|value| serde_json::from_slice(&value).ok()))
+}
+
+/// What an application whose process has ended left behind, if anything, for people. `None` also where that can't be read.
+pub(crate) async fn left_by(options: &HaOptions) -> Option<String> {
+    let records = ha::open_records(options).await.ok()?;
+    let found = read(&**records.coordination_store(), &options.cluster_id).await;
+    let left = found.ok()??.left;
+    (!left.is_empty()).then_some(left)
 }
 
 /// How a cluster stands for a JobManager that was just granted leadership.

@@ -1,11 +1,13 @@
 //! Applications: what their record takes, what they leave, and with what their JobManagers end.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tanist_ha::keys::Name;
 use tanist_proto::id::JobId;
 
 use crate::config::{Configuration, LoadOptions};
+use crate::job::{CompileOptions, JobBuilder};
 use crate::process::ApplicationSetup;
 use crate::process::application::job_id_of;
 use crate::process::testing::cluster::{TestCluster, graph};
@@ -72,5 +74,35 @@ async fn an_application_of_more_jobs_than_are_listed_goes_on_with_all_of_them_an
     assert_eq!(cluster.end_of_job_manager("jm2").await, ExitCode::Ended);
     let stored = cluster.world.stored();
     assert!(stored.graphs.is_empty() && stored.results.is_empty());
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_next_resumes_that() {
+    let application = ApplicationSetup::new("writes", |context| async move {
+        let job = JobBuilder::new("writes")
+            .datagen("numbers", Some(10), None, 1, 10)
+            .file_sink("out", "/out");
+        let graph = job.build().compile(&CompileOptions::default())?;
+        context.execute_graph(graph).await?.finished().await?;
+        Ok(())
+    });
+    let attempts = "cleanup-strategy.exponential-delay.attempts";
+    let load = LoadOptions::default().with(attempts, "2");
+    let mut cluster = cluster_of(application, load, &["jm1", "jm2"]).await;
+    cluster.world.sinks_deny.store(true, Ordering::Relaxed);
+    let written = job(0);
+    let tasks = &cluster.world.tasks;
+    tasks.finish_after(written, Duration::from_secs(1));
+    for leader in ["jm1", "jm2"] {
+        assert_eq!(cluster.end_of_job_manager(leader).await, ExitCode::Ended);
+    }
+    assert_eq!(cluster.end_of_task_manager("tm1").await, ExitCode::Ended);
+    let stored = cluster.world.stored();
+    assert!(stored.results[&written].dirty, "{stored:?}");
+    cluster.world.sinks_deny.store(false, Ordering::Relaxed);
+    cluster.start_job_manager("jm3");
+    assert_eq!(cluster.end_of_job_manager("jm3").await, ExitCode::Ended);
+    assert!(cluster.world.stored().results.is_empty());
     cluster.check();
 }
