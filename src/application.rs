@@ -36,7 +36,7 @@ pub use crate::dataflow::operator::{
 };
 pub use crate::process::application::{
     ApplicationContext, ApplicationError, ApplicationJob, ApplicationRecord, ApplicationStatus,
-    JobOutcome, ProgramError, job_id_of,
+    JobOutcome, ProgramError, SubmittedJobs, job_id_of,
 };
 
 /// The name of an application; what it does is said next.

@@ -15,6 +15,7 @@ use crate::config::{Configuration, LoadOptions};
 use crate::dataflow::exec::become_child_if_asked;
 use crate::job::{ChainingOptions, CompileOptions};
 use crate::process::ApplicationSetup;
+use crate::process::application::left_by;
 use crate::telemetry::{self, ExitCode};
 
 const EXIT_STATUS: &str = "\
@@ -212,6 +213,7 @@ async fn local(
     };
     let setup = complete(setup, args.parameters, options);
     let (count, own) = (args.taskmanagers, directory.path());
+    let ha = configuration.ha().clone();
     match HostedCluster::bind(configuration, setup, count, own).await {
         Ok(mut cluster) => {
             if !has_own_store {
@@ -224,7 +226,12 @@ async fn local(
             ));
             match Box::pin(cluster.run(stop.clone())).await {
                 _ if stop.is_cancelled() => ExitCode::Interrupted,
-                HostedEnd::JobManager(code) => code,
+                HostedEnd::JobManager(code) => {
+                    if let Some(left) = left_by(&ha).await {
+                        say(left);
+                    }
+                    code
+                }
                 HostedEnd::TaskManager(failure) => failure.code,
             }
         }

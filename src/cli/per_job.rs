@@ -16,7 +16,7 @@ use crate::client::ClusterClient;
 use crate::config::{BackendOptions, Configuration, LoadOptions, WorkerDriver};
 use crate::job::artifact::{digest, hex};
 use crate::job::slots_needed;
-use crate::process::application::job_id_of;
+use crate::process::application::{job_id_of, left_by};
 use crate::process::{ApplicationSetup, ha};
 use crate::telemetry::ExitCode;
 
@@ -56,8 +56,18 @@ pub(super) async fn per_job(
         code,
         ExitCode::Ended | ExitCode::JobFailed | ExitCode::JobCanceled
     );
-    if is_own && is_known {
-        remove_store(&configuration).await;
+    if !is_known {
+        return code;
+    }
+    match left_by(configuration.ha()).await {
+        Some(left) => {
+            let cluster_id = &configuration.ha().cluster_id;
+            say(format_args!(
+                "{left}; the cluster {cluster_id} is kept: run this again with -D high-availability.cluster-id={cluster_id} to try again"
+            ));
+        }
+        None if is_own => remove_store(&configuration).await,
+        None => {}
     }
     code
 }

@@ -347,7 +347,7 @@ options! {
         CLEANUP_MAX: Duration = "cleanup-strategy.exponential-delay.max-backoff", Value("1 h"),
             "The longest such pause.";
         CLEANUP_ATTEMPTS: Attempts = "cleanup-strategy.exponential-delay.attempts", Value("infinite"),
-            "How often the cleanup is tried again in one term; the next leader resumes it.";
+            "How often the cleanup is tried again in one term; the next leader resumes it. An application, or a cluster for one job, ends then and says what is left.";
     }
     "Client" {
         EXECUTION_TARGET: ExecutionTarget = "execution.target", Derived("`remote`: the REST server that is named, else the leader that the store names"),

@@ -111,6 +111,11 @@ pub(super) enum Event {
     CleanedUp {
         job: JobId,
     },
+    /// It was tried as often as may be in one term, in vain.
+    CleanupGivenUp {
+        job: JobId,
+        reason: String,
+    },
     MarkedClean {
         job: JobId,
         result: Result<(), JobStoreError>,
@@ -396,6 +401,7 @@ impl DispatcherActor {
             Event::Forgotten { job, gone, reply } => self.on_forgotten(job, gone, reply),
             Event::WaitedForCleanup { job } => self.answer_waiting(job),
             Event::CleanedUp { job } => self.on_cleaned_up(job),
+            Event::CleanupGivenUp { job, reason } => self.on_cleanup_given_up(job, reason),
             Event::MarkedClean { job, result } => self.on_marked_clean(job, result),
             Event::Expired { jobs, result } => self.on_expired(&jobs, result),
             Event::RetentionNoted {

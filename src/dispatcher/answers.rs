@@ -182,15 +182,19 @@ impl DispatcherActor {
                 let _ = reply.send(Err(no_such_job(job)));
             }
             Some(Entry::Ended {
-                result, waiting, ..
+                result,
+                waiting,
+                left,
+                ..
             }) if !brief && result.description.is_some() => {
                 let (store, result) = (self.context.store.clone(), result.clone());
+                let left = left.clone();
                 let (as_of, waiting) = (Some(self.position()), waiting.len());
                 self.spawn_reply(reply, async move {
                     let described = store.describe_ended(job, &result).await;
                     Ok(pb::JobDetails {
                         as_of,
-                        ..ended_details(described, &result, waiting)
+                        ..ended_details(described, &result, waiting, left.as_deref())
                     })
                 });
             }
@@ -319,6 +323,7 @@ fn listed(mut details: pb::JobDetails) -> pb::JobDetails {
     pb::JobDetails {
         hindrances: std::mem::take(&mut details.hindrances),
         cleaning_up: details.cleaning_up,
+        left_behind: std::mem::take(&mut details.left_behind),
         cause: std::mem::take(&mut details.cause),
         ..in_short(&details)
     }

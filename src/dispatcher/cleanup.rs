@@ -51,9 +51,8 @@ pub struct Cleaner {
 }
 
 impl Cleaner {
-    /// Removes all that `remove` names. True when all of it is gone; false: it was tried as often as may be in one term.
-    #[must_use]
-    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) -> bool {
+    /// Removes all that `remove` names. An error: it was tried as often as may be in one term, and this is why the last try failed.
+    pub async fn run(&self, job: JobId, remove: &pb::Cleanup) -> Result<(), String> {
         let mut backoff = Backoff::new(self.initial_backoff, self.max_backoff);
         let mut tried_again = 0;
         while let Err(reason) = self.try_once(job, remove).await {
@@ -62,14 +61,14 @@ impl Cleaner {
                 .is_some_and(|attempts| tried_again >= attempts)
             {
                 warn!(%job, reason, tried_again, "cleanup is given up in this term: the next leader resumes it");
-                return false;
+                return Err(reason);
             }
             tried_again += 1;
             let delay = backoff.next_delay();
             warn!(%job, reason, ?delay, "cleanup is tried again");
             tokio::time::sleep(delay).await;
         }
-        true
+        Ok(())
     }
 
     /// Looks once more for what ended jobs may have left, before they are forgotten: all of it within [`LAST_LOOK_TIMEOUT`].
@@ -176,7 +175,8 @@ mod tests {
             sink_directories: vec!["/out".to_owned()],
             ..pb::Cleanup::default()
         };
-        assert!(!cleaner.run(JobId::from_bits(1), &remove).await);
+        let given_up = cleaner.run(JobId::from_bits(1), &remove).await;
+        assert_eq!(given_up, Err("no permission".to_owned()));
         assert_eq!(failing.tries.load(Ordering::Relaxed), 3);
     }
 }

@@ -9,7 +9,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::DispatcherOptions;
-use super::scripted::{End, JOB, Leader, blobs, large_name, result_of};
+use super::scripted::{End, JOB, Leader, blobs, large_name, lock, result_of};
 use super::testing::recovered;
 use crate::gateway::DispatcherGateway as _;
 
@@ -67,6 +67,38 @@ pub(super) async fn kill(leader: &Leader) {
     leader.dispatcher.stop().await;
     leader.cluster.partition(&leader.process);
     leader.cluster.expire(&leader.process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_is_not_cleaned_up_after_is_never_forgotten_with_the_others() {
+    let cluster = MemoryCluster::default();
+    let a = Leader::of(&cluster, "a").await;
+    end(&a, result_of(JobId::from_bits(8))).await;
+    assert!(!a.store.has_unended_jobs().await.expect("read"));
+    lock(&a.world.hanging).push("/hangs".to_owned());
+    a.submit(JOB).await.expect("acknowledged");
+    assert!(a.store.has_unended_jobs().await.expect("read"));
+    let dirty = pb::JobResult {
+        remove: Some(pb::Cleanup {
+            sink_directories: vec!["/hangs".to_owned()],
+            ..pb::Cleanup::default()
+        }),
+        ..result_of(JOB)
+    };
+    a.end_last(End::Result(Box::new(dirty)));
+    a.wait_for(JOB, pb::JobStatus::Finished).await;
+    assert!(!a.store.has_unended_jobs().await.expect("read"));
+    assert!(!a.store.delete_clean_results().await.expect("written"));
+    assert_eq!(count(&a, Kind::Results).await, 1);
+    kill(&a).await;
+    let b = Leader::of(&cluster, "b").await;
+    b.wait_for(JOB, pb::JobStatus::Finished).await;
+    let is_cleaned_up = async || !b.describe(JOB).await.expect("known").cleaning_up;
+    while !is_cleaned_up().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(b.store.delete_clean_results().await.expect("written"));
+    assert_eq!(count(&b, Kind::Results).await, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -49,6 +49,7 @@ impl DispatcherActor {
             key,
             result,
             waiting,
+            left: None,
         };
         let before = self.jobs.insert(job, ended);
         if let Some(Entry::Running { control, .. }) = before {
@@ -73,12 +74,19 @@ impl DispatcherActor {
                 warn!(%job, %failure, "the parts of a graph could not be removed");
                 return Event::Done;
             }
-            if !cleaner.run(job, &remove).await {
-                return Event::Done;
+            if let Err(reason) = cleaner.run(job, &remove).await {
+                return Event::CleanupGivenUp { job, reason };
             }
             failpoint("job.cleaned-up").await;
             Event::CleanedUp { job }
         });
+    }
+
+    /// The next leader resumes it. Whoever waits for it need not go on.
+    pub(super) fn on_cleanup_given_up(&mut self, job: JobId, reason: String) {
+        if let Some(Entry::Ended { left, .. }) = self.jobs.get_mut(&job) {
+            *left = Some(reason);
+        }
     }
 
     pub(super) fn on_cleaned_up(&mut self, job: JobId) {
@@ -245,7 +253,10 @@ impl DispatcherActor {
                 }
             }
             (Ok(()), _) => {}
-            (Err(failure), _) => warn!(%job, %failure, "a result could not be marked clean"),
+            (Err(failure), _) => {
+                warn!(%job, %failure, "a result could not be marked clean");
+                self.on_cleanup_given_up(job, failure.to_string());
+            }
         }
     }
 

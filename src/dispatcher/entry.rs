@@ -41,6 +41,8 @@ pub(super) enum Entry {
         result: Box<pb::JobResult>,
         /// Submissions of the same job that came before all of it was cleaned up.
         waiting: Vec<Reply<pb::SubmitJobResponse>>,
+        /// Why this term tries no longer to remove what it left.
+        left: Option<String>,
     },
     /// Set aside.
     Quarantined { job: Box<Quarantined> },
@@ -96,10 +98,13 @@ pub(super) fn describe_without_job_master(job: JobId, entry: &Entry) -> pb::JobD
             bare_details(job, name, pb::JobStatus::Reconciling, why)
         }
         Entry::Ended {
-            result, waiting, ..
+            result,
+            waiting,
+            left,
+            ..
         } => {
             let details = result.details.clone().unwrap_or_default();
-            ended_details(details, result, waiting.len())
+            ended_details(details, result, waiting.len(), left.as_deref())
         }
         Entry::Quarantined { job: quarantined } => quarantined.details(job),
     }
@@ -129,6 +134,7 @@ pub(super) fn ended_details(
     mut details: pb::JobDetails,
     result: &pb::JobResult,
     waiting: usize,
+    left: Option<&str>,
 ) -> pb::JobDetails {
     details.job_id = result.job_id.clone();
     details.name = result.name.clone();
@@ -138,15 +144,21 @@ pub(super) fn ended_details(
     details.cause.clone_from(&result.cause);
     details.hindrances.clear();
     if result.dirty {
-        let text = match waiting {
-            0 => "what it left is being removed".to_owned(),
-            1 => {
-                "what it left is being removed; a submission with its id waits for that".to_owned()
-            }
-            _ => format!(
-                "what it left is being removed; {waiting} submissions with its id wait for that"
+        let left = left.unwrap_or_default();
+        details.left_behind = left.to_owned();
+        let mut text = match left {
+            "" => "what it left is being removed".to_owned(),
+            reason => format!(
+                "what it left could not be removed, which the next leader tries again: {reason}"
             ),
         };
+        match waiting {
+            0 => {}
+            1 => text.push_str("; a submission with its id waits for that"),
+            _ => text.push_str(&format!(
+                "; {waiting} submissions with its id wait for that"
+            )),
+        }
         details.hindrances.push(pb::Hindrance {
             kind: pb::HindranceKind::CleaningUp.into(),
             text,

@@ -102,6 +102,7 @@ impl DispatcherActor {
             key: result_key(&result),
             result: Box::new(result),
             waiting: Vec::new(),
+            left: None,
         };
         self.jobs.insert(job, ended);
         if is_dirty {

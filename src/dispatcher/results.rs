@@ -174,7 +174,33 @@ impl JobStore {
         })
     }
 
-    /// Forgets results whose retention time is over, with their descriptions.
+    /// Whether the store has a job that has not ended.
+    pub async fn has_unended_jobs(&self) -> Result<bool, Error> {
+        for kind in [Kind::Graphs, Kind::States] {
+            let listed = self.coordination_store().list(kind, None, 1).await?;
+            if !listed.items.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets all results that the store has and that are clean. True: there is no other. One that can't be read may name what is
+    /// still to be removed.
+    pub async fn delete_clean_results(&self) -> Result<bool, JobStoreError> {
+        let listed = self.records.list::<ResultRecord>().await;
+        let listed = listed.map_err(JobStoreError::Refused)?;
+        let number = listed.len();
+        let clean: Vec<JobId> = listed
+            .into_iter()
+            .filter(|(_, stored)| matches!(stored, Ok(stored) if !stored.record.0.dirty))
+            .filter_map(|(name, _)| name.as_str().parse().ok())
+            .collect();
+        self.delete_results(&clean).await?;
+        Ok(clean.len() == number)
+    }
+
+    /// Forgets results, with their descriptions.
     pub async fn delete_results(&self, jobs: &[JobId]) -> Result<(), JobStoreError> {
         for some in jobs.chunks((self.pipeline.limits().writes / 2).max(1)) {
             let delete = |job: &JobId| {

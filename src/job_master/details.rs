@@ -50,6 +50,7 @@ impl JobMasterCore {
                 .map_or(0, |counters| counters.restarts),
             quarantine: String::new(),
             cleaning_up: self.result.is_some(),
+            left_behind: String::new(),
             as_of: None,
             quarantined: None,
             hindrances: self.hindrances(),

@@ -2,29 +2,32 @@
 //!
 //! Dropped with the term at any point: what was persisted until then is all that the next term needs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tanist_ha::Error;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::Name;
 use tanist_ha::retry::Backoff;
-use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
+use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
+use super::commits::{NotCommitted, commit};
 use super::context::{ApplicationContext, Cause, is_terminal};
-use super::end;
-use super::record::{ApplicationRecord, ApplicationStatus, Standing};
+use super::end::{self, Unfinished};
+use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT, Standing};
 use super::setup::{ApplicationSetup, Ending};
 use crate::dispatcher::JobStore;
 use crate::gateway::DispatcherGateway;
 use crate::resource_manager::ResourceManagerHandle;
-use crate::resource_manager::workers::ResourceManagerDriver;
+use crate::resource_manager::workers::{FinalStatus, ResourceManagerDriver};
 use crate::telemetry::ExitCode;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -47,55 +50,14 @@ pub(in crate::process) struct ApplicationTerm {
 
 /// Returns when the process is to end, which `ending` then says; never if the term ends first.
 pub(in crate::process) async fn attend(term: ApplicationTerm, standing: Standing) {
-    let mut record = match standing {
-        Standing::Session | Standing::Over(_) => return std::future::pending().await,
-        Standing::Fresh => {
-            let record = ApplicationRecord::begin(&term.setup, wall_clock_ms());
-            term.commit(vec![record.write(&term.cluster_id)]).await;
-            failpoint("application.recorded").await;
-            record
+    let (code, cause) = match term.go_on(standing).await {
+        Ok(end) => end,
+        Err(error) => {
+            let diagnosis = format!("how the application stands can't be written: {error}");
+            term.unknown(diagnosis).await
         }
-        Standing::Recovered(record) => *record,
     };
-    if record.status == ApplicationStatus::Running {
-        match term.run_program(&mut record).await {
-            Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
-                return end::leave_unknown(&term, diagnosis).await;
-            }
-            Cause::AnotherProgram(reason) => {
-                return term.ending.decide(ExitCode::Refused, reason);
-            }
-            Cause::Status(status, diagnosis) => {
-                record.status = status;
-                record.diagnosis = diagnosis;
-                record.ended_at_ms = wall_clock_ms();
-                record.jobs = term
-                    .all_jobs()
-                    .await
-                    .iter()
-                    .map(|it| it.0.to_string())
-                    .collect();
-                term.commit(vec![record.write(&term.cluster_id)]).await;
-                info!(
-                    status = status.name(),
-                    diagnosis = record.diagnosis,
-                    "the application has ended"
-                );
-                failpoint("application.decided").await;
-            }
-        }
-    } else {
-        info!(
-            status = record.status.name(),
-            "the end of the application was decided before and is carried out"
-        );
-    }
-    if let Err(why) = end::carry_out(&term, &mut record).await {
-        let diagnosis = format!("{}; {why}", last_words(&record));
-        return end::leave_unknown(&term, diagnosis).await;
-    }
-    term.ending
-        .decide(record.status.exit_code(), last_words(&record));
+    term.ending.decide(code, cause);
 }
 
 /// What a process says at last of an application.
@@ -106,18 +68,80 @@ pub(in crate::process) fn last_words(record: &ApplicationRecord) -> String {
     } else {
         format!(": {}", record.diagnosis)
     };
+    let left = if record.left.is_empty() {
+        String::new()
+    } else {
+        format!("; {}", record.left)
+    };
     format!(
-        "the application {name:?} has ended {}{diagnosis}",
+        "the application {name:?} has ended {}{diagnosis}{left}",
         status.name()
     )
 }
 
 impl ApplicationTerm {
+    /// Goes on from what the store says until the application has ended. With what its process ends then, and why; an error: the
+    /// store does not take how it stands.
+    async fn go_on(&self, standing: Standing) -> Result<(ExitCode, String), Error> {
+        let mut record = match standing {
+            Standing::Session | Standing::Over(_) => return std::future::pending().await,
+            Standing::Fresh => {
+                let record = ApplicationRecord::begin(&self.setup, wall_clock_ms());
+                self.commit(vec![record.write(&self.cluster_id)]).await?;
+                failpoint("application.recorded").await;
+                record
+            }
+            Standing::Recovered(record) => *record,
+        };
+        if record.status == ApplicationStatus::Running {
+            match self.run_program(&mut record).await {
+                Cause::Status(ApplicationStatus::Unknown, diagnosis) => {
+                    return Ok(self.unknown(diagnosis).await);
+                }
+                Cause::AnotherProgram(reason) => return Ok((ExitCode::Refused, reason)),
+                Cause::Status(status, diagnosis) => {
+                    let jobs = self.all_jobs().await;
+                    let jobs: Vec<JobId> = jobs.into_iter().map(|(job, _)| job).collect();
+                    record.end(status, &diagnosis, &jobs, wall_clock_ms());
+                    self.commit(vec![record.write(&self.cluster_id)]).await?;
+                    info!(
+                        status = status.name(),
+                        diagnosis = record.diagnosis,
+                        "the application has ended"
+                    );
+                    failpoint("application.decided").await;
+                }
+            }
+        } else {
+            info!(
+                status = record.status.name(),
+                "the end of the application was decided before and is carried out"
+            );
+        }
+        match end::carry_out(self, &mut record).await {
+            Ok(()) => Ok((record.status.exit_code(), last_words(&record))),
+            Err(Unfinished::Refused(error)) => Err(error),
+            Err(Unfinished::Stuck(why)) => Ok(self
+                .unknown(format!("{}; {why}", last_words(&record)))
+                .await),
+        }
+    }
+
+    /// Nobody can say how it ended. The record goes on saying what it says: whoever leads next may know more.
+    async fn unknown(&self, diagnosis: String) -> (ExitCode, String) {
+        error!(
+            diagnosis,
+            "nobody can say how the application ended: everything is kept"
+        );
+        end::tell_driver(self, FinalStatus::Unknown, &diagnosis).await;
+        (ApplicationStatus::Unknown.exit_code(), diagnosis)
+    }
+
     /// Runs the program, then waits until every job of the cluster has ended. What decided about the application.
     async fn run_program(&self, record: &mut ApplicationRecord) -> Cause {
         let context = ApplicationContext::new(self, record.clone());
         let cause = self.run_in(&context).await;
-        *record = context.record().await;
+        *record = context.close().await;
         cause
     }
 
@@ -137,8 +161,8 @@ impl ApplicationTerm {
         if let Some(cause) = context.cause() {
             return cause;
         }
-        let submitted = context.jobs();
-        let mut awaited = submitted.clone();
+        let mut awaited = context.jobs();
+        let submitted: BTreeSet<JobId> = awaited.iter().copied().collect();
         for (job, details) in self.all_jobs().await {
             if !submitted.contains(&job) {
                 if !is_terminal(details.status()) {
@@ -164,7 +188,8 @@ impl ApplicationTerm {
         if context.cause().is_some() {
             return;
         }
-        let (submitted, all) = (context.jobs(), self.all_jobs().await);
+        let submitted: BTreeSet<JobId> = context.jobs().into_iter().collect();
+        let all = self.all_jobs().await;
         let missed = all.iter().find(|(job, _)| !submitted.contains(job));
         match missed {
             None => context.note(ApplicationStatus::Failed, failure),
@@ -195,24 +220,12 @@ impl ApplicationTerm {
         }
     }
 
-    /// Commits, however long the store has no space. Never returns if the term is over.
-    pub(super) async fn commit(&self, writes: Vec<Write>) {
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
-        loop {
-            match self.pipeline.commit(writes.clone()).await {
-                Ok(_) => return,
-                Err(error @ CommitError::OutOfSpace(_)) => {
-                    warn!(%error, "how the application stands is written again");
-                }
-                Err(error @ CommitError::TooLarge(_)) => {
-                    error!(%error, "how the application stands can't be written");
-                    return std::future::pending().await;
-                }
-                Err(CommitError::NotApplied | CommitError::Unknown) => {
-                    return std::future::pending().await;
-                }
-            }
-            tokio::time::sleep(backoff.next_delay()).await;
+    /// Commits, however long the store has no space. Never returns if the term is over; an error: it is too large.
+    pub(super) async fn commit(&self, writes: Vec<Write>) -> Result<(), Error> {
+        match commit(&self.pipeline, writes).await {
+            Ok(()) => Ok(()),
+            Err(NotCommitted::TooLarge(error)) => Err(error),
+            Err(NotCommitted::TermOver) => std::future::pending().await,
         }
     }
 }
@@ -228,5 +241,5 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
         source = cause.source();
     }
-    text.chars().take(4096).collect()
+    text.chars().take(LONGEST_TEXT).collect()
 }

@@ -23,7 +23,7 @@ use super::bootstrap::ApplicationTerm;
 use super::job::{ApplicationJob, JobOutcome};
 use super::record::{ApplicationRecord, ApplicationStatus};
 use super::setup::ApplicationSetup;
-use super::submissions::Submissions;
+use super::submissions::{NotNoted, Submissions};
 use crate::gateway::remote_files::embed_remote;
 use crate::gateway::{DispatcherGateway, GatewayError};
 use crate::job::{CompileOptions, InvalidJob, StreamGraph};
@@ -70,6 +70,14 @@ pub enum ApplicationError {
         status: pb::JobStatus,
         /// Why; empty where nobody knows.
         cause: String,
+    },
+    /// The cluster has the job, and the store does not take the record that says so.
+    #[error("job {job} was submitted, and that can't be written down: {reason}")]
+    NotNoted {
+        /// Which job.
+        job: JobId,
+        /// Why.
+        reason: String,
     },
     /// The job is gone, and nobody knows how it ended.
     #[error("job {job} is gone without a result: its records were removed")]
@@ -146,7 +154,11 @@ impl ApplicationContext {
                 setup: term.setup.clone(),
                 cluster_id: term.cluster_id.clone(),
                 dispatcher: term.dispatcher.clone(),
-                submissions: Submissions::new(term.clone(), record),
+                submissions: Submissions::new(
+                    term.pipeline.clone(),
+                    term.cluster_id.clone(),
+                    record,
+                ),
                 noted: Mutex::default(),
                 cause: watch::Sender::new(None),
             }),
@@ -217,7 +229,7 @@ impl ApplicationContext {
         mut graph: pb::JobGraph,
     ) -> Result<ApplicationJob, ApplicationError> {
         // Before anything is sent: a job that somebody removed must not run a second time.
-        if self.inner.submissions.has(job).await
+        if self.inner.submissions.has(position, job)
             && let Err(GatewayError::NotFound(_)) = self.describe(job).await
         {
             return Err(self.is_unknown(job));
@@ -225,12 +237,12 @@ impl ApplicationContext {
         // What an earlier run submitted has its files, whatever is at their addresses by now.
         let may_differ = |file: &pb::Artifact| !file.url.is_empty() && file.sha256.is_empty();
         if graph.artifacts.iter().any(may_differ) && self.is_there(job).await {
-            return Ok(self.goes_on_with(job, position).await);
+            return self.goes_on_with(job, position).await;
         }
         if let Err(error) = embed_remote(&mut graph).await {
             if self.is_there(job).await {
                 warn!(%job, %error, "a file of the application's job can't be fetched any more");
-                return Ok(self.goes_on_with(job, position).await);
+                return self.goes_on_with(job, position).await;
             }
             let reason = error.to_string();
             return Err(ApplicationError::Refused { job, reason });
@@ -253,7 +265,7 @@ impl ApplicationContext {
         match answer {
             Ok(answer) => {
                 info!(%job, position, attached = answer.repeated, "the application has its job");
-                self.inner.submissions.note(job).await;
+                self.note_submitted(position, job).await?;
                 let submitted = self.has(job);
                 failpoint("application.submitted").await;
                 Ok(submitted)
@@ -287,10 +299,31 @@ impl ApplicationContext {
     }
 
     /// Has the job that an earlier run submitted, of which some files can't be compared.
-    async fn goes_on_with(&self, job: JobId, position: u32) -> ApplicationJob {
+    async fn goes_on_with(
+        &self,
+        job: JobId,
+        position: u32,
+    ) -> Result<ApplicationJob, ApplicationError> {
         info!(%job, position, "the application goes on with its job, whose files are not compared");
-        self.inner.submissions.note(job).await;
-        self.has(job)
+        self.note_submitted(position, job).await?;
+        Ok(self.has(job))
+    }
+
+    /// Has the record say that the cluster has the job. If it can't, a next run may submit the job a second time.
+    async fn note_submitted(&self, position: u32, job: JobId) -> Result<(), ApplicationError> {
+        match self.inner.submissions.note(position, job).await {
+            Ok(()) => Ok(()),
+            Err(NotNoted::RunIsOver) => Err(ApplicationError::Refused {
+                job,
+                reason: "the application has ended".to_owned(),
+            }),
+            Err(NotNoted::TooLarge(error)) => {
+                let reason = error.to_string();
+                let error = ApplicationError::NotNoted { job, reason };
+                self.note(ApplicationStatus::Unknown, error.to_string());
+                Err(error)
+            }
+        }
     }
 
     /// Notes that the cluster has the next job.
@@ -342,9 +375,9 @@ impl ApplicationContext {
         error
     }
 
-    /// The record as it was written last.
-    pub(super) async fn record(&self) -> ApplicationRecord {
-        self.inner.submissions.record().await
+    /// The program's run is over. Gives the record as it was written last; nothing of the program is written to it any more.
+    pub(super) async fn close(&self) -> ApplicationRecord {
+        self.inner.submissions.close().await
     }
 
     pub(super) async fn describe(&self, job: JobId) -> Result<pb::JobDetails, GatewayError> {

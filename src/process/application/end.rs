@@ -1,11 +1,16 @@
 //! Carries out an end that is decided: every job ends and is cleaned up after, the TaskManagers leave, what the store has of the
 //! cluster is removed, and the record becomes a tombstone.
 //!
-//! Every step may be done again by the next leader; none changes the status. Where a job can neither be cancelled nor led, the cluster's end is unknown to
-//! this process, and everything is kept.
+//! Every step may be done again by the next leader; none changes the status.
+//!
+//! Invariants: TaskManagers leave when the store has no job any more that has not ended, and results go when they are clean, both
+//! by the store itself. Where something of a job could not be removed (`cleanup-strategy.exponential-delay.attempts`), the process ends
+//! all the same: everything is kept, the record says what is left, and whoever leads next tries again. Where a job can neither be
+//! cancelled nor led, the cluster's end is unknown to this process, and everything is kept as well.
 
 use std::time::Duration;
 
+use tanist_ha::Error;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::retry::Backoff;
@@ -13,12 +18,12 @@ use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
-use tracing::{debug, error, warn};
+use tracing::{debug, info, warn};
 
 use super::bootstrap::ApplicationTerm;
 use super::cancellations::Cancellations;
 use super::context::is_terminal;
-use super::record::{ApplicationRecord, ApplicationStatus};
+use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT};
 use crate::dispatcher::JobStoreError;
 use crate::resource_manager::workers::{
     ClusterEnd, DriverError, FinalStatus, ResourceManagerDriver,
@@ -32,44 +37,69 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE: usize = 500;
 /// What is left of ended jobs and terms, of which no reader needs more than the tombstone.
 /// A worker that is left ends when it finds no record of itself.
-const REMOVED: [Kind; 4] = [
-    Kind::Results,
-    Kind::Descriptions,
-    Kind::Workers,
-    Kind::History,
-];
+const REMOVED: [Kind; 3] = [Kind::Descriptions, Kind::Workers, Kind::History];
+/// Of how many jobs it is said what they left.
+const TOLD: usize = 3;
 
-/// The error says why it can't be carried out at present.
+/// Why an end is not carried out at present.
+#[derive(Debug)]
+pub(super) enum Unfinished {
+    /// The store does not take the record.
+    Refused(Error),
+    /// These jobs can't be ended.
+    Stuck(String),
+}
+
+impl From<Error> for Unfinished {
+    fn from(error: Error) -> Unfinished {
+        Unfinished::Refused(error)
+    }
+}
+
 pub(super) async fn carry_out(
     term: &ApplicationTerm,
     record: &mut ApplicationRecord,
-) -> Result<(), String> {
-    end_jobs(term).await?;
-    failpoint("application.jobs-ended").await;
-    dismiss_task_managers(term).await;
-    if let Some(status) = final_status(record.status) {
-        tell_driver(term, status, &record.diagnosis).await;
+) -> Result<(), Unfinished> {
+    loop {
+        let left = end_all_jobs(term).await.map_err(Unfinished::Stuck)?;
+        failpoint("application.jobs-ended").await;
+        dismiss_task_managers(term).await;
+        if let Some(status) = final_status(record.status) {
+            tell_driver(term, status, &record.diagnosis).await;
+        }
+        if !left.is_empty() {
+            record.left = told(&left);
+            warn!(
+                left = record.left,
+                "the application leaves something behind: whoever leads next tries again to remove it"
+            );
+            return Ok(term.commit(vec![record.write(&term.cluster_id)]).await?);
+        }
+        if forget_jobs(term).await {
+            break;
+        }
     }
-    forget_jobs(term).await;
     for kind in REMOVED {
-        remove(term, kind).await;
+        remove(term, kind).await?;
     }
     failpoint("application.emptied").await;
+    record.left.clear();
     record.cleaned = true;
-    term.commit(vec![record.write(&term.cluster_id)]).await;
+    term.commit(vec![record.write(&term.cluster_id)]).await?;
     failpoint("application.closed").await;
     Ok(())
 }
 
-/// Nobody can say how the cluster ends. Its record goes on saying what it said: whoever leads next may know more.
-pub(super) async fn leave_unknown(term: &ApplicationTerm, diagnosis: String) {
-    error!(
-        diagnosis,
-        "nobody can say how the application ended: everything is kept"
-    );
-    tell_driver(term, FinalStatus::Unknown, &diagnosis).await;
-    let code = ApplicationStatus::Unknown.exit_code();
-    term.ending.decide(code, diagnosis);
+/// What is left of jobs, for people.
+fn told(left: &[(JobId, String)]) -> String {
+    let first = left.iter().take(TOLD);
+    let each = first.map(|(job, why)| format!("what job {job} left could not be removed: {why}"));
+    let mut told = each.collect::<Vec<String>>().join("; ");
+    let others = left.len().saturating_sub(TOLD);
+    if others > 0 {
+        told = format!("{told}; and so it is with {others} others");
+    }
+    told.chars().take(LONGEST_TEXT).collect()
 }
 
 fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
@@ -83,7 +113,7 @@ fn final_status(status: ApplicationStatus) -> Option<FinalStatus> {
 }
 
 /// Tells whoever starts TaskManagers how the cluster has ended, up to a bound.
-async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
+pub(super) async fn tell_driver(term: &ApplicationTerm, status: FinalStatus, diagnosis: &str) {
     let Some(driver) = &term.driver else {
         return;
     };
@@ -116,17 +146,39 @@ async fn finish(driver: &dyn ResourceManagerDriver, end: &ClusterEnd) -> Result<
     }
 }
 
-/// Cancels what runs, and waits until everything has ended and is cleaned up after. The error names the jobs that can't end, once all
-/// others have.
-async fn end_jobs(term: &ApplicationTerm) -> Result<(), String> {
+/// Ends all jobs that the store has, whichever of them are listed. Of which something is left, and why. The error names the jobs that
+/// can't end, once all others have.
+async fn end_all_jobs(term: &ApplicationTerm) -> Result<Vec<(JobId, String)>, String> {
     let mut cancellations = Cancellations::default();
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     loop {
+        let left = end_jobs(term, &mut cancellations).await?;
+        match term.jobs.has_unended_jobs().await {
+            Ok(false) => return Ok(left),
+            Ok(true) => info!(
+                "the store has jobs of the application that were not listed: they are waited for"
+            ),
+            Err(error) => warn!(%error, "the jobs of the application can't be read at present"),
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+/// Cancels what runs, and waits until everything that is listed has ended and is cleaned up after, as far as that is tried.
+async fn end_jobs(
+    term: &ApplicationTerm,
+    cancellations: &mut Cancellations,
+) -> Result<Vec<(JobId, String)>, String> {
+    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    loop {
         let jobs = term.all_jobs().await;
-        let is_done =
-            |details: &pb::JobDetails| is_terminal(details.status()) && !details.cleaning_up;
+        let is_given_up = |details: &pb::JobDetails| !details.left_behind.is_empty();
+        let is_done = |details: &pb::JobDetails| {
+            is_terminal(details.status()) && (!details.cleaning_up || is_given_up(details))
+        };
         if jobs.iter().all(|(_, details)| is_done(details)) {
-            return Ok(());
+            let left = jobs.into_iter().filter(|(_, details)| is_given_up(details));
+            return Ok(left.map(|(job, it)| (job, it.left_behind)).collect());
         }
         let (mut stuck, mut others) = (Vec::new(), 0);
         for (job, details) in jobs.iter().filter(|(_, details)| !is_done(details)) {
@@ -183,14 +235,21 @@ async fn dismiss_task_managers(term: &ApplicationTerm) {
     }
 }
 
-/// Removes the results of all jobs with what belongs to them. Never returns if the term is over.
-async fn forget_jobs(term: &ApplicationTerm) {
+/// Removes the results of all jobs with what belongs to them. False: not those of some, which are not cleaned up after. Never returns
+/// if the term is over.
+async fn forget_jobs(term: &ApplicationTerm) -> bool {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
-    let jobs = term.all_jobs().await.into_iter();
-    let jobs: Vec<JobId> = jobs.map(|(job, _)| job).collect();
     loop {
-        match term.jobs.delete_results(&jobs).await {
-            Ok(()) => return,
+        match term.jobs.delete_clean_results().await {
+            Ok(are_all_gone) => {
+                if !are_all_gone {
+                    warn!(
+                        "not all jobs of the application are cleaned up after: that is waited for"
+                    );
+                    tokio::time::sleep(SLOWEST_LOOK).await;
+                }
+                return are_all_gone;
+            }
             Err(JobStoreError::NotWritten | JobStoreError::Unknown) => {
                 return std::future::pending().await;
             }
@@ -203,7 +262,7 @@ async fn forget_jobs(term: &ApplicationTerm) {
 }
 
 /// Removes every record of a kind.
-async fn remove(term: &ApplicationTerm, kind: Kind) {
+async fn remove(term: &ApplicationTerm, kind: Kind) -> Result<(), Error> {
     let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
     let (mut names, mut page): (Vec<Name>, _) = (Vec::new(), None);
     loop {
@@ -226,8 +285,9 @@ async fn remove(term: &ApplicationTerm, kind: Kind) {
         let delete = |name: &Name| Write::Delete {
             key: Key::new(kind, name.clone()),
         };
-        term.commit(some.iter().map(delete).collect()).await;
+        term.commit(some.iter().map(delete).collect()).await?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,20 +5,24 @@
 
 mod bootstrap;
 mod cancellations;
+mod commits;
 mod context;
 mod end;
 mod job;
 mod record;
 mod setup;
 mod submissions;
+mod submitted;
 mod watch;
 
 pub use context::{ApplicationContext, ApplicationError, job_id_of};
 pub use job::{ApplicationJob, JobOutcome};
 pub use record::{ApplicationRecord, ApplicationStatus};
 pub use setup::{ApplicationSetup, ProgramError};
+pub use submitted::SubmittedJobs;
 
 pub(super) use bootstrap::{ApplicationTerm, attend, last_words};
+pub(crate) use record::left_by;
 pub(super) use record::{Standing, standing};
 pub(super) use setup::Ending;
 pub(super) use watch::until_over;

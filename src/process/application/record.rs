@@ -9,9 +9,16 @@ use tanist_ha::Error;
 use tanist_ha::keys::{Key, Kind, Name};
 use tanist_ha::store::cache::Records;
 use tanist_ha::store::{CoordinationStore, Write};
+use tanist_proto::id::JobId;
 
 use super::setup::ApplicationSetup;
+use super::submitted::{LISTED, SubmittedJobs};
+use crate::config::HaOptions;
+use crate::process::ha;
 use crate::telemetry::ExitCode;
+
+/// How many characters of a text are kept: the record has to fit into a transaction of any store.
+pub(super) const LONGEST_TEXT: usize = 4096;
 
 /// How an application stands, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,12 +79,18 @@ pub struct ApplicationRecord {
     /// When its end was decided; 0 before.
     #[serde(default)]
     pub ended_at_ms: u64,
-    /// The jobs that its program has submitted, in its order: none of them is ever submitted anew.
-    #[serde(default)]
-    pub submitted: Vec<String>,
-    /// The jobs that it had when its end was decided.
+    /// The jobs that its program has submitted: none of them is ever submitted anew.
+    #[serde(flatten)]
+    pub submitted: SubmittedJobs,
+    /// The jobs that it had when its end was decided; of very many, some.
     #[serde(default)]
     pub jobs: Vec<String>,
+    /// How many it had.
+    #[serde(default)]
+    pub job_count: u64,
+    /// What of the jobs could not be removed when the end was last carried out, for people. Empty: nothing, or it was not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub left: String,
     /// The end was carried out: nothing else is left of the cluster.
     #[serde(default)]
     pub cleaned: bool,
@@ -93,10 +106,32 @@ impl ApplicationRecord {
             diagnosis: String::new(),
             started_at_ms: now_ms,
             ended_at_ms: 0,
-            submitted: Vec::new(),
+            submitted: SubmittedJobs::default(),
             jobs: Vec::new(),
+            job_count: 0,
+            left: String::new(),
             cleaned: false,
         }
+    }
+
+    /// Whether nobody leads the cluster any more, but to remove what is left of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.cleaned || !self.left.is_empty()
+    }
+
+    /// It has ended with these jobs.
+    pub(super) fn end(
+        &mut self,
+        status: ApplicationStatus,
+        diagnosis: &str,
+        jobs: &[JobId],
+        now_ms: u64,
+    ) {
+        self.status = status;
+        self.diagnosis = diagnosis.chars().take(LONGEST_TEXT).collect();
+        self.ended_at_ms = now_ms;
+        self.jobs = jobs.iter().take(LISTED).map(JobId::to_string).collect();
+        self.job_count = jobs.len() as u64;
     }
 
     /// Whether it is of this application, or of another one of the same name; where one of them can't say it is taken for the same.
@@ -122,6 +157,14 @@ pub(super) async fn read(
 ) -> Result<Option<ApplicationRecord>, Error> {
     let found = store.get(&[key(cluster_id)]).await?.pop().flatten();
     Ok(found.and_then(|value| serde_json::from_slice(&value).ok()))
+}
+
+/// What an application whose process has ended left behind, if anything, for people. `None` also where that can't be read.
+pub(crate) async fn left_by(options: &HaOptions) -> Option<String> {
+    let records = ha::open_records(options).await.ok()?;
+    let found = read(&**records.coordination_store(), &options.cluster_id).await;
+    let left = found.ok()??.left;
+    (!left.is_empty()).then_some(left)
 }
 
 /// How a cluster stands for a JobManager that was just granted leadership.

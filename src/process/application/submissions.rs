@@ -3,44 +3,101 @@
 //!
 //! A job is noted after the cluster has it. A crash between the two leaves a job that is there: the next run of the program is
 //! given it, and notes it then.
+//!
+//! Invariants: writes go one after the other, and none after the program's run is over: what decides how the application ended is
+//! written last. Nobody waits for a write to read.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tanist_ha::Error;
+use tanist_ha::keys::Name;
+use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_proto::id::JobId;
-use tokio::sync::Mutex;
 
-use super::bootstrap::ApplicationTerm;
+use super::commits::{NotCommitted, commit};
 use super::record::ApplicationRecord;
+
+/// Whether more jobs may be noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Run {
+    GoesOn,
+    IsOver,
+}
+
+/// Why a job that the cluster has was not noted.
+#[derive(Debug)]
+pub(super) enum NotNoted {
+    /// The program's run is over: what it left behind submits on.
+    RunIsOver,
+    /// The store does not take the record.
+    TooLarge(Error),
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Submissions {
-    term: ApplicationTerm,
+    pipeline: CommitPipeline,
+    cluster_id: Name,
+    /// As it was written last.
     record: Mutex<ApplicationRecord>,
+    /// Held by whoever writes.
+    run: tokio::sync::Mutex<Run>,
 }
 
 impl Submissions {
-    pub(super) fn new(term: ApplicationTerm, record: ApplicationRecord) -> Submissions {
-        let record = Mutex::new(record);
-        Submissions { term, record }
-    }
-
-    pub(super) async fn has(&self, job: JobId) -> bool {
-        let job = job.to_string();
-        self.record.lock().await.submitted.contains(&job)
-    }
-
-    /// The cluster has the job. Durable when it returns; it never does if the term is over.
-    pub(super) async fn note(&self, job: JobId) {
-        let mut record = self.record.lock().await;
-        let job = job.to_string();
-        if !record.submitted.contains(&job) {
-            record.submitted.push(job);
-            let write = record.write(&self.term.cluster_id);
-            self.term.commit(vec![write]).await;
+    pub(super) fn new(
+        pipeline: CommitPipeline,
+        cluster_id: Name,
+        mut record: ApplicationRecord,
+    ) -> Submissions {
+        record.submitted.shorten(&cluster_id);
+        Submissions {
+            pipeline,
+            cluster_id,
+            record: Mutex::new(record),
+            run: tokio::sync::Mutex::new(Run::GoesOn),
         }
     }
 
-    /// The record as it was written last.
-    pub(super) async fn record(&self) -> ApplicationRecord {
-        self.record.lock().await.clone()
+    pub(super) fn has(&self, position: u32, job: JobId) -> bool {
+        self.lock().submitted.has(position, job)
+    }
+
+    /// The cluster has the job. Durable when it returns; it never does if the term is over.
+    pub(super) async fn note(&self, position: u32, job: JobId) -> Result<(), NotNoted> {
+        let run = self.run.lock().await;
+        if self.has(position, job) {
+            return Ok(());
+        }
+        if *run == Run::IsOver {
+            return Err(NotNoted::RunIsOver);
+        }
+        let mut record = self.record();
+        record.submitted.note(&self.cluster_id, position, job);
+        match commit(&self.pipeline, vec![record.write(&self.cluster_id)]).await {
+            Ok(()) => {
+                *self.lock() = record;
+                Ok(())
+            }
+            Err(NotCommitted::TooLarge(error)) => Err(NotNoted::TooLarge(error)),
+            Err(NotCommitted::TermOver) => {
+                drop(run);
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// The program's run is over. Gives the record as it is and stays until it is decided.
+    pub(super) async fn close(&self) -> ApplicationRecord {
+        *self.run.lock().await = Run::IsOver;
+        self.record()
+    }
+
+    fn record(&self) -> ApplicationRecord {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ApplicationRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

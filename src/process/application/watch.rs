@@ -10,7 +10,7 @@ use tanist_ha::jobs::store::RecordStore;
 use tokio::sync::watch;
 use tracing::debug;
 
-use super::record::read;
+use super::record::{ApplicationRecord, read};
 use crate::config::HaOptions;
 use crate::process::ha;
 use crate::task_executor::Presence;
@@ -86,7 +86,7 @@ impl Watch {
         };
         let store = records.coordination_store();
         let found = read(&**store, &options.cluster_id).await?;
-        if let Some(record) = found.filter(|record| record.cleaned) {
+        if let Some(record) = found.filter(ApplicationRecord::is_over) {
             return Ok(Found::Ended(record.status.name()));
         }
         if store.guard().await?.epoch.is_none() {

@@ -12,7 +12,6 @@ use tanist_ha::jobs::store::RecordStore;
 use tanist_ha::memory::{MemoryCluster, MemoryElection};
 use tanist_ha::retrieval::{self, LeaderView};
 use tanist_proto::PROTOCOL_VERSION;
-use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,16 +21,16 @@ use super::client::Client;
 use super::election::{StoppableElection, note_grants};
 use super::executor::ObservedExecutor;
 pub use super::graphs::{graph, graph_of_files, graph_of_regions};
-use super::history::{AttemptKey, Stored};
 use super::invariants;
 use super::sinks::{recorded_sinks, sinks_of};
 use super::store::ObservedStore;
 use super::tasks::ScriptedTasks;
 use super::world::{Step, World, process_of};
 use crate::config::{ClusterOptions, Configuration, LoadOptions};
+use crate::gateway::LocalConnector;
 use crate::gateway::blobs::ServedBlobs;
 use crate::gateway::fencing::HighestEpoch;
-use crate::gateway::{Connector as _, LocalConnector};
+use crate::process::ApplicationSetup;
 use crate::process::contender::{Contender, ContenderOptions};
 use crate::process::ha::HaServices;
 use crate::process::job_records::StoredJobRecords;
@@ -46,7 +45,7 @@ use crate::task_executor::{
 use crate::telemetry::ExitCode;
 
 /// How long a test waits for anything, in its own time.
-const PATIENCE: Duration = Duration::from_secs(3600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub(super) struct JobManagerLife {
@@ -73,6 +72,8 @@ pub struct TestCluster {
     pub client: Client,
     /// Of JobManagers that are started from here on; TaskManagers are then its workers.
     pub driver: Option<Arc<dyn ResourceManagerDriver>>,
+    /// Of JobManagers that are started from here on.
+    pub application: Option<ApplicationSetup>,
     options: Arc<ClusterOptions>,
     connector: LocalConnector,
     sinks: Sinks,
@@ -118,6 +119,7 @@ impl TestCluster {
             memory,
             client,
             driver: None,
+            application: None,
             options: Arc::new(configuration.options().clone()),
             connector,
             sinks,
@@ -169,7 +171,7 @@ impl TestCluster {
             sinks: sinks_of(&self.sinks, &self.world, &life),
             peers: None,
             blobs: blobs.clone(),
-            application: None,
+            application: self.application.clone(),
             driver: self.driver.clone(),
         });
         self.connector.put_blobs(&blob_address, Arc::new(blobs));
@@ -244,6 +246,17 @@ impl TestCluster {
         let code = running.run.await.expect("it ends in order");
         assert_eq!(code, ExitCode::Ended);
         self.remove_addresses(name);
+    }
+
+    /// Waits until a JobManager ends by itself; gives its exit code.
+    pub async fn end_of_job_manager(&mut self, name: &str) -> ExitCode {
+        let running = self.job_managers.remove(name).expect("it runs");
+        let ended = tokio::time::timeout(PATIENCE, running.run).await;
+        self.remove_addresses(name);
+        match ended {
+            Ok(code) => code.expect("it ends in order"),
+            Err(_) => panic!("{name} did not end: {:#?}", self.world.stored()),
+        }
     }
 
     /// Nobody listens where this JobManager did.
@@ -398,95 +411,6 @@ impl TestCluster {
     /// The epoch of the leader.
     pub fn epoch(&self) -> u64 {
         self.leader_view().epoch.get()
-    }
-
-    /// Waits until a claim about what is stored holds.
-    pub async fn until_stored(&self, what: &str, claim: impl Fn(&Stored) -> bool) {
-        self.until(what, || claim(&self.world.stored())).await;
-    }
-
-    /// Waits until a claim holds.
-    pub async fn until(&self, what: &str, claim: impl Fn() -> bool) {
-        let start = tokio::time::Instant::now();
-        while !claim() {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "not within {PATIENCE:?}: {what}; leader: {:?}, running: {:#?}, stored: {:#?}",
-                self.leader_view(),
-                self.world.tasks,
-                self.world.stored()
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Waits until so many tasks of a job run as the record says, and no others, and the leader says so too; gives the
-    /// highest generation.
-    pub async fn until_running(&self, job: JobId, tasks: usize) -> u64 {
-        let highest = || {
-            let stored = self.world.stored();
-            let regions = &stored.states.get(&job)?.regions;
-            let highest = regions.iter().map(|region| region.generation).max()?;
-            let running = self.world.tasks.of(job);
-            let is_recorded = |(attempt, _): &(AttemptKey, String)| {
-                regions.iter().any(|region| {
-                    region.generation == attempt.generation
-                        && region.placements.iter().any(|placement| {
-                            placement.vertex_id == attempt.vertex
-                                && placement.subtask == attempt.subtask
-                        })
-                })
-            };
-            let all_run = running.len() == tasks && running.iter().all(is_recorded);
-            all_run.then_some(highest)
-        };
-        let start = tokio::time::Instant::now();
-        loop {
-            if highest().is_some() && self.leader_says_running(job, tasks).await {
-                return highest().unwrap_or_default();
-            }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "{tasks} tasks don't run within {PATIENCE:?}; leader: {:?}, running: {:#?}, stored: {:#?}",
-                self.leader_view(),
-                self.world.tasks,
-                self.world.stored()
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    async fn leader_says_running(&self, job: JobId, tasks: usize) -> bool {
-        let leader = self.leader_view().leader;
-        let Some(address) = leader.and_then(|leader| leader.addresses.get("rpc").cloned()) else {
-            return false;
-        };
-        let dispatcher = self.client.connector.dispatcher(&address);
-        let request = pb::DescribeJobRequest {
-            job_id: job.to_string(),
-            ..pb::DescribeJobRequest::default()
-        };
-        let described = dispatcher.describe_job(request);
-        let described = tokio::time::timeout(Duration::from_secs(1), described).await;
-        let Ok(Ok(details)) = described else {
-            return false;
-        };
-        let subtasks = details.vertices.iter().flat_map(|vertex| &vertex.subtasks);
-        let running = subtasks.filter(|subtask| subtask.state() == pb::ExecutionState::Running);
-        details.status() == pb::JobStatus::Running && running.count() == tasks
-    }
-
-    /// Waits until a job has ended, its result is clean and nothing else of it is stored.
-    pub async fn until_clean(&self, job: JobId) -> pb::JobStatus {
-        let status = self.client.ended(job).await;
-        self.until_stored("a clean result and nothing else", |stored| {
-            let result = stored.results.get(&job);
-            result.is_some_and(|result| !result.dirty)
-                && !stored.graphs.contains_key(&job)
-                && !stored.states.contains_key(&job)
-        })
-        .await;
-        status
     }
 
     /// Checks all invariants.

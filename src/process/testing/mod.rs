@@ -19,5 +19,6 @@ pub(super) mod running;
 mod sinks;
 pub(super) mod store;
 pub(super) mod tasks;
+mod waiting;
 pub(super) mod weather;
 pub(super) mod world;

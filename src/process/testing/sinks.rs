@@ -1,6 +1,7 @@
 //! Sinks that write down what is committed, as each life of a JobManager uses them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tanist_proto::id::JobId;
@@ -40,6 +41,9 @@ impl SinkCommitter for RecordedSinks {
 #[async_trait]
 impl SinkCleaner for RecordedSinks {
     async fn clean(&self, _directory: &str, job: JobId) -> Result<(), String> {
+        if self.world.sinks_deny.load(Ordering::Relaxed) {
+            return Err("a test allows nobody to remove anything".to_owned());
+        }
         self.world.note(Event::Cleaned(job));
         Ok(())
     }

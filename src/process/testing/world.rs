@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -108,6 +109,8 @@ pub struct World {
     inner: Arc<Mutex<Inner>>,
     pub memory: MemoryCluster,
     pub tasks: Tasks,
+    /// Nothing may be removed from the directories of sinks.
+    pub sinks_deny: Arc<AtomicBool>,
     /// What was seen to happen, to be counted.
     pub reached: Reached,
     /// Processes whose clock stands still: they believe in their lease until they hear otherwise.
@@ -137,6 +140,7 @@ impl World {
             inner: Arc::default(),
             memory,
             tasks: Tasks::default(),
+            sinks_deny: Arc::default(),
             reached: Reached::default(),
             stubborn: Arc::default(),
             struck: Arc::new(watch::Sender::new(None)),

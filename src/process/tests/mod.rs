@@ -1,6 +1,7 @@
 //! Whole clusters in this process: what jobs go through, and what they survive.
 
 mod adoption;
+mod application;
 mod cancelling;
 mod careful;
 mod coordinators;

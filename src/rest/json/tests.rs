@@ -78,6 +78,7 @@ fn job() -> pb::JobDetails {
         restarts: 2,
         quarantine: String::new(),
         cleaning_up: false,
+        left_behind: String::new(),
         as_of: None,
         quarantined: None,
         hindrances: Vec::new(),

@@ -1,0 +1,108 @@
+//! Applications: what their record takes, what they leave, and with what their JobManagers end.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tanist_ha::keys::Name;
+use tanist_proto::id::JobId;
+
+use crate::config::{Configuration, LoadOptions};
+use crate::job::{CompileOptions, JobBuilder};
+use crate::process::ApplicationSetup;
+use crate::process::application::job_id_of;
+use crate::process::testing::cluster::{TestCluster, graph};
+use crate::process::testing::history::Stored;
+use crate::telemetry::ExitCode;
+
+fn cluster_id() -> Name {
+    Configuration::defaults().ha().cluster_id.clone()
+}
+
+/// The id that the application's jobs get.
+fn job(position: u32) -> JobId {
+    job_id_of(&cluster_id(), position)
+}
+
+/// A TaskManager with two slots, and JobManagers that lead this application or stand by.
+async fn cluster_of(
+    application: ApplicationSetup,
+    load: LoadOptions,
+    job_managers: &[&str],
+) -> TestCluster {
+    let mut cluster = TestCluster::start_with(load, 0, 1, 2).await;
+    cluster.application = Some(application);
+    for name in job_managers {
+        cluster.start_job_manager(name);
+    }
+    cluster
+}
+
+/// Submits so many jobs of one task each, and waits for nothing.
+fn submits(name: String, jobs: u32) -> ApplicationSetup {
+    ApplicationSetup::new(name, move |context| async move {
+        for _ in 0..jobs {
+            context.execute_graph(graph(job(0), 1)).await?;
+        }
+        Ok(())
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_whose_record_grows_too_large_ends_as_unknown_and_waits_for_nothing() {
+    // The memory store takes a million bytes: the application begins, and some of its submissions are noted.
+    let name = "x".repeat(1_000_000 - 600);
+    let mut cluster = cluster_of(submits(name, 40), LoadOptions::default(), &["jm1"]).await;
+    assert_eq!(cluster.end_of_job_manager("jm1").await, ExitCode::Fatal);
+    let stored = cluster.world.stored();
+    assert!((2..40).contains(&stored.graphs.len()), "{stored:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_of_more_jobs_than_are_listed_goes_on_with_all_of_them_and_ends() {
+    const JOBS: u32 = 130;
+    let application = submits("many".to_owned(), JOBS);
+    let mut cluster = cluster_of(application, LoadOptions::default(), &["jm1"]).await;
+    for position in 0..JOBS {
+        let tasks = &cluster.world.tasks;
+        tasks.finish_after(job(position), Duration::from_millis(50));
+    }
+    let half = job(JOBS / 2);
+    let has_ended = |stored: &Stored| stored.results.contains_key(&half);
+    cluster.until_stored("half have ended", has_ended).await;
+    cluster.kill_job_manager("jm1").await;
+    cluster.start_job_manager("jm2");
+    assert_eq!(cluster.end_of_job_manager("jm2").await, ExitCode::Ended);
+    let stored = cluster.world.stored();
+    assert!(stored.graphs.is_empty() && stored.results.is_empty());
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_ends_though_its_cleanup_is_given_up_and_whoever_leads_next_resumes_that() {
+    let application = ApplicationSetup::new("writes", |context| async move {
+        let job = JobBuilder::new("writes")
+            .datagen("numbers", Some(10), None, 1, 10)
+            .file_sink("out", "/out");
+        let graph = job.build().compile(&CompileOptions::default())?;
+        context.execute_graph(graph).await?.finished().await?;
+        Ok(())
+    });
+    let attempts = "cleanup-strategy.exponential-delay.attempts";
+    let load = LoadOptions::default().with(attempts, "2");
+    let mut cluster = cluster_of(application, load, &["jm1", "jm2"]).await;
+    cluster.world.sinks_deny.store(true, Ordering::Relaxed);
+    let written = job(0);
+    let tasks = &cluster.world.tasks;
+    tasks.finish_after(written, Duration::from_secs(1));
+    for leader in ["jm1", "jm2"] {
+        assert_eq!(cluster.end_of_job_manager(leader).await, ExitCode::Ended);
+    }
+    assert_eq!(cluster.end_of_task_manager("tm1").await, ExitCode::Ended);
+    let stored = cluster.world.stored();
+    assert!(stored.results[&written].dirty, "{stored:?}");
+    cluster.world.sinks_deny.store(false, Ordering::Relaxed);
+    cluster.start_job_manager("jm3");
+    assert_eq!(cluster.end_of_job_manager("jm3").await, ExitCode::Ended);
+    assert!(cluster.world.stored().results.is_empty());
+    cluster.check();
+}
