@@ -79,6 +79,25 @@ pub(super) fn in_short(details: &pb::JobDetails) -> pb::JobDetails {
     }
 }
 
+/// Why a description is not kept. No refusal of it keeps its job from ending; only the end of the term does.
+fn not_kept(
+    job: JobId,
+    error: JobStoreError,
+) -> Result<Result<PreparedDescription, String>, JobStoreError> {
+    let reason = match &error {
+        JobStoreError::NotWritten | JobStoreError::Unknown => return Err(error),
+        JobStoreError::Refused(cause @ Error::TooLarge { .. }) => {
+            format!("it was too large to be kept: {cause}")
+        }
+        JobStoreError::OutOfSpace(cause) => format!("the store had no space for it: {cause}"),
+        JobStoreError::Refused(_) | JobStoreError::NotUploaded(_) => {
+            format!("it could not be kept: {error}")
+        }
+    };
+    warn!(%job, %error, "a job's description is not kept");
+    Ok(Err(reason))
+}
+
 /// A failure without those that came with it.
 fn alone(failure: &pb::FailureRecord) -> pb::FailureRecord {
     pb::FailureRecord {
@@ -208,7 +227,7 @@ pub(super) fn beyond_capacity<'a>(
 
 impl JobStore {
     /// Makes a description ready to be committed with its result: writes its blob, or its parts. Nothing and the reason where
-    /// no store takes it.
+    /// no store takes it. Fails only where the term is over.
     pub(super) async fn prepare_description(
         &self,
         job: JobId,
@@ -229,19 +248,10 @@ impl JobStore {
         };
         let prepared = match prepared {
             Ok(prepared) => prepared,
-            Err(JobStoreError::Refused(error @ Error::TooLarge { .. })) => {
-                warn!(%job, %error, "a job's description is not kept");
-                return Ok(Err(format!("it was too large to be kept: {error}")));
-            }
-            Err(error) => return Err(error),
+            Err(error) => return not_kept(job, error),
         };
-        match self.write_parts(job, &prepared.parts).await {
-            Ok(()) => {}
-            Err(JobStoreError::OutOfSpace(error)) => {
-                warn!(%job, %error, "a job's description is not kept");
-                return Ok(Err(format!("the store had no space for it: {error}")));
-            }
-            Err(error) => return Err(error),
+        if let Err(error) = self.write_parts(job, &prepared.parts).await {
+            return not_kept(job, error);
         }
         failpoint("job.description-prepared").await;
         Ok(Ok(PreparedDescription {

@@ -19,7 +19,7 @@ impl DispatcherActor {
         self.retention.stamp(job, &mut result);
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            let written = store.put_result(*result).await.map(Box::new);
+            let written = store.put_result_surely(*result).await.map(Box::new);
             if written.is_ok() {
                 failpoint("job.result-written").await;
             }

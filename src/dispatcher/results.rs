@@ -1,19 +1,54 @@
 //! How the end of a job is written: result and description take the place of graph and state, and go when retention is over.
 
+use std::time::Duration;
+
 use prost::Message as _;
 use tanist_ha::Error;
 use tanist_ha::jobs::store::Prepared;
 use tanist_ha::keys::{Key, Kind, Name};
+use tanist_ha::retry::Backoff;
 use tanist_ha::store::Write;
 use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::commits::BLOB_PATIENCE;
 use super::descriptions::{self, PreparedDescription};
-use super::job_store::{JobStore, JobStoreError, ResultRecord, job_id, name_of};
+use super::job_store::{FIRST_RETRY, JobStore, JobStoreError, ResultRecord, job_id, name_of};
+
+/// How long at most until a result is written again. A description that goes with it is written each time.
+const SLOWEST_RESULT_RETRY: Duration = Duration::from_secs(60);
 
 impl JobStore {
+    /// The same as [`JobStore::put_result`], as often as it takes: fails only where the term is over. A job that has ended has
+    /// nobody else who would try again.
+    pub(super) async fn put_result_surely(
+        &self,
+        result: pb::JobResult,
+    ) -> Result<pb::JobResult, JobStoreError> {
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RESULT_RETRY);
+        loop {
+            match self.put_result(result.clone()).await {
+                Ok(written) => return Ok(written),
+                Err(over @ (JobStoreError::NotWritten | JobStoreError::Unknown)) => {
+                    return Err(over);
+                }
+                Err(
+                    failure @ (JobStoreError::OutOfSpace(_)
+                    | JobStoreError::Refused(_)
+                    | JobStoreError::NotUploaded(_)),
+                ) => {
+                    let job = &result.job_id;
+                    error!(%job, %failure, "the result of a job could not be written, it is written again");
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = self.pipeline.ended() => return Err(JobStoreError::NotWritten),
+            }
+        }
+    }
+
     /// Writes the (dirty) result of a job and removes its graph and state, in one transaction. Gives the result as it was
     /// written: it names the blobs and parts that have to be removed, too.
     pub async fn put_result(

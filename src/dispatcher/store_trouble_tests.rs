@@ -1,7 +1,9 @@
 //! What the Dispatcher answers while its store gives no answer, or has no space: on paused time over the memory store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tanist_ha::blob::missing::MissingBucket;
 use tanist_ha::election::NotLeading;
 use tanist_ha::keys::Kind;
 use tanist_ha::memory::MemoryCluster;
@@ -10,9 +12,10 @@ use tanist_proto::v1 as pb;
 
 use super::admission_tests::Fixture;
 use super::ended_tests::{count, described, end, kill};
-use super::scripted::{Leader, large_name};
+use super::scripted::{self, End, Leader, large_name};
 use super::testing::{JOB, cancel, describe, recovered, result, submission};
 use super::{DispatcherHandle, DispatcherOptions, RecoveredJobs};
+use crate::gateway::persistence::JobStateStore as _;
 use crate::gateway::{DispatcherGateway as _, GatewayError};
 
 impl Fixture {
@@ -169,4 +172,43 @@ async fn descriptions_that_were_dropped_before_the_store_had_no_space_are_not_wr
     let left: Vec<&str> = dropped.left.iter().map(|it| it.job_id.as_str()).collect();
     assert_eq!(left, [results[0].job_id.as_str()]);
     assert!(dropped.left[0].description.is_none());
+}
+
+/// A leader whose blob store has no bucket at present.
+async fn without_bucket() -> (Leader, MissingBucket) {
+    let bucket = MissingBucket::default();
+    let blobs = Some(Arc::new(bucket.store()));
+    let options = DispatcherOptions::default();
+    let leader = Leader::with(&MemoryCluster::default(), "a", blobs, options).await;
+    (leader, bucket)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_state_of_a_job_waits_for_a_bucket_that_is_missing() {
+    let (leader, bucket) = without_bucket().await;
+    let state = pb::JobState {
+        job_id: scripted::JOB.to_string(),
+        name: large_name(),
+        ..pb::JobState::default()
+    };
+    let write = leader.store.put_state(&state);
+    tokio::pin!(write);
+    let waiting = tokio::time::timeout(Duration::from_secs(600), &mut write).await;
+    assert!(waiting.is_err(), "{waiting:?}");
+    bucket.appear();
+    let written = tokio::time::timeout(Duration::from_secs(600), write).await;
+    written.expect("in time").expect("written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_ends_without_its_description_while_the_bucket_for_it_is_missing() {
+    let (leader, _missing) = without_bucket().await;
+    let job = scripted::JOB;
+    leader.submit(job).await.expect("acknowledged");
+    let result = described(job, large_name());
+    leader.end_last(End::Result(Box::new(result)));
+    leader.wait_for(job, pb::JobStatus::Finished).await;
+    let details = leader.describe(job).await.expect("its result is kept");
+    let undescribed = details.undescribed;
+    assert!(undescribed.contains("the blob store"), "{undescribed}");
 }

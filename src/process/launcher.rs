@@ -52,11 +52,10 @@ pub(super) struct Launcher {
     launched: Mutex<Launched>,
 }
 
-#[derive(Default)]
 struct Launched {
-    jobs: BTreeSet<String>,
-    /// The term is under way: TaskExecutors that hold tasks of a job may have given up looking for its JobMaster for a while.
-    is_late: bool,
+    /// The jobs of which a JobMaster was started while the term recovers its jobs. None: it is under way, and TaskExecutors that hold
+    /// tasks of a job may have given up looking for its JobMaster for a while.
+    recovering: Option<BTreeSet<String>>,
     /// Ends with the term.
     announcing: JoinSet<()>,
 }
@@ -66,13 +65,16 @@ impl Launcher {
         Launcher {
             services,
             beginnings: Beginnings::default(),
-            launched: Mutex::default(),
+            launched: Mutex::new(Launched {
+                recovering: Some(BTreeSet::new()),
+                announcing: JoinSet::new(),
+            }),
         }
     }
 
     /// All that is recovered at the beginning of the term was started.
     pub(super) fn all_recovered(&self) {
-        self.lock().is_late = true;
+        self.lock().recovering = None;
     }
 
     fn lock(&self) -> MutexGuard<'_, Launched> {
@@ -85,8 +87,8 @@ impl Launcher {
     fn started(&self, job_id: &str, placements: Placements, job_master: &JobMasterHandle) {
         let mut launched = self.lock();
         while launched.announcing.try_join_next().is_some() {}
-        let is_first = launched.jobs.insert(job_id.to_owned());
-        if is_first && !launched.is_late {
+        let recovering = launched.recovering.as_mut();
+        if recovering.is_some_and(|jobs| jobs.insert(job_id.to_owned())) {
             return;
         }
         let awaiting = Awaiting::default();

@@ -66,7 +66,7 @@ pub struct Core {
     pub(super) term: Term,
     pub(super) resource_id: String,
     pub(super) workers: BTreeMap<ResourceId, Worker>,
-    /// Also of those that are gone.
+    /// Also of those that are gone, as long as they may register again.
     pub(super) highest_registrations: BTreeMap<ResourceId, u64>,
     pub(super) slots: SlotManager,
     check_at: Option<Instant>,

@@ -21,18 +21,18 @@ use super::workers::{self, Found, WorkerRecord, WorkersOptions};
 /// Shorter than `heartbeat.interval`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-struct World {
-    core: Core,
-    now: Instant,
+pub(super) struct World {
+    pub(super) core: Core,
+    pub(super) now: Instant,
     turn: Turn,
 }
 
-fn worker() -> ResourceId {
+pub(super) fn worker() -> ResourceId {
     "tm".parse().expect("an id")
 }
 
 /// What it says of its one slot.
-fn slots(is_free: bool, version: u64) -> pb::SlotReport {
+pub(super) fn slots(is_free: bool, version: u64) -> pb::SlotReport {
     let allocation = pb::SlotAllocation {
         allocation_id: AllocationId::from_bits(1).to_string(),
         job_id: JobId::from_bits(1).to_string(),
@@ -49,7 +49,7 @@ fn slots(is_free: bool, version: u64) -> pb::SlotReport {
 
 impl World {
     /// One worker, in whose slot a job runs.
-    fn start() -> World {
+    pub(super) fn start() -> World {
         let now = Instant::now();
         let term = Term {
             cluster_id: "test".to_owned(),

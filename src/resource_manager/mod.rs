@@ -25,6 +25,8 @@ mod core;
 mod draining;
 pub mod drivers;
 mod effect;
+#[cfg(test)]
+mod forgetting_tests;
 mod fulfilling;
 #[cfg(test)]
 mod fulfilling_tests;

@@ -85,7 +85,7 @@ impl Job {
 #[derive(Debug)]
 pub struct SlotManager {
     pub(super) slots: Slots,
-    /// All that ever registered: of these the reports say what a job holds there.
+    /// All that have registered, except for those that never will again: of these the reports say what a job holds there.
     pub(super) seen: BTreeSet<ResourceId>,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) wanting: Wanting,
@@ -147,6 +147,15 @@ impl SlotManager {
     /// Forgets a TaskExecutor and its slots.
     pub fn remove_worker(&mut self, worker: &ResourceId) {
         self.slots.remove_worker(worker);
+    }
+
+    /// Forgets that a TaskExecutor has ever registered, which is gone for good. Unless a job says that it holds slots there: it would be
+    /// believed again.
+    pub fn forget_worker(&mut self, worker: &ResourceId) {
+        let mut jobs = self.jobs.values();
+        if !jobs.any(|job| job.held.contains_key(worker)) {
+            self.seen.remove(worker);
+        }
     }
 
     /// Takes what a TaskExecutor reports of its slots. What changed after `asked_at` is not touched, nor what is known as of a

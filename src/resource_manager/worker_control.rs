@@ -41,11 +41,23 @@ impl Core {
         if let WorkerEvent::ReleaseRecorded(id, false) = &event {
             self.slots.set_draining(id, false);
         }
+        if let WorkerEvent::Stopped(id) = &event {
+            self.forget(id);
+        }
         if let Some(workers) = &mut self.workers_of_driver {
             workers.take_in(now, event);
         }
         self.collect_worker_effects();
         self.changed(now);
+    }
+
+    /// A worker was stopped, and its id is never used again. What it has sent before may still come: without a record of it every
+    /// registration is rejected, whatever its number.
+    fn forget(&mut self, id: &ResourceId) {
+        if !self.workers.contains_key(id) {
+            self.highest_registrations.remove(id);
+            self.slots.forget_worker(id);
+        }
     }
 
     /// Who registers and says that a driver has started it. An error: it is wanted by nobody.

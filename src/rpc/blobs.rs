@@ -26,7 +26,7 @@ use crate::gateway::{GatewayError, GatewayResult};
 #[derive(Debug)]
 pub(super) struct BlobClient {
     pub(super) name: String,
-    pub(super) channel: Result<Channel, GatewayError>,
+    pub(super) channel: Result<Arc<Channel>, GatewayError>,
 }
 
 #[async_trait]
@@ -34,9 +34,12 @@ impl BlobGateway for BlobClient {
     async fn fetch(&self, request: pb::FetchBlobRequest) -> GatewayResult<BlobStream> {
         let channel = self.channel.clone()?;
         let name = self.name.clone();
-        let answer = BlobServiceClient::new(channel).fetch(request).await;
+        let mut client = BlobServiceClient::new((*channel).clone());
+        let answer = client.fetch(request).await;
         let chunks = answer.map_err(|status| from_status(&name, status))?;
         let chunks = chunks.into_inner().map(move |chunk| {
+            // In use as long as anything comes.
+            let _held = &channel;
             chunk
                 .map(|chunk| chunk.data)
                 .map_err(|status| from_status(&name, status))

@@ -41,11 +41,42 @@ impl Default for RpcOptions {
     }
 }
 
-/// One connection an address, made when first used and again after it broke.
+/// So many connections at least are kept though nobody holds them: whoever is called again soon is not connected to anew.
+const KEPT_CHANNELS: usize = 512;
+
+/// One connection an address, made when first used and again after it broke. Of those that nobody holds any more so many are
+/// kept at most as are held, or a few hundred: TaskManagers come and go for months, with new addresses.
 #[derive(Debug)]
 pub struct TonicConnector {
     options: RpcOptions,
-    channels: Mutex<HashMap<String, Channel>>,
+    channels: Mutex<Channels>,
+}
+
+#[derive(Debug)]
+struct Channels {
+    by_address: HashMap<String, Arc<Channel>>,
+    /// With so many it is looked which of them nobody holds. Twice what was left then, so that a look is paid for by what came since.
+    look_at: usize,
+}
+
+impl Default for Channels {
+    fn default() -> Channels {
+        Channels {
+            by_address: HashMap::new(),
+            look_at: KEPT_CHANNELS,
+        }
+    }
+}
+
+impl Channels {
+    fn insert(&mut self, address: &str, channel: &Arc<Channel>) {
+        if self.by_address.len() >= self.look_at {
+            self.by_address
+                .retain(|_, channel| Arc::strong_count(channel) > 1);
+            self.look_at = KEPT_CHANNELS.max(2 * self.by_address.len());
+        }
+        self.by_address.insert(address.to_owned(), channel.clone());
+    }
 }
 
 impl TonicConnector {
@@ -65,17 +96,17 @@ impl TonicConnector {
         }
     }
 
-    fn channel(&self, address: &str) -> Result<Channel, GatewayError> {
+    fn channel(&self, address: &str) -> Result<Arc<Channel>, GatewayError> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = channels.get(address) {
+        if let Some(channel) = channels.by_address.get(address) {
             return Ok(channel.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| GatewayError::Invalid(format!("{address:?} is no address: {error}")))?
             .connect_timeout(self.options.connect_timeout)
             .tcp_nodelay(true);
-        let channel = endpoint.connect_lazy();
-        channels.insert(address.to_owned(), channel.clone());
+        let channel = Arc::new(endpoint.connect_lazy());
+        channels.insert(address, &channel);
         Ok(channel)
     }
 }
@@ -123,7 +154,8 @@ impl Connector for TonicConnector {
 /// A component in another process.
 struct Peer {
     name: String,
-    channel: Result<Channel, GatewayError>,
+    /// Held, so that it is shared with whoever else calls there.
+    channel: Result<Arc<Channel>, GatewayError>,
     options: RpcOptions,
 }
 
@@ -141,7 +173,7 @@ impl Peer {
         let deadline = self.options.ask_timeout;
         let mut request = Request::new(message);
         request.set_timeout(deadline);
-        let answer = call(channel, self.options.max_message_size, request);
+        let answer = call((*channel).clone(), self.options.max_message_size, request);
         match tokio::time::timeout(deadline, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(from_status(&self.name, status)),
@@ -229,3 +261,22 @@ gateway_client!(TaskExecutorClient, TaskExecutorGateway, pb::task_executor_clien
     disconnect_resource_manager: DisconnectResourceManagerRequest => Ack,
     announce_leader: AnnounceLeaderRequest => AnnounceLeaderResponse,
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_addresses_that_come_and_go_those_are_known_that_somebody_holds() {
+        let connector = TonicConnector::new(RpcOptions::default());
+        let held = connector.channel("127.0.0.1:1").expect("an address");
+        for port in 2..10_000 {
+            let gone = connector.task_executor(&format!("127.0.0.1:{port}"));
+            drop(gone);
+        }
+        let again = connector.channel("127.0.0.1:1").expect("an address");
+        assert!(Arc::ptr_eq(&held, &again), "it is shared");
+        let known = connector.channels.lock().expect("not poisoned");
+        assert!(known.by_address.len() <= KEPT_CHANNELS);
+    }
+}

@@ -5,6 +5,8 @@
 //! and SHA-256, or an error.
 
 mod elsewhere;
+#[cfg(feature = "testing")]
+pub mod missing;
 mod name;
 mod upload;
 
@@ -217,17 +219,15 @@ impl BlobStore {
         let name = BlobName::of_term(owner, epoch, &self.tag)?;
         let size = bytes.len() as u64;
         let sha256 = checksum(bytes.clone()).await?;
-        let put = self
-            .objects
-            .put(&Path::from(name.as_str()), bytes.into())
-            .await;
-        put.map_err(|error| failure(&name, error))?;
+        let path = Path::from(name.as_str());
+        let put = self.objects.put(&path, bytes.into()).await;
+        put.map_err(failure)?;
         Ok(BlobPointer { name, size, sha256 })
     }
 
     /// Reads an object; `Corrupt` if it is missing or not what the pointer says.
     pub async fn get(&self, pointer: &BlobPointer) -> Result<Bytes> {
-        let failed = |error| failure(&pointer.name, error);
+        let failed = |error| unread(&pointer.name, error);
         let corrupt = |reason: String| Error::Corrupt {
             key: format!("blob {}", pointer.name),
             reason,
@@ -256,10 +256,10 @@ impl BlobStore {
     pub async fn stream(&self, name: &Name) -> Result<BoxStream<'static, Result<Bytes>>> {
         let path = Path::from(name.as_str());
         let object = self.objects.get(&path).await;
-        let object = object.map_err(|error| failure(name, error))?;
+        let object = object.map_err(|error| unread(name, error))?;
         let name = name.clone();
         let chunks = object.into_stream();
-        Ok(chunks.map_err(move |error| failure(&name, error)).boxed())
+        Ok(chunks.map_err(move |error| unread(&name, error)).boxed())
     }
 
     /// The size of an object in bytes; none if it is not there.
@@ -267,7 +267,7 @@ impl BlobStore {
         match self.objects.head(&Path::from(name.as_str())).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failure(name, error)),
+            Err(error) => Err(failure(error)),
         }
     }
 
@@ -290,7 +290,7 @@ impl BlobStore {
     pub async fn delete(&self, name: &Name) -> Result<()> {
         match self.objects.delete(&Path::from(name.as_str())).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failure(name, error)),
+            Err(error) => Err(failure(error)),
         }
     }
 
@@ -301,7 +301,7 @@ impl BlobStore {
             .list(None)
             .try_collect()
             .await
-            .map_err(|error| failure(&"*", error))?;
+            .map_err(failure)?;
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
@@ -355,12 +355,20 @@ async fn checksum(bytes: Bytes) -> Result<Checksum> {
     })
 }
 
-fn failure(name: &dyn fmt::Display, error: object_store::Error) -> Error {
+/// What reading an object has failed of: one that is missing is not there, however often it is asked for.
+fn unread(name: &Name, error: object_store::Error) -> Error {
     match error {
         object_store::Error::NotFound { .. } => Error::Corrupt {
             key: format!("blob {name}"),
             reason: "the object is missing".to_owned(),
         },
+        error => failure(error),
+    }
+}
+
+/// What anything else has failed of: where nothing is read, what is not found is the bucket, which may come back.
+fn failure(error: object_store::Error) -> Error {
+    match error {
         object_store::Error::PermissionDenied { .. }
         | object_store::Error::Unauthenticated { .. } => Error::Denied {
             store: STORE,

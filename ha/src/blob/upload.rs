@@ -155,7 +155,7 @@ impl Upload {
             store: STORE,
             reason: error.to_string(),
         })?;
-        put.map(drop).map_err(|error| failure(&name, error))
+        put.map(drop).map_err(failure)
     }
 }
 

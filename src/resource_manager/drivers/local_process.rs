@@ -228,7 +228,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
     }
 
     fn place(&self) -> String {
-        Place::own().to_string()
+        own_place()
     }
 
     async fn start_worker(&self, request: &WorkerRequest) -> Result<(), DriverError> {
@@ -276,16 +276,16 @@ impl ResourceManagerDriver for LocalProcessDriver {
         cluster: &ClusterIncarnation,
         recorded: &[RecordedWorker],
     ) -> Result<Vec<(ResourceId, Found)>, DriverError> {
-        let own = Place::own();
+        let own = own_place();
         let cluster = cluster.to_string();
         let running = look(move || processes::workers_of(&cluster)).await?;
         let mut found = Vec::new();
         for RecordedWorker { worker, place } in recorded {
             let runs = running.iter().any(|it| it == worker.as_str());
-            let state = match (runs, own.sees(place)) {
+            let state = match (runs, *place == own) {
                 (true, _) => Found::Running,
-                (false, Sees::All | Sees::ThatItRestarted) => Found::Gone,
-                (false, Sees::Nothing) => Found::Unseen,
+                (false, true) => Found::Gone,
+                (false, false) => Found::Unseen,
             };
             found.push((worker.clone(), state));
         }
@@ -359,65 +359,17 @@ async fn leave_group(group: PathBuf) -> String {
     }
 }
 
-/// Where processes of one kind of view are: host, its present start, and the namespace of its process ids.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    host: String,
-    boot: String,
-    namespace: String,
-    user: u32,
-}
-
-/// What can be seen from one place of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sees {
-    /// Every process.
-    All,
-    /// Its host was started anew since: nothing of then runs.
-    ThatItRestarted,
-    /// Nothing.
-    Nothing,
-}
-
-impl Place {
-    fn own() -> Place {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        Place {
-            host: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
-            boot: boot.trim().to_owned(),
-            namespace: namespace.to_string_lossy().into_owned(),
-            user: rustix::process::getuid().as_raw(),
-        }
-    }
-
-    fn sees(&self, place: &str) -> Sees {
-        let mut parts = place.split_ascii_whitespace();
-        let mut part = || parts.next().unwrap_or_default();
-        let (host, boot) = (part(), part());
-        if self.to_string() == place {
-            Sees::All
-        } else if self.host == host && !boot.is_empty() && self.boot != boot {
-            Sees::ThatItRestarted
-        } else {
-            Sees::Nothing
-        }
-    }
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Place {
-            host,
-            boot,
-            namespace,
-            user,
-        } = self;
-        write!(f, "{host} {boot} {namespace} uid:{user}")
-    }
+/// Where this process sees every process of its user: host, its present start, and the namespace of process ids. Of another start
+/// nothing is known: a host of the same name may be another one, which runs.
+fn own_place() -> String {
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.trim();
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let namespace = namespace.display();
+    let user = rustix::process::getuid().as_raw();
+    format!("{host} {boot} {namespace} uid:{user}")
 }
 
 /// The last line that is no blank one.

@@ -1,29 +1,40 @@
-//! Places, logs, and what workers of a kind are started with.
+//! Places and what is seen from them, logs, and what workers of a kind are started with.
 
 use tanist_proto::resources::{CpuCores, Resources};
 
 use super::*;
 use crate::config::{Configuration, LoadOptions};
 
-#[test]
-fn a_place_is_seen_from_itself_and_known_to_be_gone_after_a_restart_of_its_host() {
-    let own = Place {
-        host: "a".to_owned(),
-        boot: "1".to_owned(),
-        namespace: "pid:[1]".to_owned(),
-        user: 7,
+#[tokio::test]
+async fn workers_are_gone_only_where_all_processes_are_seen_and_not_on_a_namesake_of_this_host()
+-> anyhow::Result<()> {
+    let driver = LocalProcessDriver::new(options(WorkerGroups::None, PathBuf::new()));
+    let own = driver.place();
+    let with_part = |number: usize, value: &str| {
+        let mut parts: Vec<&str> = own.split(' ').collect();
+        parts[number] = value;
+        parts.join(" ")
     };
-    assert_eq!(own.sees(&own.to_string()), Sees::All);
-    assert_eq!(own.sees("a 2 pid:[1] uid:7"), Sees::ThatItRestarted);
-    for elsewhere in [
-        "b 1 pid:[1] uid:7",
-        "a 1 pid:[2] uid:7",
-        "a 1 pid:[1] uid:8",
-        "",
-        "a",
-    ] {
-        assert_eq!(own.sees(elsewhere), Sees::Nothing, "{elsewhere:?}");
+    let of_another_start = with_part(1, "0f1e2d3c-0000-4000-8000-000000000000");
+    let places = [
+        (own.clone(), Found::Gone),
+        (of_another_start, Found::Unseen),
+        (with_part(0, "another-host"), Found::Unseen),
+        (with_part(2, "pid:[1]"), Found::Unseen),
+        (with_part(3, "uid:4294967294"), Found::Unseen),
+        (String::new(), Found::Unseen),
+    ];
+    for (place, expected) in places {
+        let worker: ResourceId = "worker-0-of-a-test".parse()?;
+        let recorded = vec![RecordedWorker {
+            worker: worker.clone(),
+            place: place.clone(),
+        }];
+        let cluster = ClusterIncarnation::generate();
+        let found = driver.recover_workers(&cluster, &recorded).await?;
+        assert_eq!(found, [(worker, expected)], "{place:?}");
     }
+    Ok(())
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! A bucket that is not there until the test says so: renamed, being made anew, or hidden by a gateway. It answers as S3 does.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+use super::{BlobStore, ClusterTag};
+
+/// The test's hand on it. A cheap clone.
+#[derive(Debug, Clone, Default)]
+pub struct MissingBucket {
+    objects: Arc<InMemory>,
+    is_there: Arc<AtomicBool>,
+}
+
+impl MissingBucket {
+    /// What is kept there, or is to be.
+    pub fn store(&self) -> BlobStore {
+        BlobStore {
+            objects: Arc::new(self.clone()),
+            survives_host: true,
+            tag: ClusterTag::default(),
+            directory: None,
+        }
+    }
+
+    /// It is there, with all that was ever written.
+    pub fn appear(&self) {
+        self.is_there.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_there.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(Error::NotFound {
+            path: "the bucket".to_owned(),
+            source: "404 Not Found: NoSuchBucket".into(),
+        })
+    }
+}
+
+impl fmt::Display for MissingBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a bucket that may be missing")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for MissingBucket {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        self.check()?;
+        self.objects.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.check()?;
+        self.objects.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.check()?;
+        self.objects.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        match self.check() {
+            Ok(()) => self.objects.delete_stream(locations),
+            Err(error) => futures::stream::iter([Err(error)]).boxed(),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.check() {
+            Ok(()) => self.objects.list(prefix),
+            Err(error) => futures::stream::iter([Err(error)]).boxed(),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.check()?;
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.check()?;
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::Outcome;
+    use crate::election::Epoch;
+    use crate::keys::Name;
+
+    #[tokio::test]
+    async fn what_is_written_to_a_bucket_that_is_missing_may_be_written_later() {
+        let bucket = MissingBucket::default();
+        let blobs = bucket.store();
+        let job = Name::new("0a1b").expect("a name");
+        let put = async || {
+            let bytes = Bytes::from_static(b"state");
+            blobs.put(&job, Epoch::new(3), bytes).await
+        };
+        let refused = put().await.expect_err("no bucket");
+        assert_eq!(refused.outcome(), Outcome::Transient, "{refused}");
+        let upload = blobs.upload(&job).expect("a name");
+        let refused = upload.finish().await.expect_err("no bucket");
+        assert_eq!(refused.outcome(), Outcome::Transient, "{refused}");
+        let refused = blobs.list().await.expect_err("no bucket");
+        assert_eq!(refused.outcome(), Outcome::Transient, "{refused}");
+
+        bucket.appear();
+        let pointer = put().await.expect("taken");
+        let read = blobs.get(&pointer).await;
+        assert_eq!(read.expect("there"), Bytes::from_static(b"state"));
+        blobs.delete(&pointer.name).await.expect("deleted");
+        let missing = blobs.get(&pointer).await.expect_err("gone");
+        assert_eq!(missing.outcome(), Outcome::Fatal, "{missing}");
+    }
+}
