@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::process::getuid;
+
 use super::artifacts::HeldArtifact;
 use super::log::Labels;
 use super::program::Surroundings;
@@ -120,12 +122,26 @@ fn make_group(
                 ))
             })
         }
-        Err(reason) if limits.cpu_millis.is_some() => Err(OperatorError::unavailable(format!(
-            "the program's limit of `cpu` can't be held on host {}, as only control groups can do that: {reason} \
-             (process.control-groups)",
-            host_name()
-        ))),
-        Err(_) => Ok(None),
+        Err(reason) => match unheld(&limits, getuid().is_root()) {
+            Some((limit, why)) => Err(OperatorError::unavailable(format!(
+                "the program's limit of `{limit}` can't be held on host {}, as {why}: {reason} (process.control-groups)",
+                host_name()
+            ))),
+            None => Ok(None),
+        },
+    }
+}
+
+/// A limit that nobody holds a program to that has no control group, and why.
+fn unheld(limits: &GroupLimits, is_root: bool) -> Option<(&'static str, &'static str)> {
+    if limits.cpu_millis.is_some() {
+        Some(("cpu", "only control groups can do that"))
+    } else if limits.processes.is_some() && is_root {
+        // The system counts the processes of each user, and lets root have as many as it likes.
+        let why = "for programs of root only control groups can do that";
+        Some(("processes", why))
+    } else {
+        None
     }
 }
 
@@ -194,4 +210,21 @@ fn external_resources(context: &OperatorContext) -> Vec<(String, String)> {
         variables.extend(further.map(|variable| (variable, indices)));
     }
     variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_can_have_as_many_processes_as_it_likes_without_a_group() {
+        let limits = GroupLimits {
+            memory: Some(1),
+            processes: Some(1),
+            ..GroupLimits::default()
+        };
+        assert_eq!(unheld(&limits, false), None);
+        let (limit, _) = unheld(&limits, true).expect("nobody holds it");
+        assert_eq!(limit, "processes");
+    }
 }
