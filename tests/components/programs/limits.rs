@@ -33,6 +33,23 @@ async fn a_program_is_held_to_its_cores_by_a_control_group_or_its_task_says_why_
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_takes_too_much_processor_time_is_said_to_have_done_so() {
+    let burn = "while :; do :; done";
+    for script in [
+        burn.to_owned(),
+        format!("trap '' XCPU; {burn}"),
+        format!("sh -c '{burn}'; exit $?"),
+    ] {
+        let mut program = sh(&script);
+        program.limits.cpu_time = Some(1);
+        let source = JobBuilder::new("test").exec_source("it", program);
+        let cause = World::new().cause(source.discard("out")).await;
+        let told = "took more than the cpu-time of 1 s that its `limits` allow";
+        assert!(cause.contains(told), "{script}: {cause}");
+    }
+}
+
 /// The system lets root have as many processes as it likes, whatever its limit says.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_is_held_to_its_processes_or_its_task_says_why_not() {
