@@ -37,7 +37,7 @@ pub struct ExecSpec {
     /// What it may use of the host.
     #[serde(default)]
     pub limits: ExecLimits,
-    /// How long after the request to end it is killed, in milliseconds.
+    /// How long after the request to end it is killed, in milliseconds; sooner where its task has less time to end.
     pub grace_ms: u64,
 }
 

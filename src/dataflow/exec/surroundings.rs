@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::getuid;
+use tanist_ha::clock::millis;
 
 use super::artifacts::HeldArtifact;
 use super::log::Labels;
 use super::program::Surroundings;
-use super::protocol::Request;
+use super::protocol::{Request, duration};
 use crate::dataflow::host::host_name;
 use crate::dataflow::operator::{OperatorContext, OperatorError};
 use crate::job::{ExecSpec, artifact};
@@ -64,7 +66,7 @@ pub(crate) fn prepare(
         directory: directory.clone(),
         limits: spec.limits,
         group,
-        grace_ms: spec.grace_ms,
+        grace_ms: grace_ms(spec, context),
     };
     let around = Surroundings {
         binary: context.host.exec_binary.clone(),
@@ -81,6 +83,32 @@ pub(crate) fn prepare(
         lease,
     };
     Ok((request, around))
+}
+
+/// How much sooner than its task has to have ended a program is killed, unless that is more than half of the time: as long as a
+/// supervisor may take to end everything, and a little more.
+const MARGIN: Duration = Duration::from_secs(6);
+
+/// What the program has for its end: no more than its task has, which otherwise would take the TaskManager along.
+fn grace_ms(spec: &ExecSpec, context: &OperatorContext) -> u64 {
+    let Some(timeout) = context.host.cancellation_timeout else {
+        return spec.grace_ms;
+    };
+    let most = millis(timeout.saturating_sub(MARGIN.min(timeout / 2)));
+    if spec.grace_ms <= most {
+        return spec.grace_ms;
+    }
+    tracing::warn!(
+        job = %context.job,
+        vertex = vertex_name(context),
+        subtask = context.subtask,
+        attempt = context.generation.get(),
+        grace = %duration(spec.grace_ms),
+        used = %duration(most),
+        timeout = %duration(millis(timeout)),
+        "a program's `grace` is cut, as its task has to end within task.cancellation.timeout"
+    );
+    most
 }
 
 /// A directory that no other program has, nor had.

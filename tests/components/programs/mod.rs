@@ -37,6 +37,7 @@ pub(super) struct World {
     binary: String,
     control_groups: Result<ControlGroups, String>,
     uploads: Option<Arc<dyn UploadSource>>,
+    cancellation_timeout: Option<Duration>,
 }
 
 impl World {
@@ -48,6 +49,7 @@ impl World {
             binary: env!("CARGO_BIN_EXE_tanist").to_owned(),
             control_groups: Err("these tests have none".to_owned()),
             uploads: None,
+            cancellation_timeout: None,
         }
     }
 
@@ -80,6 +82,7 @@ impl World {
         let resources = [("gpu".to_owned(), devices), ("fpga-a".to_owned(), None)];
         let host = host.with_external_resources(resources.into());
         let host = host.with_control_groups(self.control_groups.clone());
+        let host = host.ended_by_tasks_after(self.cancellation_timeout);
         let host = match &self.uploads {
             Some(uploads) => host.fetching_from(uploads.clone()),
             None => host,
