@@ -275,6 +275,36 @@ async fn what_a_job_names_by_an_address_is_fetched_before_it_is_submitted_or_it_
 }
 
 #[tokio::test]
+async fn a_file_under_two_names_is_uploaded_once() {
+    let uploaded = r#"{"object":"the-only-object","pieces":1,"size":7}"#;
+    let accepted = format!(r#"{{"jobid":"{}","jobUrl":"x"}}"#, job());
+    let script = [
+        Step::Answer(201, uploaded.to_owned()),
+        Step::Answer(202, accepted),
+    ];
+    let cluster = Scripted::server(script).await;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "content").expect("written");
+    let artifact = |name: &str| Artifact {
+        name: name.to_owned(),
+        sha256: vec![7; 32].into(),
+        local_path: file.path().to_string_lossy().into_owned(),
+        ..Artifact::default()
+    };
+    let graph = JobGraph {
+        job_id: job().to_string(),
+        artifacts: vec![artifact("model"), artifact("same")],
+        ..JobGraph::default()
+    };
+    let submitted = client(&[&cluster.address]).submit(&graph).await;
+    assert_eq!(submitted.expect("accepted").job, job());
+    let sent = cluster.requests();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(sent[0].starts_with("PUT ") && sent[0].contains("content"));
+    assert_eq!(sent[1].matches("the-only-object").count(), 2, "{}", sent[1]);
+}
+
+#[tokio::test]
 async fn when_the_time_is_up_the_last_failure_is_told() {
     let dead = nobody().await;
     let addresses = StaticAddresses(vec![dead.clone()]);

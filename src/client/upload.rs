@@ -1,10 +1,12 @@
 //! Files that a job brings along and that are too large for its graph: uploaded to whichever JobManager answers, before the graph
 //! that names them is submitted. Those that it names by an address are fetched first, into a temporary file.
 //!
-//! An upload is tried at one JobManager after the other, each time from the beginning. What a try has left that came to nothing
-//! is the cluster's to remove. Where a cluster has no place for uploads, files go into the graph as long as it takes them.
+//! A content is uploaded once, under however many names. An upload is tried at one JobManager after the other, each time from the
+//! beginning. What a try has left that came to nothing is the cluster's to remove. Where a cluster has no place for uploads, files
+//! go into the graph as long as it takes them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -48,6 +50,7 @@ impl JobClient {
         graph: &'a pb::JobGraph,
     ) -> Result<Cow<'a, pb::JobGraph>, ClientError> {
         let mut graph = Cow::Borrowed(graph);
+        let mut uploads: BTreeMap<Vec<u8>, pb::UploadedContent> = BTreeMap::new();
         for index in 0..graph.artifacts.len() {
             // Gone when it has been uploaded.
             let _fetched = match graph.artifacts[index].url.is_empty() {
@@ -57,12 +60,20 @@ impl JobClient {
             if graph.artifacts[index].local_path.is_empty() {
                 continue;
             }
-            let job = graph.job_id.clone();
-            match self.upload(&job, &graph.artifacts[index]).await {
+            let sha256 = graph.artifacts[index].sha256.to_vec();
+            let uploading = async {
+                match uploads.get(&sha256) {
+                    Some(uploaded) => Ok(uploaded.clone()),
+                    None => self.upload(&graph.job_id, &graph.artifacts[index]).await,
+                }
+            };
+            let answer = uploading.await;
+            match answer {
                 Ok(uploaded) => {
                     let artifact = &mut graph.to_mut().artifacts[index];
-                    artifact.uploaded = Some(uploaded);
+                    artifact.uploaded = Some(uploaded.clone());
                     artifact.local_path.clear();
+                    uploads.insert(sha256, uploaded);
                 }
                 Err(
                     refusal @ ClientError::Refused {

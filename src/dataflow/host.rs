@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -54,6 +55,8 @@ pub struct TaskHost {
     pub(super) uploads: Arc<dyn UploadSource>,
     /// Where control groups for programs are made, or why nowhere.
     pub(super) control_groups: Result<ControlGroups, String>,
+    /// Within which time a cancelled task has to have ended; none: nobody minds.
+    pub(super) cancellation_timeout: Option<Duration>,
     /// Until when programs of isolated jobs may run.
     pub(super) leases: ProgramLeases,
 }
@@ -70,6 +73,7 @@ impl TaskHost {
             uploads: Arc::new(NoUploads),
             leases: ProgramLeases::default(),
             control_groups: Err("this process makes none".to_owned()),
+            cancellation_timeout: None,
             working_dir,
             external_resources: BTreeMap::new(),
         }
@@ -95,6 +99,15 @@ impl TaskHost {
     pub fn with_control_groups(self, control_groups: Result<ControlGroups, String>) -> TaskHost {
         TaskHost {
             control_groups,
+            ..self
+        }
+    }
+
+    /// The same, which is ended by a task that has not ended so long after it was cancelled. None: by none.
+    #[must_use]
+    pub fn ended_by_tasks_after(self, cancellation_timeout: Option<Duration>) -> TaskHost {
+        TaskHost {
+            cancellation_timeout,
             ..self
         }
     }

@@ -11,6 +11,7 @@ use tanist_proto::id::JobId;
 use tanist_proto::v1 as pb;
 
 use super::job_store::{JobStore, JobStoreError};
+use crate::job::artifact;
 
 /// How many uploads are looked at at once.
 const LOOKS_IN_FLIGHT: usize = 8;
@@ -79,7 +80,7 @@ impl JobStore {
 
     /// The graph of a job, which names these uploads.
     pub(super) fn note_uploads(&self, job: JobId, graph: &pb::JobGraph) {
-        let uploads = graph.artifacts.iter().flat_map(|it| it.uploaded.clone());
+        let uploads = artifact::uploads(graph).into_iter().cloned();
         self.lock_holdings().note_uploads(job, uploads.collect());
     }
 }

@@ -6,7 +6,7 @@
 //! was uploaded was uploaded for this job, every reference names one of them, and all that it carries is bounded.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -265,10 +265,17 @@ pub fn digest(graph: &v1::JobGraph) -> Vec<u8> {
     Sha256::digest(graph.encode_to_vec()).to_vec()
 }
 
-/// What was uploaded for a graph, in bytes.
-pub fn uploaded_size(graph: &v1::JobGraph) -> u64 {
+/// What was uploaded for a graph: each once, under however many names.
+pub fn uploads(graph: &v1::JobGraph) -> Vec<&v1::UploadedContent> {
     let uploaded = graph.artifacts.iter().flat_map(|it| &it.uploaded);
-    uploaded.fold(0, |size, it| size.saturating_add(it.size))
+    let by_object: BTreeMap<&str, _> = uploaded.map(|it| (it.object.as_str(), it)).collect();
+    by_object.into_values().collect()
+}
+
+/// How many bytes were uploaded for a graph.
+pub fn uploaded_size(graph: &v1::JobGraph) -> u64 {
+    let sizes = uploads(graph).into_iter().map(|it| it.size);
+    sizes.fold(0, u64::saturating_add)
 }
 
 fn too_large(size: u64) -> String {

@@ -152,6 +152,13 @@ fn a_large_file_is_left_to_be_uploaded_and_where_to_changes_no_digest() {
     });
     assert_eq!((digest(&graph), problems(&graph)), (before, Vec::new()));
     assert_eq!(uploaded_size(&graph), 7);
+    let same = v1::Artifact {
+        name: "same".to_owned(),
+        ..graph.artifacts[0].clone()
+    };
+    graph.artifacts.push(same);
+    assert_eq!((problems(&graph), uploads(&graph).len()), (Vec::new(), 1));
+    assert_eq!(uploaded_size(&graph), 7, "uploaded once");
     let uploaded = graph.artifacts[0].uploaded.as_mut().expect("set");
     uploaded.object = object("0b");
     assert!(problems(&graph)[0].contains("not uploaded for this job"));

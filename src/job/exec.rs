@@ -37,7 +37,7 @@ pub struct ExecSpec {
     /// What it may use of the host.
     #[serde(default)]
     pub limits: ExecLimits,
-    /// How long after the request to end it is killed, in milliseconds.
+    /// How long after the request to end it is killed, in milliseconds; sooner where its task has less time to end.
     pub grace_ms: u64,
 }
 
@@ -108,7 +108,7 @@ pub struct ExecLimits {
     /// Thousandths of a core, of all processes together; where there are control groups only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u64>,
-    /// Processes and threads: of the program where there are control groups, else of the user, all programs together.
+    /// Processes and threads: of the program where there are control groups, else of the user, all programs together, who must not be root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }

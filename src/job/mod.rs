@@ -18,6 +18,7 @@ mod builder_operators;
 mod chaining;
 pub mod compile;
 pub mod custom;
+mod endless;
 pub mod exec;
 pub mod expression;
 pub mod job_graph;
@@ -42,6 +43,7 @@ pub use builder::{JobBuilder, Steps};
 pub use chaining::ChainingOptions;
 pub use compile::{CompileOptions, JobFile, JobFileError, compile};
 pub use custom::{CustomRole, CustomSpec};
+pub(crate) use endless::input_ends;
 pub use exec::{ExecColumn, ExecFormat, ExecLimits, ExecSpec};
 pub use expression::NamedExpression;
 pub use job_graph::{

@@ -151,7 +151,8 @@ impl TaskManager {
             highest_epoch,
             tasks,
             host: with_resources(TaskHost::new(directory.to_owned()), &options)
-                .with_control_groups(control_groups),
+                .with_control_groups(control_groups)
+                .ended_by_tasks_after(options.jobs.task_cancellation_timeout),
             is_guarded: false,
             options: Arc::new(options),
         })

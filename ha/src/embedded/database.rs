@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 
 /// The version of the schema, in `pragma user_version`.
 const SCHEMA_VERSION: u16 = 1;
+/// What a connection keeps of the file for itself, in KiB, negative as SQLite has it: a process has four of them, and the system keeps the
+/// file as well.
+const PAGE_CACHE: i64 = -512;
 /// Marks the file as Tanist's, in `pragma application_id`: `Tani`.
 pub(super) const APPLICATION_ID: i64 = 0x5461_6e69;
 
@@ -239,6 +242,7 @@ fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> 
     connection.busy_timeout(busy_timeout)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "cache_size", PAGE_CACHE)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }

@@ -1,12 +1,14 @@
 //! The artifacts of jobs as files of this TaskManager: one file for each content, whichever jobs and programs use it, there as
 //! long as one of them does: a program, or a job for which it was fetched ([`super::kept`]).
 //!
-//! Invariant: a file under its final name has the content that its name says; it is written under another name first.
+//! Invariant: a file gets its final name when it has the content that the name says; it is written under another one first. Programs
+//! run as the user whose files these are, and can change them all the same: one that is not as it was placed goes to nobody else, but
+//! is replaced under its name. What a program does to it while others run that have found it already, nobody keeps from them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -25,10 +27,59 @@ pub(crate) struct ArtifactCache {
 #[derive(Debug)]
 struct Inner {
     directory: PathBuf,
-    /// How many hold each file.
-    holders: Mutex<BTreeMap<PathBuf, usize>>,
+    /// Who holds each file.
+    holders: Mutex<BTreeMap<PathBuf, Held>>,
     /// Files that are being fetched.
     turns: Mutex<BTreeMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+/// A file that somebody holds.
+#[derive(Debug)]
+struct Held {
+    holders: usize,
+    /// What it was when it was placed.
+    placed: Seal,
+}
+
+/// What of a file nobody can change and leave as it was, as long as the clock is not set back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seal {
+    inode: (u64, u64),
+    mode: u32,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Seal {
+    fn of(path: &Path) -> io::Result<Seal> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Seal {
+            inode: (found.dev(), found.ino()),
+            mode: found.mode(),
+            size: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
+impl Held {
+    /// Whether the file is as it was placed. Tells if it is not.
+    fn is_intact(&self, path: &Path) -> bool {
+        let found = Seal::of(path).ok();
+        let is_intact = found == Some(self.placed);
+        if !is_intact {
+            tracing::error!(
+                path = %path.display(),
+                placed = ?self.placed,
+                ?found,
+                "somebody, most likely a program of a job, has changed or removed the file of an artifact: it is placed anew for \
+                 whoever wants it next"
+            );
+        }
+        is_intact
+    }
 }
 
 impl ArtifactCache {
@@ -44,12 +95,16 @@ impl ArtifactCache {
         }
     }
 
-    /// The artifact's file; written if nobody holds it yet. One that was uploaded has to be held already. Blocks.
+    /// The artifact's file; written if nobody holds it yet, or somebody has changed it. One that was uploaded has to be held already.
+    /// Blocks.
     pub(crate) fn hold(&self, artifact: &Artifact) -> Result<HeldArtifact, OperatorError> {
         if artifact.uploaded.is_some() {
             let path = self.path_of(artifact);
             let not_fetched = || {
-                OperatorError::unavailable(format!("artifact {:?} was not fetched", artifact.name))
+                OperatorError::unavailable(format!(
+                    "artifact {:?} was not fetched, or its file was changed since",
+                    artifact.name
+                ))
             };
             return self.hold_again(&path).ok_or_else(not_fetched);
         }
@@ -60,16 +115,8 @@ impl ArtifactCache {
         }
         let path = self.path_of(artifact);
         // Whoever comes second waits until the file is whole.
-        let mut holders = self.inner.lock();
-        if !holders.contains_key(&path) {
-            write(&path, artifact).map_err(|error| OperatorError::io("write", &path, error))?;
-        }
-        *holders.entry(path.clone()).or_default() += 1;
-        drop(holders);
-        Ok(HeldArtifact {
-            cache: self.clone(),
-            path,
-        })
+        let placed = self.place(path.clone(), |path| write(path, artifact));
+        placed.map_err(|error| OperatorError::io("write", &path, error))
     }
 }
 
@@ -83,10 +130,38 @@ impl ArtifactCache {
         self.inner.directory.join(name)
     }
 
-    /// The file, if somebody holds it.
-    pub(super) fn hold_again(&self, path: &Path) -> Option<HeldArtifact> {
-        let mut holders = self.inner.lock();
-        *holders.get_mut(path)? += 1;
+    /// Holds a file, which is put in its place by that if nobody holds it, or it is not as it was placed. Whoever has found the one that
+    /// was changed keeps what it has open, and finds the other one from then on.
+    fn place(
+        &self,
+        path: PathBuf,
+        put: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<HeldArtifact> {
+        let mut all = self.inner.lock();
+        let held = all.get_mut(&path);
+        let before = held.as_ref().map_or(0, |held| held.holders);
+        if !held.is_some_and(|held| held.is_intact(&path)) {
+            put(&path)?;
+            // Its name is the last thing that we change of it.
+            let placed = Seal::of(&path)?;
+            let holders = before;
+            all.insert(path.clone(), Held { holders, placed });
+        }
+        if let Some(held) = all.get_mut(&path) {
+            held.holders += 1;
+        }
+        drop(all);
+        Ok(HeldArtifact {
+            cache: self.clone(),
+            path,
+        })
+    }
+
+    /// The file, if somebody holds it and it is as it was placed.
+    fn hold_again(&self, path: &Path) -> Option<HeldArtifact> {
+        let mut all = self.inner.lock();
+        let held = all.get_mut(path).filter(|held| held.is_intact(path))?;
+        held.holders += 1;
         Some(HeldArtifact {
             cache: self.clone(),
             path: path.to_owned(),
@@ -95,19 +170,10 @@ impl ArtifactCache {
 
     /// Puts a whole file in its place, unless somebody was faster, and holds it. Blocks.
     fn adopt(&self, incomplete: &Path, path: PathBuf) -> io::Result<HeldArtifact> {
-        let mut holders = self.inner.lock();
-        if !holders.contains_key(&path) {
-            fs::rename(incomplete, &path)?;
-        }
-        *holders.entry(path.clone()).or_default() += 1;
-        drop(holders);
-        Ok(HeldArtifact {
-            cache: self.clone(),
-            path,
-        })
+        self.place(path, |path| fs::rename(incomplete, path))
     }
 
-    /// Fetches an artifact that was uploaded, piece by piece, unless somebody holds it. Dropped, it leaves nothing.
+    /// Fetches an artifact that was uploaded, piece by piece, unless somebody holds it as it was placed. Dropped, it leaves nothing.
     pub(crate) async fn fetch(
         &self,
         artifact: &Artifact,
@@ -208,7 +274,7 @@ impl Inner {
         turn
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, usize>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -247,13 +313,13 @@ impl HeldArtifact {
 
 impl Drop for HeldArtifact {
     fn drop(&mut self) {
-        let mut holders = self.cache.inner.lock();
-        let Some(count) = holders.get_mut(&self.path) else {
+        let mut all = self.cache.inner.lock();
+        let Some(held) = all.get_mut(&self.path) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            holders.remove(&self.path);
+        held.holders -= 1;
+        if held.holders == 0 {
+            all.remove(&self.path);
             if let Err(error) = fs::remove_file(&self.path) {
                 tracing::debug!(path = %self.path.display(), %error, "an artifact can't be removed");
             }
@@ -262,131 +328,5 @@ impl Drop for HeldArtifact {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    fn artifact(name: &str, content: &'static [u8]) -> Artifact {
-        Artifact {
-            name: name.to_owned(),
-            sha256: Sha256::digest(content).to_vec().into(),
-            content: content.into(),
-            ..Artifact::default()
-        }
-    }
-
-    #[test]
-    fn one_content_is_one_file_as_long_as_somebody_holds_it() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let cache = ArtifactCache::new(directory.path().join("artifacts"));
-        let first = cache.hold(&artifact("a", b"content")).expect("held");
-        let second = cache.hold(&artifact("b", b"content")).expect("held");
-        assert_eq!(first.path(), second.path());
-        let path = first.path().to_owned();
-        drop(first);
-        assert_eq!(fs::read(&path).expect("it is held"), b"content");
-        drop(second);
-        assert!(!path.exists());
-        assert!(cache.inner.lock().is_empty());
-    }
-
-    #[test]
-    fn a_program_can_be_executed_and_is_a_file_of_its_own() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let cache = ArtifactCache::new(directory.path().to_owned());
-        let plain = cache.hold(&artifact("a", b"content")).expect("held");
-        let program = Artifact {
-            executable: true,
-            ..artifact("a", b"content")
-        };
-        let program = cache.hold(&program).expect("held");
-        let mode = |held: &HeldArtifact| {
-            let found = fs::metadata(held.path()).expect("it is held");
-            found.permissions().mode() & 0o111
-        };
-        assert_eq!(mode(&plain), 0);
-        assert_ne!(mode(&program), 0);
-    }
-
-    #[test]
-    fn content_that_is_not_what_it_should_be_is_refused() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let cache = ArtifactCache::new(directory.path().to_owned());
-        let wrong = Artifact {
-            content: (&b"other"[..]).into(),
-            ..artifact("a", b"content")
-        };
-        let error = cache.hold(&wrong).expect_err("refused").to_string();
-        assert!(error.contains("does not have its SHA-256"), "{error}");
-    }
-
-    /// Gives out pieces, and counts how many.
-    #[derive(Debug, Default)]
-    struct Pieces(std::sync::atomic::AtomicUsize);
-
-    #[async_trait::async_trait]
-    impl UploadSource for Pieces {
-        async fn object(&self, name: &str) -> Result<bytes::Bytes, String> {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let content = ["first ", "second"];
-            let number: usize = name
-                .rsplit('.')
-                .next()
-                .unwrap_or_default()
-                .parse()
-                .unwrap_or(9);
-            let piece = content.get(number).ok_or("there is no such piece")?;
-            Ok(bytes::Bytes::from_static(piece.as_bytes()))
-        }
-    }
-
-    fn uploaded(content: &[u8], pieces: u32) -> Artifact {
-        Artifact {
-            name: "model".to_owned(),
-            sha256: Sha256::digest(content).to_vec().into(),
-            uploaded: Some(tanist_proto::v1::UploadedContent {
-                object: "object".to_owned(),
-                pieces,
-                size: content.len() as u64,
-            }),
-            ..Artifact::default()
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_uploaded_is_fetched_once_however_many_want_it() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let cache = ArtifactCache::new(directory.path().join("artifacts"));
-        let source = Pieces::default();
-        let artifact = uploaded(b"first second", 2);
-        assert!(cache.hold(&artifact).is_err(), "it is not there");
-        let fetches = (0..3).map(|_| cache.fetch(&artifact, &source));
-        let held = futures::future::try_join_all(fetches)
-            .await
-            .expect("fetched");
-        let count = source.0.load(std::sync::atomic::Ordering::Relaxed);
-        assert_eq!(count, 2, "two pieces, once each");
-        let again = cache.hold(&artifact).expect("it is there");
-        assert_eq!(fs::read(again.path()).expect("it is held"), b"first second");
-        drop((held, again));
-        let left = fs::read_dir(directory.path().join("artifacts"));
-        assert_eq!(left.expect("it is there").count(), 0);
-    }
-
-    #[tokio::test]
-    async fn what_is_not_what_was_uploaded_is_refused_and_leaves_nothing() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let cache = ArtifactCache::new(directory.path().join("artifacts"));
-        for (artifact, reason) in [
-            (uploaded(b"other", 2), "does not have its SHA-256"),
-            (uploaded(b"first second", 3), "no such piece"),
-        ] {
-            let fetched = cache.fetch(&artifact, &Pieces::default()).await;
-            let error = fetched.expect_err("refused").to_string();
-            assert!(error.contains(reason), "{error}");
-        }
-        let left = fs::read_dir(directory.path().join("artifacts"));
-        assert_eq!(left.expect("it is there").count(), 0);
-    }
-}
+#[path = "artifacts_tests.rs"]
+mod tests;

@@ -70,22 +70,29 @@ pub(super) fn launch(mut arguments: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
+/// How many seconds of processor time a process gets after SIGXCPU, which it may handle, before SIGKILL says nothing of why.
+const LAST_WORDS: u64 = 1;
+
 /// Lowers limits; nobody can raise them over what the TaskManager itself has. What the program's group holds is left to that.
 fn limit(limits: &ExecLimits, is_grouped: bool) -> Result<(), (&'static str, io::Error)> {
     let of_process = |limit: Option<u64>| limit.filter(|_| !is_grouped);
     let wanted = [
-        ("memory", Resource::As, of_process(limits.memory)),
-        ("cpu-time", Resource::Cpu, limits.cpu_time),
-        ("open-files", Resource::Nofile, limits.open_files),
-        ("processes", Resource::Nproc, of_process(limits.processes)),
+        ("memory", Resource::As, of_process(limits.memory), 0),
+        ("cpu-time", Resource::Cpu, limits.cpu_time, LAST_WORDS),
+        ("open-files", Resource::Nofile, limits.open_files, 0),
+        (
+            "processes",
+            Resource::Nproc,
+            of_process(limits.processes),
+            0,
+        ),
     ];
-    for (name, resource, limit) in wanted {
+    for (name, resource, limit, further) in wanted {
         let Some(limit) = limit else { continue };
-        let most = getrlimit(resource).maximum;
-        let limit = Some(most.map_or(limit, |most| limit.min(most)));
+        let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let both = Rlimit {
-            current: limit,
-            maximum: limit,
+            current: Some(limit.min(most)),
+            maximum: Some(limit.saturating_add(further).min(most)),
         };
         setrlimit(resource, both).map_err(|error| (name, error.into()))?;
     }

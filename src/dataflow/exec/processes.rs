@@ -16,7 +16,12 @@ struct Stat {
     is_zombie: bool,
     parent: i32,
     session: i32,
+    /// The processor time that it has used, without its children.
+    used: Duration,
 }
+
+/// The unit of times in `/proc/<pid>/stat`: 100 a second on whichever architecture.
+const TICK_MS: u64 = 10;
 
 /// A child of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +41,11 @@ pub(super) fn children() -> io::Result<Vec<Child>> {
             is_zombie: stat.is_zombie,
         })
         .collect())
+}
+
+/// How much processor time a process has used, all its threads and none of its children. It may have ended, if it was not reaped.
+pub(super) fn processor_time(process: Pid) -> Option<Duration> {
+    stat(process).map(|stat| stat.used)
 }
 
 /// Kills all processes of a session but its leader, again and again until none is left. The leader must not have been reaped: its number
@@ -147,11 +157,15 @@ fn parse(pid: Pid, text: &str) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     let _group = fields.next()?;
     let session = fields.next()?.parse().ok()?;
+    // In user mode and in the kernel, after seven others.
+    let times = fields.skip(7).take(2).flat_map(str::parse::<u64>);
+    let ticks = times.fold(0, u64::saturating_add);
     Some(Stat {
         pid,
         is_zombie: matches!(state, "Z" | "X"),
         parent,
         session,
+        used: Duration::from_millis(ticks.saturating_mul(TICK_MS)),
     })
 }
 
@@ -166,6 +180,7 @@ mod tests {
             is_zombie,
             parent,
             session: pid,
+            used: Duration::ZERO,
         };
         let all = [
             stat(9, 8, false),
@@ -183,8 +198,13 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_hides_nothing() {
         let pid = Pid::from_raw(7).expect("positive");
-        let stat = parse(pid, "7 (a) Z 1 (b)) S 3 4 5 0 -1").expect("it is whole");
+        let stat = parse(
+            pid,
+            "7 (a) Z 1 (b)) S 3 4 5 0 -1 4194304 105 6 0 0 250 50 9 9",
+        );
+        let stat = stat.expect("it is whole");
         assert_eq!((stat.parent, stat.session, stat.is_zombie), (3, 5, false));
+        assert_eq!(stat.used, Duration::from_secs(3));
         assert_eq!(parse(pid, "7 (a) S"), None);
     }
 }

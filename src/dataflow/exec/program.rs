@@ -1,6 +1,6 @@
 //! A running program as its operator sees it: two pipes, an end, and a handle whose drop asks it to end.
 
-use std::io;
+use std::io::{self, PipeReader};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tanist_ha::clock::millis;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -95,6 +95,9 @@ pub(crate) struct Surroundings {
 pub(crate) struct Program {
     /// Its standard input; none once it is closed.
     pub(crate) stdin: Option<Sender>,
+    /// The end of it that the program reads. As long as it is open here, what the program has not read stays there, whether the
+    /// program has closed it or is gone.
+    stdin_there: PipeReader,
     /// Its standard output; none once it is closed.
     pub(crate) stdout: Option<Receiver>,
     ended: oneshot::Receiver<Result<(), ProgramError>>,
@@ -127,7 +130,6 @@ impl Program {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
-        drop(stdin_there);
         control.set_nonblocking(true)?;
         let control = UnixStream::from_std(control)?;
         let last_lines = LastLines::default();
@@ -161,6 +163,7 @@ impl Program {
         tokio::spawn(attending.run(control, cancel.clone(), tell));
         Ok(Program {
             stdin: Some(Sender::from_owned_fd(OwnedFd::from(stdin))?),
+            stdin_there,
             stdout,
             ended,
             outcome: None,
@@ -182,6 +185,11 @@ impl Program {
             self.outcome = Some(outcome.unwrap_or_else(unknown));
         }
         self.outcome.clone()
+    }
+
+    /// Whether something waits in its standard input.
+    pub(crate) fn has_unread_input(&self) -> bool {
+        ioctl_fionread(&self.stdin_there).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Whether it is known to have ended.

@@ -65,6 +65,7 @@ fn try_supervise() -> io::Result<()> {
     let Some((request, stdin)) = protocol::receive(&mut control)? else {
         return Ok(());
     };
+    let mut used = None;
     let ended = match start(&request, stdin) {
         Ok(program) => {
             let attended = protocol::report(&mut control, &Report::Started(program.as_raw_pid()))
@@ -73,6 +74,7 @@ fn try_supervise() -> io::Result<()> {
                 say(&format!("the supervisor of a program kills it: {error}"));
                 Why::Ended
             });
+            used = processes::processor_time(program);
             match (end(program).map(how), why) {
                 (Some(Ended::Killed(KILL)), Why::Overdue) => Ended::Overdue(request.grace_ms),
                 (Some(ended), Why::Overdue | Why::Ended) => ended,
@@ -82,6 +84,7 @@ fn try_supervise() -> io::Result<()> {
         Err(error) => Ended::Failed(format!("the program can't be started: {error}")),
     };
     let ended = leave_group(&request, ended);
+    let ended = explain_time(request.limits.cpu_time, used, ended);
     protocol::report(&mut control, &Report::Ended(ended))
 }
 
@@ -114,6 +117,23 @@ fn leave_group(request: &Request, ended: Ended) -> Ended {
     ended
 }
 
+/// Says if a program, which had used that much itself, ended as one took more processor time than so many seconds.
+fn explain_time(limit: Option<u64>, used: Option<Duration>, ended: Ended) -> Ended {
+    let Some(seconds) = limit else { return ended };
+    let is_used_up = used.is_some_and(|used| used >= Duration::from_secs(seconds));
+    match ended {
+        // What a shell says of one that it ran.
+        Ended::Killed(XCPU) | Ended::Exited(SHELL_XCPU) => {}
+        // It did not heed the first signal.
+        Ended::Killed(KILL) if is_used_up => {}
+        ended => return ended,
+    }
+    let allowed = protocol::duration(seconds.saturating_mul(1000));
+    Ended::Failed(format!(
+        "the program, or what it started, took more than the cpu-time of {allowed} that its `limits` allow: {ended}"
+    ))
+}
+
 /// Starts the process that becomes the program.
 fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
     let launcher = Command::new("/proc/self/exe")
@@ -137,6 +157,10 @@ fn start(request: &Request, stdin: OwnedFd) -> io::Result<Pid> {
 
 /// SIGKILL.
 const KILL: i32 = 9;
+/// SIGXCPU.
+const XCPU: i32 = 24;
+/// The exit code of a shell whose last command that ended.
+const SHELL_XCPU: i32 = 128 + XCPU;
 
 /// Why everything is to be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,5 +276,28 @@ fn how(status: WaitStatus) -> Ended {
         (Some(code), _) => Ended::Exited(code),
         (None, Some(signal)) => Ended::Killed(signal),
         (None, None) => Ended::Failed("the program's exit code is not known".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_took_too_much_processor_time_is_told_from_who_was_killed() {
+        let explained = |used, ended| explain_time(Some(2), Some(Duration::from_secs(used)), ended);
+        for (used, ended) in [
+            (2, Ended::Killed(XCPU)),
+            (0, Ended::Exited(SHELL_XCPU)),
+            (3, Ended::Killed(KILL)),
+        ] {
+            let text = explained(used, ended).to_string();
+            assert!(text.contains("cpu-time of 2 s that its `limits`"), "{text}");
+        }
+        for (used, ended) in [(1, Ended::Killed(KILL)), (3, Ended::Exited(1))] {
+            assert_eq!(explained(used, ended.clone()), ended);
+        }
+        let unlimited = explain_time(None, None, Ended::Killed(XCPU));
+        assert_eq!(unlimited, Ended::Killed(XCPU));
     }
 }

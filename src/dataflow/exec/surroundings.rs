@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::getuid;
+use tanist_ha::clock::millis;
 
 use super::artifacts::HeldArtifact;
 use super::log::Labels;
 use super::program::Surroundings;
-use super::protocol::Request;
+use super::protocol::{Request, duration};
 use crate::dataflow::host::host_name;
 use crate::dataflow::operator::{OperatorContext, OperatorError};
 use crate::job::{ExecSpec, artifact};
@@ -62,7 +66,7 @@ pub(crate) fn prepare(
         directory: directory.clone(),
         limits: spec.limits,
         group,
-        grace_ms: spec.grace_ms,
+        grace_ms: grace_ms(spec, context),
     };
     let around = Surroundings {
         binary: context.host.exec_binary.clone(),
@@ -79,6 +83,32 @@ pub(crate) fn prepare(
         lease,
     };
     Ok((request, around))
+}
+
+/// How much sooner than its task has to have ended a program is killed, unless that is more than half of the time: as long as a
+/// supervisor may take to end everything, and a little more.
+const MARGIN: Duration = Duration::from_secs(6);
+
+/// What the program has for its end: no more than its task has, which otherwise would take the TaskManager along.
+fn grace_ms(spec: &ExecSpec, context: &OperatorContext) -> u64 {
+    let Some(timeout) = context.host.cancellation_timeout else {
+        return spec.grace_ms;
+    };
+    let most = millis(timeout.saturating_sub(MARGIN.min(timeout / 2)));
+    if spec.grace_ms <= most {
+        return spec.grace_ms;
+    }
+    tracing::warn!(
+        job = %context.job,
+        vertex = vertex_name(context),
+        subtask = context.subtask,
+        attempt = context.generation.get(),
+        grace = %duration(spec.grace_ms),
+        used = %duration(most),
+        timeout = %duration(millis(timeout)),
+        "a program's `grace` is cut, as its task has to end within task.cancellation.timeout"
+    );
+    most
 }
 
 /// A directory that no other program has, nor had.
@@ -120,12 +150,26 @@ fn make_group(
                 ))
             })
         }
-        Err(reason) if limits.cpu_millis.is_some() => Err(OperatorError::unavailable(format!(
-            "the program's limit of `cpu` can't be held on host {}, as only control groups can do that: {reason} \
-             (process.control-groups)",
-            host_name()
-        ))),
-        Err(_) => Ok(None),
+        Err(reason) => match unheld(&limits, getuid().is_root()) {
+            Some((limit, why)) => Err(OperatorError::unavailable(format!(
+                "the program's limit of `{limit}` can't be held on host {}, as {why}: {reason} (process.control-groups)",
+                host_name()
+            ))),
+            None => Ok(None),
+        },
+    }
+}
+
+/// A limit that nobody holds a program to that has no control group, and why.
+fn unheld(limits: &GroupLimits, is_root: bool) -> Option<(&'static str, &'static str)> {
+    if limits.cpu_millis.is_some() {
+        Some(("cpu", "only control groups can do that"))
+    } else if limits.processes.is_some() && is_root {
+        // The system counts the processes of each user, and lets root have as many as it likes.
+        let why = "for programs of root only control groups can do that";
+        Some(("processes", why))
+    } else {
+        None
     }
 }
 
@@ -194,4 +238,21 @@ fn external_resources(context: &OperatorContext) -> Vec<(String, String)> {
         variables.extend(further.map(|variable| (variable, indices)));
     }
     variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_can_have_as_many_processes_as_it_likes_without_a_group() {
+        let limits = GroupLimits {
+            memory: Some(1),
+            processes: Some(1),
+            ..GroupLimits::default()
+        };
+        assert_eq!(unheld(&limits, false), None);
+        let (limit, _) = unheld(&limits, true).expect("nobody holds it");
+        assert_eq!(limit, "processes");
+    }
 }

@@ -21,7 +21,7 @@ use crate::dataflow::exec::program::{Program, ProgramError, Surroundings};
 use crate::dataflow::exec::surroundings;
 use crate::dataflow::record::BATCH_BYTES;
 use crate::dataflow::time::TimeSignal;
-use crate::job::ExecSpec;
+use crate::job::{ExecSpec, input_ends};
 
 /// As long as no more than this waits for the program, it takes another batch.
 const ROOM: usize = 64 * 1024;
@@ -46,6 +46,8 @@ pub(super) struct Exec {
     /// What the program has not read yet.
     pending: BytesMut,
     input_has_ended: bool,
+    /// Its input will end if nobody stops the job.
+    input_ends: bool,
     /// Why the output can't be read any further; told once it is known how the program ended.
     unreadable: Option<OperatorError>,
 }
@@ -76,6 +78,7 @@ impl Exec {
             decoder,
             pending: BytesMut::new(),
             input_has_ended: role == Role::Source,
+            input_ends: true,
             unreadable: None,
         }
     }
@@ -88,6 +91,7 @@ impl Exec {
         let program = Program::start(&request, around)
             .map_err(|error| OperatorError::io("start a program by", binary, error))?;
         self.program = Some(program);
+        self.input_ends = input_ends(&self.context.graph, self.context.vertex);
         Ok(())
     }
 
@@ -102,6 +106,15 @@ impl Exec {
         OperatorError::Program(ProgramError::TooSoon)
     }
 
+    /// Whether a program that has ended was to read something more. One that has read all there was may end before it is told that
+    /// nothing follows, if nothing may: whether it is told in time is chance.
+    fn has_more_to_read(&self) -> bool {
+        let has_unread = |program: &Program| program.has_unread_input();
+        !self.pending.is_empty()
+            || self.program.as_ref().is_some_and(has_unread)
+            || !(self.input_has_ended || self.input_ends)
+    }
+
     /// Writes what the program takes.
     fn write(&mut self, cx: &mut Context<'_>) {
         let Some(program) = &mut self.program else {
@@ -113,7 +126,7 @@ impl Exec {
             match Pin::new(stdin).poll_write(cx, &self.pending) {
                 Poll::Ready(Ok(written)) if written > 0 => self.pending.advance(written),
                 Poll::Pending => return,
-                // It reads no more: how it ends says whether that is wrong.
+                // Nobody takes more: how it ends says whether that is wrong.
                 Poll::Ready(Ok(_) | Err(_)) => program.stdin = None,
             }
         }
@@ -195,7 +208,7 @@ impl External for Exec {
                 if let Some(error) = self.unreadable.take() {
                     return Err(error);
                 }
-                if !self.pending.is_empty() {
+                if self.has_more_to_read() {
                     return Err(Exec::too_soon());
                 }
             }

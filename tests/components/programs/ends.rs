@@ -69,6 +69,51 @@ async fn how_a_program_failed_is_the_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_leaves_input_in_the_pipe_fails_its_task() {
+    for script in [
+        "exit 0",
+        "head -c 1 > /dev/null",
+        "read line; exec <&-; sleep 0.2; echo done",
+    ] {
+        let told = "before it had read all its input";
+        let between = numbers(1_000).exec("it", sh(script)).discard("out");
+        let cause = World::new().cause(between).await;
+        assert!(cause.contains(told), "{script}: {cause}");
+        let sink = numbers(1_000).exec_sink("it", sh(script));
+        let cause = World::new().cause(sink).await;
+        assert!(cause.contains(told), "{script}: {cause}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_ends_while_an_endless_stream_is_idle_fails_its_task_at_once() {
+    let idle = JobBuilder::new("test").exec_source(
+        "idle",
+        ExecSpec {
+            unbounded: true,
+            ..sh("echo first; exec sleep 1000")
+        },
+    );
+    let cause = World::new()
+        .cause(idle.exec_sink("it", sh("read line")))
+        .await;
+    assert!(
+        cause.contains("before it had read all its input"),
+        "{cause}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_may_end_when_it_has_read_all_that_there_is() {
+    for script in ["head -c 3000 > /dev/null", "cat > /dev/null"] {
+        let source = sh("head -c 3000 /dev/zero | tr '\\0' '\\n'; sleep 0.3");
+        let source = JobBuilder::new("test").exec_source("lines", source);
+        let ended = World::new().run(source.exec_sink("it", sh(script))).await;
+        assert!(matches!(ended, TaskStatus::Finished { .. }), "{ended:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_is_missing_is_beyond_a_restart_and_one_that_fails_is_not() {
     let world = World::new();
     let plain = world.file("plain");

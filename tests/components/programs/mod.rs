@@ -1,9 +1,10 @@
 //! Tasks that run programs: one task with a chain of steps, whose programs are supervised by the real binary. What they read, write
 //! and find around them is here; how they end in [`ends`], those that would rather
-//! not in [`unruly`], and files that are fetched for them in [`fetched`].
+//! not in [`unruly`], what they may use in [`limits`], and files that are fetched for them in [`fetched`].
 
 mod ends;
 mod fetched;
+mod limits;
 mod unruly;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub(super) struct World {
     binary: String,
     control_groups: Result<ControlGroups, String>,
     uploads: Option<Arc<dyn UploadSource>>,
+    cancellation_timeout: Option<Duration>,
 }
 
 impl World {
@@ -47,6 +49,7 @@ impl World {
             binary: env!("CARGO_BIN_EXE_tanist").to_owned(),
             control_groups: Err("these tests have none".to_owned()),
             uploads: None,
+            cancellation_timeout: None,
         }
     }
 
@@ -79,6 +82,7 @@ impl World {
         let resources = [("gpu".to_owned(), devices), ("fpga-a".to_owned(), None)];
         let host = host.with_external_resources(resources.into());
         let host = host.with_control_groups(self.control_groups.clone());
+        let host = host.ended_by_tasks_after(self.cancellation_timeout);
         let host = match &self.uploads {
             Some(uploads) => host.fetching_from(uploads.clone()),
             None => host,
@@ -254,31 +258,4 @@ async fn a_binary_that_can_not_supervise_is_said() {
     world.binary = "true".to_owned();
     let cause = world.cause(numbers(1).exec_sink("it", sh("cat"))).await;
     assert!(cause.contains("become_child_if_asked"), "{cause}");
-}
-
-/// On a host that delegates control groups a program runs in one; on any other its task says why it can't be held.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_program_is_held_to_its_cores_by_a_control_group_or_its_task_says_why_not() {
-    let mut world = World::new();
-    world.control_groups = ControlGroups::claim(None);
-    let mut program = sh("cat /proc/self/cgroup");
-    program.limits.cpu_millis = Some(500);
-    let steps = JobBuilder::new("test").exec_source("source", program);
-    match world.control_groups.clone() {
-        Ok(_) => {
-            let lines = world.lines(steps).await;
-            let is_own = |line: &String| line.starts_with("0::") && line.contains("-program-");
-            assert!(lines.iter().any(is_own), "{lines:?}");
-        }
-        Err(reason) => {
-            let cause = world.cause(steps.discard("out")).await;
-            for part in [
-                "`cpu` can't be held on host",
-                &reason,
-                "process.control-groups",
-            ] {
-                assert!(cause.contains(part), "{cause}");
-            }
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //! their end tells who killed them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tanist::dataflow::TaskStatus;
@@ -157,4 +158,27 @@ async fn a_source_that_does_not_end_in_its_grace_is_said_to_have_been_killed_for
     let expected =
         "killed by Tanist: it had not ended when its `grace` of 50 ms after SIGTERM was over";
     assert!(cause.contains(expected), "{cause}");
+}
+
+/// Its task has to have ended by then, or takes the whole process along.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_grace_of_a_program_is_over_before_the_time_that_its_task_has_to_end() {
+    let world = World {
+        cancellation_timeout: Some(Duration::from_secs(2)),
+        ..World::new()
+    };
+    let file = world.file("pids");
+    let spec = ExecSpec {
+        grace_ms: 60_000,
+        ..stubborn_family(&file)
+    };
+    let source = JobBuilder::new("test").exec_source("it", spec);
+    let task = world.start(source.discard("out")).await;
+    pids(&file, 3).await;
+    task.stop();
+    let ended = tokio::time::timeout(BOUND / 2, task.ended()).await;
+    let TaskStatus::Failed { cause, .. } = ended.expect("it takes half a minute at most") else {
+        panic!("it was killed");
+    };
+    assert!(cause.contains("`grace` of 1 s"), "{cause}");
 }
