@@ -202,12 +202,33 @@ fn write_record(columns: &[ColumnView<'_>], row: usize, text: &mut Vec<u8>) {
     }
 }
 
-/// One record for an error message, shortened.
+/// The first record of a batch with a line break in one of its texts: as a line it would be several.
+pub fn find_line_break(batch: &RecordBatch) -> Option<usize> {
+    let columns = batch.columns().iter().filter_map(ColumnView::of);
+    let found = columns.filter_map(|column| match column {
+        ColumnView::Text(array) => {
+            // The texts stand one behind the other: mostly one look at all of them is enough.
+            let offsets = array.value_offsets();
+            let place = |offset: i32| usize::try_from(offset).unwrap_or(0);
+            let all = place(offsets[0])..place(offsets[array.len()]);
+            let is_possible = array.value_data()[all].contains(&b'\n');
+            let has_one = |row: &usize| array.is_valid(*row) && array.value(*row).contains('\n');
+            is_possible.then(|| (0..array.len()).find(has_one))?
+        }
+        ColumnView::Int64(_)
+        | ColumnView::Float64(_)
+        | ColumnView::Bool(_)
+        | ColumnView::Timestamp(_) => None,
+    });
+    found.min()
+}
+
+/// One record for an error message: on one line, and shortened.
 pub fn show_record(batch: &RecordBatch, row: usize) -> String {
     let columns: Vec<_> = batch.columns().iter().filter_map(ColumnView::of).collect();
     let mut text = Vec::new();
     write_record(&columns, row, &mut text);
-    shorten(&String::from_utf8_lossy(&text))
+    shorten(&String::from_utf8_lossy(&text).replace('\n', "\\n"))
 }
 
 /// A text for an error message, shortened.
@@ -258,6 +279,21 @@ mod tests {
             String::from_utf8_lossy(&lines),
             "> a 1 1.0 true\n> bc -2 0.25 false\n"
         );
+    }
+
+    #[test]
+    fn the_first_record_with_a_line_break_is_found_among_those_of_the_batch() {
+        let texts = |values: Vec<Option<&str>>| -> ArrayRef { Arc::new(StringArray::from(values)) };
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("a", texts(vec![Some("x\ny"), Some("b"), None, Some("\n")])),
+            ("b", texts(vec![Some(""), Some("c"), Some("d\n"), None])),
+        ];
+        let batch = RecordBatch::try_from_iter(columns).expect("columns of one length");
+        assert_eq!(find_line_break(&batch), Some(0));
+        assert_eq!(find_line_break(&batch.slice(1, 3)), Some(1));
+        assert_eq!(find_line_break(&batch.slice(1, 1)), None);
+        assert_eq!(find_line_break(&batch.slice(0, 0)), None);
+        assert_eq!(show_record(&batch, 0), "x\\ny ");
     }
 
     #[test]

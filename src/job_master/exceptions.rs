@@ -1,7 +1,8 @@
 //! The part of the core that remembers what failed, and what failed with it.
 //!
 //! A failure that something follows from is an entry of its own, written with the decision that it leads to. What fails at the same
-//! moment, or before what was to start anew has done so, is *concurrent* to it: mostly tasks that miss the first one. Those ride
+//! moment, or before what was to start anew has done so, is *concurrent* to it: mostly tasks that miss the first one, and those whose
+//! output was lost with it and is made anew. Those ride
 //! along with the next write, which there always is: of what is placed again, or of how the job ended.
 
 use std::sync::Arc;

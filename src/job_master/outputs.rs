@@ -18,6 +18,9 @@ use super::event::{Connection, Effect};
 use super::execution::Cancellation;
 use super::execution_graph::RegionPhase;
 
+/// Why an output is gone that all have read who were to.
+const RELEASED: &str = "it was released when nobody needed it any more";
+
 /// The output of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
@@ -81,7 +84,7 @@ impl JobMasterCore {
         for (task, is_needed) in found {
             let output = match is_needed {
                 true => Output::Awaited,
-                false => Output::Gone("it was released".to_owned()),
+                false => Output::Gone(RELEASED.to_owned()),
             };
             self.execution.set_output(task, output);
         }
@@ -184,7 +187,10 @@ impl JobMasterCore {
         while !self.is_stopping() {
             let mut all: Vec<Failure> = Vec::new();
             for (task, cause) in self.lost_and_needed() {
-                let cause = format!("its output was lost and is needed: {cause}");
+                let cause = match cause.as_str() {
+                    RELEASED => format!("its output is needed again: {cause}"),
+                    _ => format!("its output was lost and is needed: {cause}"),
+                };
                 let lost = self.failure_of(task, cause);
                 if all.last().is_none_or(|last| last.region != lost.region) {
                     all.push(lost);
@@ -195,8 +201,18 @@ impl JobMasterCore {
             }
             self.log_failures(&all, "region runs again");
             let regions: Vec<usize> = all.iter().map(|lost| lost.region).collect();
-            self.note_failures(&all, Vec::new(), now_ms);
+            self.note_lost(all, now_ms);
             self.restart_all(&regions, now_ms);
+        }
+    }
+
+    /// Outputs are lost for a reason of their own, or follow from what failed at the same moment: a TaskManager with them, or the run
+    /// that needs them again.
+    fn note_lost(&mut self, lost: Vec<Failure>, now_ms: u64) {
+        let root = self.record.failures.last();
+        match root.is_some_and(|root| root.at_ms == now_ms) {
+            true => self.note_failures(&[], lost, now_ms),
+            false => self.note_failures(&lost, Vec::new(), now_ms),
         }
     }
 
@@ -293,7 +309,7 @@ impl JobMasterCore {
                 let id = execution_id(&self.execution, task, generation);
                 tasks.push(super::act::cancellation(id));
                 if self.execution.tasks[task].execution.generation.get() == generation {
-                    let released = Output::Gone("it was released".to_owned());
+                    let released = Output::Gone(RELEASED.to_owned());
                     self.execution.set_output(task, released);
                 }
             }

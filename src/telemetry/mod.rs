@@ -6,11 +6,11 @@ pub(crate) mod backlog;
 pub mod control_group;
 mod exit;
 mod memory_limit;
+mod panics;
 mod startup;
 mod writer;
 
 use std::io;
-use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub use exit::ExitCode;
 pub use memory_limit::memory_limit_bytes;
+pub use panics::{catch_panic, panic_message};
 pub use startup::{Startup, StartupSetting, startup_log, version};
 
 use self::writer::{LogWriter, Report};
@@ -81,15 +82,19 @@ pub fn init(level: &str, format: Format, filter: Option<&str>) -> Result<(), Err
     }
     .map_err(Error::AlreadySet)?;
     if WRITER.set(writer).is_ok() {
-        std::panic::set_hook(Box::new(log_panic));
+        std::panic::set_hook(Box::new(panics::log_panic));
     }
     Ok(())
 }
 
 /// Waits a moment until all that was logged is written, unless nobody reads it. Before the process ends.
 pub fn flush() {
+    flush_for(LAST_WORDS_TIMEOUT);
+}
+
+fn flush_for(timeout: Duration) {
     if let Some(writer) = WRITER.get() {
-        writer.flush(LAST_WORDS_TIMEOUT);
+        writer.flush(timeout);
     }
 }
 
@@ -102,23 +107,6 @@ pub fn dropped_log_lines() -> u64 {
 fn make_room() {
     if let Some(writer) = WRITER.get() {
         writer.make_room();
-    }
-}
-
-/// In place of the standard hook, which writes to standard error itself and waits for whoever reads that.
-fn log_panic(panic: &PanicHookInfo<'_>) {
-    let location = panic.location().map(ToString::to_string);
-    let thread = std::thread::current();
-    tracing::error!(
-        location,
-        thread = thread.name(),
-        backtrace = %std::backtrace::Backtrace::capture(),
-        "panicked: {}",
-        panic.payload_as_str().unwrap_or("no message")
-    );
-    if let Some(writer) = WRITER.get() {
-        // Of most panics only a task ends; which these are is not known here.
-        writer.flush(PANIC_TIMEOUT);
     }
 }
 

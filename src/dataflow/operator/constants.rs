@@ -3,15 +3,20 @@
 //!
 //! Only what is evaluated for every record counts: `case when n = 0 then 0 else 1 / 0 end` may never come to its last part. Nothing
 //! is evaluated that would make a text beyond [`LONGEST_TEXT`].
+//!
+//! A call of which some arguments are constants is evaluated with an example in the place of the others, where any value of these
+//! does as well as another: what fails then is a constant, such as a pattern that is none.
 
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_schema::Schema;
+use arrow_schema::{DataType, Field, Schema};
 use datafusion_common::{DataFusionError, Result, ScalarValue};
 use datafusion_expr::{ColumnarValue, Operator};
-use datafusion_physical_expr::expressions::{BinaryExpr, CaseExpr, InListExpr, Literal};
+use datafusion_physical_expr::expressions::{BinaryExpr, CaseExpr, Column, InListExpr, Literal};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::job::timestamp;
 
 /// In bytes: no record with a longer one passes between tasks.
 pub(super) const LONGEST_TEXT: u64 = 64 * 1024 * 1024;
@@ -83,10 +88,13 @@ impl Evaluation<'_> {
                 Evaluated::Perhaps => Ok(None),
             };
         }
-        let values: Option<Vec<ScalarValue>> = values.into_iter().collect();
-        let Some(values) = values.filter(|values| !values.is_empty()) else {
+        if values.is_empty() || values.iter().any(Option::is_none) {
+            if evaluated == Evaluated::Always {
+                self.try_example(expr, &values)?;
+            }
             return Ok(None);
-        };
+        }
+        let values: Vec<ScalarValue> = values.into_iter().flatten().collect();
         if multiplies(expr, &values) {
             self.may_be_folded = false;
             return Ok(None);
@@ -111,6 +119,87 @@ impl Evaluation<'_> {
             ColumnarValue::Scalar(value) => Ok(value),
             ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
         }
+    }
+
+    /// Evaluates a call with its constants, and with examples for what any value does for. Nothing is said where anything else
+    /// depends on the record.
+    fn try_example(
+        &self,
+        expr: &Arc<dyn PhysicalExpr>,
+        values: &[Option<ScalarValue>],
+    ) -> Result<()> {
+        let free = any_value_does(expr);
+        let is_to_be_tried = |(index, value): (usize, &Option<ScalarValue>)| {
+            value.is_some() || free.contains(&index)
+        };
+        let has_constant = values.iter().any(Option::is_some);
+        if !has_constant || !values.iter().enumerate().all(is_to_be_tried) {
+            return Ok(());
+        }
+        if let Some((call, record)) = self.with_examples(expr, values) {
+            call.evaluate(&record)?;
+        }
+        Ok(())
+    }
+
+    /// The call with its examples in a record, as arguments that depend on the record are. None if there is no example of a type.
+    fn with_examples(
+        &self,
+        expr: &Arc<dyn PhysicalExpr>,
+        values: &[Option<ScalarValue>],
+    ) -> Option<(Arc<dyn PhysicalExpr>, RecordBatch)> {
+        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        let mut arguments: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
+        for (child, value) in expr.children().into_iter().zip(values) {
+            arguments.push(match value {
+                Some(value) => Arc::new(Literal::new(value.clone())),
+                None => {
+                    let example = example_of(&child.data_type(self.input).ok()?)?;
+                    let name = format!("argument {}", columns.len());
+                    fields.push(Field::new(&name, example.data_type(), true));
+                    let column = Column::new(&name, columns.len());
+                    columns.push(example.to_array().ok()?);
+                    Arc::new(column)
+                }
+            });
+        }
+        let record = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).ok()?;
+        let call = Arc::clone(expr).with_new_children(arguments).ok()?;
+        Some((call, record))
+    }
+}
+
+/// The arguments of a call that may be any value: by their numbers.
+fn any_value_does(expr: &Arc<dyn PhysicalExpr>) -> &'static [usize] {
+    if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+        return match binary.op() {
+            Operator::RegexMatch
+            | Operator::RegexIMatch
+            | Operator::RegexNotMatch
+            | Operator::RegexNotIMatch => &[0],
+            _ => &[],
+        };
+    }
+    let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else {
+        return &[];
+    };
+    match call.name() {
+        "regexp_like" | "regexp_match" | "regexp_count" | "regexp_instr" | "to_char" => &[0],
+        "regexp_replace" => &[0, 2],
+        "date_trunc" | "date_part" | "date_bin" => &[1],
+        "split_part" | "substr" => &[0, 1],
+        _ => &[],
+    }
+}
+
+/// One value of a type.
+fn example_of(data_type: &DataType) -> Option<ScalarValue> {
+    let text = || Some("a".to_owned());
+    match data_type {
+        DataType::Utf8 => Some(ScalarValue::Utf8(text())),
+        DataType::LargeUtf8 => Some(ScalarValue::LargeUtf8(text())),
+        DataType::Utf8View => Some(ScalarValue::Utf8View(text())),
+        other => ScalarValue::new_default(other).ok(),
     }
 }
 
@@ -144,6 +233,9 @@ fn problem_of(
     input: &Schema,
 ) -> Option<String> {
     if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+        if let Some(format) = format_of_no_time(call, values) {
+            return Some(format!("{format:?} is no format of times"));
+        }
         let bytes = least_bytes(call.name(), values)?;
         return (bytes > LONGEST_TEXT).then(|| {
             let name = call.name();
@@ -165,6 +257,27 @@ fn problem_of(
     let is_exact = divisor.data_type().is_integer() || divisor.data_type().is_decimal();
     let zero = ScalarValue::new_zero(&divisor.data_type()).ok()?;
     (is_exact && !is_nullable && *divisor == zero).then(|| "Divide by zero error".to_owned())
+}
+
+/// The last one of formats by which no time can be written or read.
+fn format_of_no_time<'a>(
+    call: &ScalarFunctionExpr,
+    values: &'a [Option<ScalarValue>],
+) -> Option<&'a str> {
+    let name = call.name();
+    if !name.starts_with("to_timestamp") && !matches!(name, "to_char" | "to_date" | "to_unixtime") {
+        return None;
+    }
+    // Of several the first one counts by which a text can be read.
+    let mut wrong = None;
+    for value in values.get(1..)? {
+        let format = text_of(value.as_ref()?)?;
+        if format.is_empty() || timestamp::is_format(format) {
+            return None;
+        }
+        wrong = Some(format);
+    }
+    wrong
 }
 
 /// How many bytes the text has at least that a call makes, as far as its known arguments say.
@@ -206,3 +319,7 @@ fn multiplies(expr: &Arc<dyn PhysicalExpr>, arguments: &[ScalarValue]) -> bool {
 fn text_of(value: &ScalarValue) -> Option<&str> {
     value.try_as_str().flatten()
 }
+
+#[cfg(test)]
+#[path = "constants_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! One CSV record, after RFC 4180: values between separators, in double quotes where they contain a separator, a quote or a
-//! line break; a quote within quotes is doubled.
+//! line break; a quote within quotes is doubled. One anywhere else is no CSV: what is left of a record that was torn at its line break
+//! would pass for another one.
 
 use std::borrow::Cow;
 
@@ -18,6 +19,12 @@ pub(super) fn split(text: &str, separator: char) -> Result<Vec<Field<'_>>, Strin
             }
             None => {
                 let end = rest.find(separator).unwrap_or(rest.len());
+                if rest[..end].contains('"') {
+                    let number = fields.len() + 1;
+                    return Err(format!(
+                        "no CSV record: value {number} has a quote and does not begin with one"
+                    ));
+                }
                 ((Cow::Borrowed(&rest[..end]), false), &rest[end..])
             }
         };
@@ -97,11 +104,17 @@ mod tests {
         assert_eq!(values("a,b c,,"), ["a", "b c", "", ""]);
         assert_eq!(values(""), [""]);
         assert_eq!(
-            values(r#""a,b","say ""hi""","",d"e"#),
-            ["a,b", "say \"hi\"", "", "d\"e"]
+            values(r#""a,b","say ""hi""","",d'e"#),
+            ["a,b", "say \"hi\"", "", "d'e"]
         );
         assert_eq!(values(r#""""""#), ["\""]);
-        for wrong in [r#""a"#, r#""a"b,c"#, r#"a,""""#] {
+        for wrong in [
+            r#""a"#,
+            r#""a"b,c"#,
+            r#"a,""""#,
+            r#"y","",0.1"#,
+            r#"a, "b""#,
+        ] {
             assert!(split(wrong, ',').is_err(), "{wrong}");
         }
     }

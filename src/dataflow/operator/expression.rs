@@ -1,9 +1,12 @@
 //! An expression made ready for batches: physical, checked arithmetic, constants evaluated and folded.
 //!
-//! Integers that overflow are errors, never wrapped: `sum` and the expressions of a job agree on that.
+//! Integers that overflow are errors, never wrapped: `sum` and the expressions of a job agree on that. So are times that no column may
+//! hold, and what a function panics for.
 
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::TimestampMillisecondType;
 use arrow_array::{Array as _, ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TransformedResult as _, TreeNode as _};
@@ -17,6 +20,8 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
 use crate::dataflow::record;
 use crate::job::expression::{Typed, column, condition, explain, on_deep_stack};
+use crate::job::timestamp;
+use crate::telemetry::catch_panic;
 
 use super::{OperatorError, constants};
 
@@ -36,11 +41,14 @@ impl Expression {
         what: &str,
     ) -> Result<Expression, OperatorError> {
         let (expression, value) = Expression::compile(text, input, what, column)?;
-        if value.is_some_and(|value| value.is_null()) {
-            let message = format!("{what}: {}", expression.is_null());
-            return Err(OperatorError::specification(message));
+        let problem = value.and_then(|value| match value.is_null() {
+            true => Some(expression.is_null()),
+            false => expression.check_times(&value.to_array().ok()?).err(),
+        });
+        match problem {
+            Some(problem) => Err(OperatorError::specification(format!("{what}: {problem}"))),
+            None => Ok(expression),
         }
-        Ok(expression)
     }
 
     /// The condition of a filter.
@@ -77,10 +85,39 @@ impl Expression {
 
     /// Its values for the rows of a batch; an error is a message with the expression.
     pub(super) fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
-        let evaluated = self.physical.evaluate(batch);
-        evaluated
-            .and_then(|value| value.into_array(batch.num_rows()))
-            .map_err(|error| format!("`{}`: {}", self.text, explain(&error)))
+        let evaluate = || {
+            let value = self.physical.evaluate(batch)?;
+            value.into_array(batch.num_rows())
+        };
+        let values = match catch_panic(evaluate) {
+            Ok(evaluated) => evaluated.map_err(|error| explain(&error)),
+            Err(panic) => Err(format!("DataFusion panicked: {panic}")),
+        };
+        let values = values.map_err(|problem| format!("`{}`: {problem}", self.text))?;
+        self.check_times(&values)?;
+        Ok(values)
+    }
+
+    /// Times are those that a column may hold, whoever reads it.
+    fn check_times(&self, values: &ArrayRef) -> Result<(), String> {
+        let Some(times) = values.as_primitive_opt::<TimestampMillisecondType>() else {
+            return Ok(());
+        };
+        let is_impossible = |time: &i64| timestamp::in_range(*time).is_none();
+        // What stands in the place of a null is none; mostly nothing is to be looked at twice.
+        let found = match times.values().iter().any(is_impossible) {
+            true => times.iter().flatten().find(is_impossible),
+            false => None,
+        };
+        match found {
+            Some(time) => {
+                let text = &self.text;
+                Err(format!(
+                    "`{text}` is the time {time}, which can't be milliseconds since 1970"
+                ))
+            }
+            None => Ok(()),
+        }
     }
 
     /// [`Expression::evaluate`], where null is an error too.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use arrow_array::RecordBatch;
 use tanist_proto::v1::Committable;
 
+use super::lines::write_lines;
 use super::{Operator, OperatorContext, OperatorError, Output, PrepareCommit};
-use crate::dataflow::record;
 use crate::dataflow::sink::{self, PartNames};
 
 const BUFFER: usize = 256 * 1024;
@@ -46,7 +46,7 @@ impl Operator for FileSink {
 
     fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
         self.lines.clear();
-        record::write_lines(&batch, "", &mut self.lines);
+        write_lines(&batch, &mut self.lines)?;
         let writer = self
             .pending
             .as_mut()
@@ -153,6 +153,24 @@ mod tests {
 
         sink::commit(&committables).expect("committed");
         assert_eq!(fs::read_to_string(visible).expect("visible"), "a\nb\n");
+    }
+
+    #[test]
+    fn a_record_with_a_line_break_is_refused_and_nothing_of_its_batch_is_written() {
+        let directory = tempfile::tempdir().expect("directory");
+        let mut sink = sink(directory.path());
+        sink.open().expect("open");
+        let batch = texts("word", &["a", "b\nc"]);
+        let refused = sink.process(batch, &mut Output::default());
+        assert_eq!(
+            refused.expect_err("it is no line").to_string(),
+            "it has a line break, so it is no line: put a `format-json` before it, which escapes it, at record [b\\nc]"
+        );
+        sink.process(texts("word", &["d\\n"]), &mut Output::default())
+            .expect("written");
+        let committables = sink.prepare_commit().expect("sinks commit")().expect("prepared");
+        let pending = fs::read_to_string(&committables[0].pending_path).expect("pending");
+        assert_eq!(pending, "d\\n\n");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Lines out of bytes that arrive in pieces, and batches of lines.
+//! Lines out of bytes that arrive in pieces, and batches of lines; records as lines, each of which is one line.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use arrow_schema::SchemaRef;
 
 use super::OperatorError;
 use super::file_source::LONGEST_LINE;
-use crate::dataflow::record::{BATCH_BYTES, shorten};
+use crate::dataflow::record::{self, BATCH_BYTES, shorten};
 
 const ROWS: usize = 2048;
 
@@ -68,6 +68,20 @@ impl LineBuffer {
     pub(super) fn clear(&mut self) {
         *self = LineBuffer::default();
     }
+}
+
+/// Appends each record as a line, for those who take lines apart again. A record with a line break is an error, and then none of the
+/// batch is written.
+pub(super) fn write_lines(batch: &RecordBatch, lines: &mut Vec<u8>) -> Result<(), OperatorError> {
+    if let Some(row) = record::find_line_break(batch) {
+        let message = "it has a line break, so it is no line: put a `format-json` before it, which escapes it";
+        return Err(OperatorError::Record {
+            message: message.to_owned(),
+            record: record::show_record(batch, row),
+        });
+    }
+    record::write_lines(batch, "", lines);
+    Ok(())
 }
 
 /// Lines on their way into a batch.

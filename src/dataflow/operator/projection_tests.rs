@@ -200,6 +200,29 @@ fn what_can_be_computed_of_no_record_is_said_before_any_comes() {
 }
 
 #[test]
+fn a_time_that_no_column_can_hold_and_a_panic_in_a_function_are_errors_of_the_record() {
+    let input = batch([("n", ints(&[1, i64::MIN, 2]))]);
+    let failed = error(&map(&[("g", "to_timestamp_millis(n)")]), &input);
+    assert_eq!(
+        failed,
+        "column `g`: `to_timestamp_millis(n)` is the time -9223372036854775808, which can't be milliseconds since 1970, at record [-9223372036854775808]"
+    );
+    let day = "date_trunc('day', to_timestamp_millis(n))";
+    let failed = error(&project(&[("day", day)]), &input);
+    assert_eq!(
+        failed,
+        format!(
+            "column `day`: `{day}`: DataFusion panicked: attempt to subtract with overflow, at record [-9223372036854775808]"
+        )
+    );
+    let nulls = "coalesce(nullif(to_timestamp_millis(n), to_timestamp_millis(n)), to_timestamp(0))";
+    assert_eq!(
+        lines(&project(&[("t", nulls)]), &input),
+        ["1970-01-01T00:00:00.000Z"; 3]
+    );
+}
+
+#[test]
 fn what_is_evaluated_for_some_records_only_is_left_to_them() {
     for expression in [
         "case when n = 0 then 1 / 0 else n end",

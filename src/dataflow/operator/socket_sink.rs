@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
+use super::lines::write_lines;
 use super::peers::Peers;
 use super::socket_source::{connect_until_it_works, shortest_backoff, wait};
 use super::{Operator, OperatorError, Output, PrepareCommit};
-use crate::dataflow::record;
 
 /// Bytes that wait to be written; one more batch may stand behind them.
 const MOST_WAITING: usize = 1024 * 1024;
@@ -168,7 +168,7 @@ impl Operator for SocketSink {
 
     fn process(&mut self, batch: RecordBatch, _output: &mut Output) -> Result<(), OperatorError> {
         let mut lines = Vec::new();
-        record::write_lines(&batch, "", &mut lines);
+        write_lines(&batch, &mut lines)?;
         let mut state = self.queue.lock();
         state.bytes += lines.len();
         state.waiting.push_back(lines.into());

@@ -150,6 +150,15 @@ async fn a_sink_writes_again_what_a_broken_connection_may_have_lost() {
     assert!(committables.is_empty());
 }
 
+#[test]
+fn a_sink_refuses_a_record_with_a_line_break() {
+    let mut sink = SocketSink::new("127.0.0.1:1", &Peers::default());
+    let refused = sink.process(texts("w", &["a", "b\nc"]), &mut Output::default());
+    let refused = refused.expect_err("it is no line").to_string();
+    assert!(refused.contains("it has a line break"), "{refused}");
+    assert!(refused.ends_with("at record [b\\nc]"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_sink_that_nobody_reads_has_no_room_and_can_be_dropped() {
     let peers = Peers::default();

@@ -42,6 +42,7 @@ pub use status::TaskStatus;
 use super::coordination::Question;
 use super::exchange::Exchange;
 use super::host::{AllGone, Lingering, TaskHost};
+use crate::telemetry::panic_message;
 use status::Counters;
 
 /// Questions of operators that may wait to be carried on; more of them wait with their tasks.
@@ -230,10 +231,4 @@ async fn supervise(
         ended => tracing::debug!(task = name, status = ended.name(), "task ended"),
     }
     status.send_replace(last);
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

@@ -212,6 +212,9 @@ pub fn explain(error: &DataFusionError) -> String {
     // A request to report a bug follows; it is ours to mend.
     let message = message.split("\nThis issue was likely caused").next();
     let message = message.unwrap_or_default();
+    if let Some(problem) = problem_of_pattern(message) {
+        return problem;
+    }
     let names = [
         ("LargeUtf8", "string"),
         ("Utf8View", "string"),
@@ -227,4 +230,18 @@ pub fn explain(error: &DataFusionError) -> String {
         .fold(line.replace("UInt64", "uint64"), |line, (theirs, ours)| {
             line.replace(theirs, ours)
         })
+}
+
+/// What is wrong with a regular expression, where that is what a message of several lines draws.
+fn problem_of_pattern(message: &str) -> Option<String> {
+    let (_, drawn) = message.split_once("regex parse error:")?;
+    let (drawn, problem) = drawn.rsplit_once("error: ")?;
+    let problem = problem.lines().next()?;
+    // One of several lines stands between rules, with the numbers of its lines.
+    let mut lines = drawn.lines().map(str::trim);
+    let pattern = lines.find(|line| !line.is_empty())?;
+    Some(match pattern.starts_with("~~~") {
+        true => format!("that is no regular expression: {problem}"),
+        false => format!("{pattern:?} is no regular expression: {problem}"),
+    })
 }
