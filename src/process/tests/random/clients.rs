@@ -89,8 +89,9 @@ pub async fn stop(client: &Client, job: JobId) {
                 if details.status() == JobStatus::Failed {
                     return;
                 }
-                // It may be led again already.
+                // It may be led again already, or is only being restarted.
                 let _ = client.resolve(job, QuarantineAction::Retry).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Err(error) => panic!("job {job} can't be stopped: {error}"),
         }
