@@ -17,6 +17,8 @@ use crate::support::job_file;
 
 /// How long a job may take to get where its client wants it: others may have its slots, and leaders are killed.
 const BOUND: Duration = Duration::from_secs(120);
+/// Before somebody who was refused asks again.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Records of a job that ends by itself.
 const RECORDS: u64 = 200;
 /// Records a second of a job that does not end by itself soon.
@@ -164,10 +166,17 @@ impl Life {
             true => self.until_reading(jobs).await?,
             false => self.until_running(jobs).await?,
         }
-        let is_too_late = match jobs.stop(self.job).await {
-            Ok(()) => false,
-            Err(ClientError::Refused { status: 409, .. }) => true,
-            Err(error) => return Err(error).context("stopping it"),
+        let is_too_late = loop {
+            match jobs.stop(self.job).await {
+                Ok(()) => break false,
+                Err(ClientError::Refused { status: 409, .. }) => {}
+                Err(error) => return Err(error).context("stopping it"),
+            }
+            // Not while it is being restarted.
+            if jobs.info(self.job).await?.has_ended() {
+                break true;
+            }
+            tokio::time::sleep(PAUSE).await;
         };
         let ending = tokio::time::timeout(BOUND, jobs.wait_for_end(self.job, |_| {}));
         let info = ending.await.context("it does not end")??;

@@ -78,15 +78,15 @@ pub fn stop_some_time(cluster: &TestCluster, random: &mut StdRng, job: JobId) ->
     })
 }
 
-/// Has a job stopped. One that is set aside is led again first. One may have failed, as it was stopped before somebody died who would
-/// have said so.
+/// Has a job stopped. One that is set aside is led again first. One may have failed, or been cancelled as nothing of it had begun: it
+/// was stopped before somebody died who would have said so.
 pub async fn stop(client: &Client, job: JobId) {
     loop {
         match client.stop(job).await {
             Ok(()) => return,
             Err(GatewayError::Conflict(_)) => {
                 let details = client.describe(job).await.expect("it was accepted");
-                if details.status() == JobStatus::Failed {
+                if matches!(details.status(), JobStatus::Failed | JobStatus::Canceled) {
                     return;
                 }
                 // It may be led again already, or is only being restarted.
