@@ -9,7 +9,7 @@ use serde_json::Value;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
 use tokio::time::Instant;
 
-use crate::support::{PROGRAM, RunningOn, on_a_quiet_machine, outage};
+use crate::support::{GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
 /// Longer than the leases and sessions of these tests, which the stores grant for 2 s.
 const OUTAGE: Duration = Duration::from_millis(3500);
@@ -100,7 +100,7 @@ async fn whatever_an_ensemble_loses_is_no_trouble_of_the_leader(
     );
     let second = cluster.successor_of(&running.first).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .check_finished_under(&mut cluster, &[(second, &GONE)])
         .await
 }
 

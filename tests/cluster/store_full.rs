@@ -11,7 +11,7 @@ use tanist_ha::keys::Kind;
 use tanist_ha::testing::servers::{EtcdServerOptions, ZooKeeperServerOptions};
 
 use crate::large_graphs::make_large;
-use crate::support::{PROGRAM, RunningOn, WordsAndTicks, cluster_on};
+use crate::support::{GONE, PROGRAM, RunningOn, WordsAndTicks, cluster_on};
 
 /// How long what follows may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -115,7 +115,7 @@ async fn a_full_embedded_store_deletes_is_led_and_refuses_submissions(
     cluster.wait_for_state(waiting.job(), "FINISHED").await?;
     waiting.check_result()?;
     running
-        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .check_finished_under(&mut cluster, &[(second, &GONE)])
         .await
 }
 

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use hyper::Method;
 use tanist_chaos::{Cluster, ClusterBuilder, Store, StoreKind};
 
-use crate::support::{PROGRAM, RunningOn, on_a_quiet_machine, outage};
+use crate::support::{GONE, PROGRAM, RunningOn, on_a_quiet_machine, outage};
 
 /// Longer than the leases and sessions of these tests, which the stores grant for 2 s and 1 s.
 const OUTAGE: Duration = Duration::from_secs(4);
@@ -83,7 +83,7 @@ async fn a_leader_that_is_lost_while_the_store_is_away_is_replaced_when_it_is_ba
         .await?;
     let second = cluster.successor_of(&running.first).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .check_finished_under(&mut cluster, &[(second, &GONE)])
         .await
 }
 

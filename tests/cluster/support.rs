@@ -14,6 +14,10 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_proto::id::JobId;
 use tokio::process::{Child, Command};
 
+/// What becomes known of a leader that was killed. All processes are on one host, and one that is there hears at once that another one
+/// is not; so do the others that tell of it, who may be heard first.
+pub const GONE: [&str; 2] = ["process-gone", "lost-by-several"];
+
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
 

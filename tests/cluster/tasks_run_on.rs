@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use tanist_chaos::StoreKind;
 
-use crate::support::{RunningOn, cluster_on};
+use crate::support::{GONE, RunningOn, cluster_on};
 
 on_stores! {
     embedded(Embedded) {
@@ -25,9 +25,6 @@ on_stores! {
         tasks_run_on_when_all_jobmanagers_are_killed_and_started_again,
     }
 }
-
-/// All processes are on one host, and one that is there hears at once that another one is not.
-const GONE: [&str; 2] = ["process-gone", "lost-by-several"];
 
 async fn tasks_run_on_when_their_leader_is_killed(kind: StoreKind) -> anyhow::Result<()> {
     let mut cluster = cluster_on(kind).await?.jobmanagers(3).start().await?;
