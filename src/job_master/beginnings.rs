@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Enough for a store to be busy all the time: two transactions of etcd, with what the next ones will hold.
-const AT_ONCE: usize = 256;
+/// Enough for a store to be busy all the time: a few of its round trips' worth. With 256 a takeover on ZooKeeper takes nearly twice as long.
+const AT_ONCE: usize = 1024;
 
 /// A write takes milliseconds. Whoever needs longer waits for a store that has trouble, or for a blob.
 const PATIENCE: Duration = Duration::from_millis(500);
