@@ -18,7 +18,7 @@ pub(super) async fn events(
     tasks: bool,
 ) -> ExitCode {
     let table = async |jobs: &JobClient| Ok(listing(&jobs.events(job, tasks).await?));
-    let path = format!("/v1/jobs/{job}/events?tasks={tasks}");
+    let path = JobClient::path_of_events(job, tasks);
     show(configuration, global, &path, table).await
 }
 

@@ -251,9 +251,14 @@ impl JobClient {
 
     /// What happened to the job, the newest first; also the states of its tasks, if wanted.
     pub async fn events(&self, job: JobId, tasks: bool) -> Result<Vec<JobEventInfo>, ClientError> {
-        let path = format!("/v1/jobs/{job}/events?tasks={tasks}");
-        let body: EventsBody = self.ask(&Request::get(path)).await?;
+        let request = Request::get(JobClient::path_of_events(job, tasks));
+        let body: EventsBody = self.ask(&request).await?;
         Ok(body.events)
+    }
+
+    /// Where the events of a job are, with or without the states of its tasks.
+    pub(crate) fn path_of_events(job: JobId, tasks: bool) -> String {
+        format!("/v1/jobs/{job}/events?tasks={tasks}")
     }
 
     /// Waits until the job has ended or can't be recovered, and tells `seen` of each look at it.

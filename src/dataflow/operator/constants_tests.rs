@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
 
-use super::super::testing::{Harness, batch, ints, operator};
+use super::super::testing::{Harness, batch, ints, not_opened};
 use crate::job::OperatorSpec;
 
 fn input() -> RecordBatch {
@@ -28,14 +28,6 @@ fn computed(expression: &str) -> OperatorSpec {
 fn filter(condition: &str) -> OperatorSpec {
     let condition = condition.to_owned();
     OperatorSpec::Where { condition }
-}
-
-/// What is said before any record comes; nothing if it can begin.
-fn not_opened(spec: &OperatorSpec) -> Option<String> {
-    let mut built = operator(spec, input().schema()).expect("it fits its input");
-    let failed = built.open().err()?;
-    assert!(failed.is_unrecoverable(), "{failed}");
-    Some(failed.to_string())
 }
 
 #[test]
@@ -74,12 +66,12 @@ fn constants_that_do_for_no_record_are_said_whatever_the_other_arguments_are() {
             "is the time 9223372036854775807, which can't be milliseconds since 1970",
         ),
     ] {
-        let said = not_opened(&computed(expression)).expect(expression);
+        let said = not_opened(&computed(expression), &input()).expect(expression);
         let begins = format!("column `q`: `{expression}`");
         assert!(said.starts_with(&begins), "{said}");
         assert!(said.contains(problem) && !said.contains('\n'), "{said}");
     }
-    let said = not_opened(&filter("s ~ '('")).expect("it fails");
+    let said = not_opened(&filter("s ~ '('"), &input()).expect("it fails");
     assert_eq!(
         said,
         "`where`: `s ~ '('`: \"(\" is no regular expression: unclosed group"
@@ -111,6 +103,10 @@ fn constants_that_do_for_some_records_are_left_to_them() {
         "f in (1.0, 2.0)",
     ] {
         let condition = format!("({expression}) is null");
-        assert_eq!(not_opened(&filter(&condition)), None, "{expression}");
+        assert_eq!(
+            not_opened(&filter(&condition), &input()),
+            None,
+            "{expression}"
+        );
     }
 }

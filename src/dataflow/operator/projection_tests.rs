@@ -4,7 +4,7 @@
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, StringArray};
 use proptest::prelude::*;
 
-use super::super::testing::{Harness, batch, ints, operator, texts};
+use super::super::testing::{Harness, batch, ints, not_opened, texts};
 use super::*;
 use crate::job::OperatorSpec;
 
@@ -154,14 +154,6 @@ fn a_record_that_cannot_be_computed_is_named_with_column_and_expression() {
         overflows.contains("verflow") && overflows.ends_with("[ab 1 0.5 true]"),
         "{overflows}"
     );
-}
-
-/// What is said before any record comes; nothing if it can begin.
-fn not_opened(spec: &OperatorSpec, input: &RecordBatch) -> Option<String> {
-    let mut built = operator(spec, input.schema()).expect("it fits its input");
-    let failed = built.open().err()?;
-    assert!(failed.is_unrecoverable(), "{failed}");
-    Some(failed.to_string())
 }
 
 #[test]

@@ -72,6 +72,14 @@ pub(crate) fn operator(
     }
 }
 
+/// What is said of an operator before any record comes; nothing if it can begin.
+pub(crate) fn not_opened(spec: &OperatorSpec, input: &RecordBatch) -> Option<String> {
+    let mut built = operator(spec, input.schema()).expect("it fits its input");
+    let failed = built.open().err()?;
+    assert!(failed.is_unrecoverable(), "{failed}");
+    Some(failed.to_string())
+}
+
 /// Builds a source.
 pub(crate) fn source(
     spec: &OperatorSpec,

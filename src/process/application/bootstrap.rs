@@ -4,14 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use tanist_ha::Error;
 use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::failpoint::failpoint;
 use tanist_ha::keys::Name;
-use tanist_ha::retry::Backoff;
 use tanist_ha::store::pipeline::CommitPipeline;
 use tanist_ha::store::{CoordinationStore, Write};
 use tanist_proto::id::JobId;
@@ -19,7 +17,7 @@ use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
-use super::commits::{NotCommitted, commit};
+use super::commits::{NotCommitted, commit, retries};
 use super::context::{ApplicationContext, Cause, is_terminal};
 use super::end::{self, Unfinished};
 use super::record::{ApplicationRecord, ApplicationStatus, LONGEST_TEXT, Standing};
@@ -29,9 +27,6 @@ use crate::gateway::DispatcherGateway;
 use crate::resource_manager::ResourceManagerHandle;
 use crate::resource_manager::workers::{FinalStatus, ResourceManagerDriver};
 use crate::telemetry::ExitCode;
-
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const SLOWEST_RETRY: Duration = Duration::from_secs(2);
 
 /// What an application uses of the term that it is led in.
 #[derive(Debug, Clone)]
@@ -202,7 +197,7 @@ impl ApplicationTerm {
 
     /// Every job that the cluster has.
     pub(super) async fn all_jobs(&self) -> Vec<(JobId, pb::JobDetails)> {
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let mut backoff = retries();
         loop {
             let request = pb::ListJobsRequest { consistent: false };
             match self.dispatcher.list_jobs(request).await {

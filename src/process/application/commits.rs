@@ -8,9 +8,6 @@ use tanist_ha::store::Write;
 use tanist_ha::store::pipeline::{CommitError, CommitPipeline};
 use tracing::warn;
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const SLOWEST_RETRY: Duration = Duration::from_secs(2);
-
 /// Why something was not written.
 #[derive(Debug)]
 pub(super) enum NotCommitted {
@@ -25,7 +22,7 @@ pub(super) async fn commit(
     pipeline: &CommitPipeline,
     writes: Vec<Write>,
 ) -> Result<(), NotCommitted> {
-    let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+    let mut backoff = retries();
     loop {
         match pipeline.commit(writes.clone()).await {
             Ok(_) => return Ok(()),
@@ -39,4 +36,9 @@ pub(super) async fn commit(
         }
         tokio::time::sleep(backoff.next_delay()).await;
     }
+}
+
+/// The pauses between tries of an application at its own cluster.
+pub(super) fn retries() -> Backoff {
+    Backoff::new(Duration::from_millis(50), Duration::from_secs(2))
 }

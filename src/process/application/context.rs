@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::bootstrap::ApplicationTerm;
+use super::commits::retries;
 use super::job::{ApplicationJob, JobOutcome};
 use super::record::{ApplicationRecord, ApplicationStatus};
 use super::setup::ApplicationSetup;
@@ -31,9 +32,6 @@ use crate::job::{CompileOptions, InvalidJob, StreamGraph};
 /// The pauses between two looks at a job that is waited for: short jobs are seen to end at once.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const SLOWEST_LOOK: Duration = Duration::from_millis(500);
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const SLOWEST_RETRY: Duration = Duration::from_secs(2);
-
 /// Why a job of an application was not submitted, or did not finish.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApplicationError {
@@ -252,7 +250,7 @@ impl ApplicationContext {
             submission_token: format!("application-{job}"),
             ..pb::SubmitJobRequest::default()
         };
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let mut backoff = retries();
         let answer = loop {
             match self.inner.dispatcher.submit_job(request.clone()).await {
                 Err(error) if error.is_retryable() => {
