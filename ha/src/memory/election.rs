@@ -112,6 +112,8 @@ impl Contender {
     fn renew(&self) {
         let options = &self.link.server.options;
         let asked = self.clock.now();
+        // Held until the session is told: who announces meanwhile is put under the new lease here, or sees it there.
+        let member = lock(&self.member);
         let known = self.session.borrow().nonce().cloned();
         let renewed = self.link.reach_now(|state| {
             let deadline = link::deadline(options);
@@ -124,7 +126,7 @@ impl Contender {
                 return None;
             }
             let nonce = state.grant(&self.process, deadline);
-            if let Some(member) = lock(&self.member).as_ref() {
+            if let Some(member) = member.as_ref() {
                 state.put_member(&nonce, member);
             }
             Some((nonce, true))
@@ -230,8 +232,11 @@ impl ElectionDriver for MemoryElection {
                 "an observer can't be announced as a member".into(),
             ));
         };
-        *lock(&contender.member) = Some(member.clone());
-        let nonce = self.session.borrow().nonce().cloned();
+        let nonce = {
+            let mut announced = lock(&contender.member);
+            *announced = Some(member.clone());
+            self.session.borrow().nonce().cloned()
+        };
         if let Some(nonce) = nonce {
             self.link
                 .read(|state| state.put_member(&nonce, member))

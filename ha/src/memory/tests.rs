@@ -19,6 +19,18 @@ fn process(name: &str) -> ProcessId {
     ProcessId::new(name)
 }
 
+fn member(name: &str) -> Member {
+    Member {
+        process: process(name),
+        incarnation: "1".to_owned(),
+        addresses: Default::default(),
+        reads_format: 1,
+        version: String::new(),
+        cache: None,
+        host: None,
+    }
+}
+
 async fn nonce(election: &MemoryElection) -> Nonce {
     let mut session = election.session();
     let state = session
@@ -177,15 +189,7 @@ async fn the_lease_of_a_dead_process_ends_and_its_keys_with_it() {
     let a = cluster.election(process("a"), Clock::tokio());
     let observer = cluster.observer();
     take(&a, "a").await;
-    let member = Member {
-        process: process("a"),
-        incarnation: "1".to_owned(),
-        addresses: Default::default(),
-        reads_format: 1,
-        version: String::new(),
-        cache: None,
-        host: None,
-    };
+    let member = member("a");
     a.announce(&member).await.expect("announce");
     // Many times the ttl: renewals keep it.
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -201,6 +205,19 @@ async fn the_lease_of_a_dead_process_ends_and_its_keys_with_it() {
         .expect("in time")
         .expect("alive");
     assert!(observer.members().await.expect("members").is_empty());
+}
+
+/// Threads, as the two meet between a lease's grant and the word of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_announces_while_the_lease_is_granted_is_a_member() {
+    for round in 0..2_000 {
+        let cluster = MemoryCluster::default();
+        let a = cluster.election(process("a"), Clock::tokio());
+        a.announce(&member("a")).await.expect("announce");
+        nonce(&a).await;
+        let members = cluster.observer().members().await.expect("members");
+        assert_eq!(members, [member("a")], "round {round}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
