@@ -9,7 +9,7 @@ use anyhow::ensure;
 use tanist_chaos::{ClusterBuilder, Leader, StoreKind};
 
 use crate::support::{
-    RunningOn, cluster_on, need_failpoints, until_others_can_be_asked, until_standby,
+    GONE, RunningOn, cluster_on, need_failpoints, until_others_can_be_asked, until_standby,
 };
 
 /// How long a process may take to end, or to get somewhere.
@@ -47,7 +47,7 @@ async fn a_killed_leader_is_followed_because_its_process_is_gone(
     cluster.kill_leader().await?;
     let second = cluster.successor_of(&running.first).await?;
     running
-        .check_finished_under(&mut cluster, &[(second, &["process-gone"])])
+        .check_finished_under(&mut cluster, &[(second, &GONE)])
         .await
 }
 
@@ -128,7 +128,7 @@ async fn a_leader_whose_recovery_stands_still_gives_up(kind: StoreKind) -> anyho
     ensure!(third.index == 0, "it stands still and leads: {third:?}");
     // What holds it up holds it up for ever.
     cluster.jobmanager(1).kill();
-    let successors: [(Leader, &[&str]); 2] = [(stalled, &["process-gone"]), (third, &["stalled"])];
+    let successors: [(Leader, &[&str]); 2] = [(stalled, &GONE), (third, &["stalled"])];
     running
         .check_finished_under(&mut cluster, &successors)
         .await

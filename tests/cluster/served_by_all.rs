@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{
-    RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
+    GONE, RunningOn, cluster_on, transfer_to, until_others_can_be_asked, until_standby,
 };
 
 /// The pause between an answer and the next question.
@@ -78,7 +78,7 @@ async fn every_jobmanager_answers_while_leaders_are_killed_freeze_and_hand_over(
         cluster.wait_for_state(job, "FINISHED").await?;
     }
     let successors: [(Leader, &[&str]); 3] = [
-        (second, &["process-gone", "lost-by-several"]),
+        (second, &GONE),
         (third, &["silent-confirmed"]),
         (fourth, &["invited"]),
     ];

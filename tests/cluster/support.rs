@@ -18,6 +18,11 @@ use tokio::process::{Child, Command};
 /// is not; so do the others that tell of it, who may be heard first.
 pub const GONE: [&str; 2] = ["process-gone", "lost-by-several"];
 
+/// The same, where it may have become known by something else first.
+pub fn gone_or(others: &[&'static str]) -> Vec<&'static str> {
+    [&GONE, others].concat()
+}
+
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tanist");
 
