@@ -104,6 +104,7 @@
 //! | `testing` | no | real servers, proxies and faults for tests, and the conformance suite; brings all backends |
 //! | `failpoints` | no | named places where tests kill or hold the process; never in a release |
 
+pub mod ask;
 pub mod blob;
 pub mod clock;
 pub mod detector;

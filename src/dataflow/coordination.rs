@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use tanist_ha::ask::ask;
 use tanist_proto::id::{Generation, JobId, JobVertexId};
 use tanist_proto::v1::ask_coordinator_response::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -48,15 +49,13 @@ impl CoordinatorLine {
         let (questions, asker) = (self.questions.clone(), self.asker.clone());
         let mut asking = Asking {
             future: Box::pin(async move {
-                let (reply, answer) = oneshot::channel();
-                let question = Question {
+                let question = |reply| Question {
                     asker,
                     number,
                     reply,
                 };
-                let nobody = || "this process asks nobody any more".to_owned();
-                questions.send(question).await.map_err(|_| nobody())?;
-                answer.await.unwrap_or_else(|_| Err(nobody()))
+                let answer = ask(&questions, question).await;
+                answer.unwrap_or_else(|_| Err("this process asks nobody any more".to_owned()))
             }),
             answer: None,
         };

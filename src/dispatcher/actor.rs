@@ -11,6 +11,7 @@ use tanist_proto::v1 as pb;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::answers::Listing;
@@ -82,9 +83,15 @@ impl Dispatcher {
             breakages: Breakages::default(),
         };
         actor.recover(recovered);
-        tokio::spawn(actor.run(mailbox));
+        let stopped = CancellationToken::new();
+        let guard = stopped.clone().drop_guard();
+        tokio::spawn(async move {
+            let _guard = guard;
+            actor.run(mailbox).await;
+        });
         DispatcherHandle {
             commands,
+            stopped,
             blobs,
             store_patience,
             max_uploaded,
@@ -234,22 +241,21 @@ impl DispatcherActor {
         let mut expiration = tokio::time::interval(self.options.expiration_interval);
         expiration.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let session = self.context.session.clone();
-        let stopped = loop {
+        loop {
             tokio::select! {
                 biased;
-                () = session.over() => break None,
+                () = session.over() => break,
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => match done {
                     Ok(event) => self.on_event(event),
                     // Which event was lost is unknown, so nothing can be built on this state any more.
                     Err(failure) => {
                         error!(%failure, "a task of the Dispatcher panicked");
-                        break None;
+                        break;
                     }
                 },
                 command = mailbox.recv() => match command {
-                    Some(Command::Stop { reply }) => break Some(reply),
+                    Some(Command::Stop) | None => break,
                     Some(command) => self.on_command(command, Term::Believed),
-                    None => break None,
                 },
                 _ = expiration.tick() => {
                     self.expire_results();
@@ -257,10 +263,10 @@ impl DispatcherActor {
                     self.note_retention();
                 }
             }
-        };
-        // Stopping is forgetting: nobody is told.
+        }
+        // Stopping is forgetting: nobody is told. No task is waited for before the JobMasters are silent.
         drop(mailbox);
-        self.tasks.shutdown().await;
+        self.tasks.abort_all();
         let controls = self.jobs.values().filter_map(|entry| match entry {
             Entry::Running { control, .. } => Some(control.clone()),
             Entry::Persisting { .. }
@@ -269,9 +275,7 @@ impl DispatcherActor {
             | Entry::Quarantined { .. } => None,
         });
         join_all(controls.map(|control| async move { control.stop().await })).await;
-        if let Some(reply) = stopped {
-            let _ = reply.send(());
-        }
+        self.tasks.shutdown().await;
     }
 
     fn on_command(&mut self, command: Command, term: Term) {
@@ -322,9 +326,7 @@ impl DispatcherActor {
             Command::Turn { reply } => {
                 let _ = reply.send(Ok(()));
             }
-            Command::Stop { reply } => {
-                let _ = reply.send(());
-            }
+            Command::Stop => {}
         }
     }
 
@@ -348,7 +350,7 @@ impl DispatcherActor {
             | Command::DrainTaskManager { .. }
             | Command::StartSuspects { .. }
             | Command::Turn { .. }
-            | Command::Stop { .. } => false,
+            | Command::Stop => false,
         }
     }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use prost::Message as _;
+use tanist_ha::ask::{Unanswered, ask};
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::core::{Deadline, Submission, SubmissionKey};
 use super::term_clock::TermClock;
@@ -81,15 +83,15 @@ pub(super) enum Command {
     Turn {
         reply: Reply<()>,
     },
-    Stop {
-        reply: oneshot::Sender<()>,
-    },
+    Stop,
 }
 
 /// A cheap handle to a term's Dispatcher.
 #[derive(Debug, Clone)]
 pub struct DispatcherHandle {
     pub(super) commands: mpsc::Sender<Command>,
+    /// Cancelled when nothing of it runs any more.
+    pub(super) stopped: CancellationToken,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
     pub(super) store_patience: Duration,
     /// See [`DispatcherOptions`](super::DispatcherOptions).
@@ -117,7 +119,7 @@ impl Command {
             Command::ResolveQuarantine { reply, .. } => drop(reply.send(Err(error))),
             Command::StartSuspects { reply, .. } => drop(reply.send(Err(error))),
             Command::Turn { reply } => drop(reply.send(Err(error))),
-            Command::Stop { reply } => drop(reply.send(())),
+            Command::Stop => {}
         }
     }
 }
@@ -127,16 +129,16 @@ impl DispatcherHandle {
         &self,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> GatewayResult<T> {
-        let (reply, answer) = oneshot::channel();
-        let gone = || GatewayError::gone("the Dispatcher of this term");
-        self.commands
-            .send(command(reply))
-            .await
-            .map_err(|_| gone())?;
-        // The mailbox had it: what it asked for may have been written before the Dispatcher ended.
-        let unknown =
-            || GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned());
-        answer.await.unwrap_or_else(|_| Err(unknown()))
+        let answer = ask(&self.commands, command).await;
+        answer.unwrap_or_else(|unanswered| {
+            Err(match unanswered {
+                Unanswered::NotSent => GatewayError::gone("the Dispatcher of this term"),
+                // What it asked for may have been written before the Dispatcher ended.
+                Unanswered::Ended => {
+                    GatewayError::Unknown("the Dispatcher of this term has stopped".to_owned())
+                }
+            })
+        })
     }
 
     /// Asks for what has to be in the store before it is answered.
@@ -193,10 +195,9 @@ impl DispatcherHandle {
 
     /// The term is over: forgets everything. Returns when all its tasks have ended.
     pub async fn stop(&self) {
-        let (reply, stopped) = oneshot::channel();
-        if self.commands.send(Command::Stop { reply }).await.is_ok() {
-            let _ = stopped.await;
-        }
+        // One that takes no commands any more is ending by itself.
+        let _ = self.commands.send(Command::Stop).await;
+        self.stopped.cancelled().await;
     }
 }
 

@@ -268,15 +268,26 @@ async fn lead_term_after_term(
     }
 }
 
-/// Resigns and lets the term's components end, unless the store can't be reached for long: then the lease ends by itself,
-/// and so does this process.
+/// Resigns and lets the term's components end, but neither is waited for for long: a lease ends by itself, and components
+/// with their process.
 async fn give_back<T>(services: &TermServices, opened: &HaServices, term: impl Future<Output = T>) {
     let patience = services.options.process.shutdown_timeout / 2;
-    let in_order = async { tokio::join!(opened.election.resign(), term) };
-    if tokio::time::timeout(patience, in_order).await.is_err() {
+    let resigned = tokio::time::timeout(patience, opened.election.resign());
+    let ended = tokio::time::timeout(patience, term);
+    let (resigned, ended) = tokio::join!(resigned, ended);
+    if resigned.is_err() {
         warn!(
             ?patience,
             "the store took no note of the resignation; its lease will end by itself"
+        );
+    }
+    if ended.is_err() {
+        let leadership = opened.election.leadership();
+        let standing = leadership.borrow();
+        warn!(
+            ?patience,
+            ?standing,
+            "the term's components did not end in time"
         );
     }
 }

@@ -23,7 +23,7 @@ use tanist_ha::{Error, Result};
 use tanist_proto::id::ResourceId;
 use tanist_proto::v1 as pb;
 use tokio::task::JoinSet;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::adoptions::Adoptions;
 use super::application::{ApplicationSetup, Ending, Standing};
@@ -306,8 +306,12 @@ async fn lead_on(
         Err(error) => Err(error),
     };
     services.current.end();
-    term.components.dispatcher.stop().await;
-    term.resource_manager.stop().await;
+    let stopping = tokio::time::Instant::now();
+    tokio::join!(
+        term.components.dispatcher.stop(),
+        term.resource_manager.stop(),
+    );
+    debug!(epoch = %session.epoch(), took_ms = millis(stopping), "the term's components have ended");
     ended
 }
 

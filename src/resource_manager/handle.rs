@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use tanist_ha::ask::ask;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::v1 as pb;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::Shortage;
 use super::actor::{Message, Reply};
@@ -47,12 +48,7 @@ impl ResourceManagerHandle {
 
     async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
         let gone = || GatewayError::gone("ResourceManager");
-        let (reply, answer) = oneshot::channel();
-        self.mailbox
-            .send(message(reply))
-            .await
-            .map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        ask(&self.mailbox, message).await.map_err(|_| gone())?
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tanist_ha::ask::ask;
 use tanist_proto::id::JobId;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 
 use super::actor::{Called, Message, Reply};
 use crate::gateway::registration::{Answer, RegistrationOptions, check_cluster, register};
@@ -74,11 +75,6 @@ impl Attempts {
 
     async fn prepare<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> GatewayResult<T> {
         let gone = || GatewayError::gone("TaskExecutor");
-        let (reply, prepared) = oneshot::channel();
-        self.mailbox
-            .send(message(reply))
-            .await
-            .map_err(|_| gone())?;
-        prepared.await.map_err(|_| gone())?
+        ask(&self.mailbox, message).await.map_err(|_| gone())?
     }
 }

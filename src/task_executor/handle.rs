@@ -1,6 +1,7 @@
 //! A cheap clone to the TaskExecutor of this process. No logic.
 
 use async_trait::async_trait;
+use tanist_ha::ask::{Unanswered, ask};
 use tanist_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,20 +19,17 @@ impl TaskExecutorHandle {
         TaskExecutorHandle { mailbox }
     }
 
-    pub(super) async fn send(&self, message: Message) -> GatewayResult<()> {
-        self.mailbox
-            .send(message)
-            .await
-            .map_err(|_| GatewayError::gone("TaskExecutor"))
+    pub(super) async fn tell<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<T>) -> Message,
+    ) -> Result<T, Unanswered> {
+        ask(&self.mailbox, message).await
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> GatewayResult<T> {
-        let (reply, answer) = oneshot::channel();
-        let message = Message::Request(Box::new(request(reply)));
-        self.send(message).await?;
-        answer
-            .await
-            .map_err(|_| GatewayError::gone("TaskExecutor"))?
+        let message = |reply| Message::Request(Box::new(request(reply)));
+        let answer = self.tell(message).await;
+        answer.map_err(|_| GatewayError::gone("TaskExecutor"))?
     }
 }
 

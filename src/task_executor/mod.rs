@@ -88,7 +88,7 @@ use tanist_ha::clock::wall_clock_ms;
 use tanist_ha::retrieval::LeaderView;
 use tanist_proto::resources::WorkerResourceSpec;
 use tanist_proto::v1 as pb;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -288,11 +288,8 @@ impl TaskExecutor {
 
     /// Ends its tasks, says goodbye with the cause, so that they are rescheduled at once, and waits for the end.
     pub async fn stop(self, cause: &str) {
-        let (done, wait) = oneshot::channel();
-        let message = actor::Message::Stop(cause.to_owned(), done);
-        if self.handle.send(message).await.is_ok() {
-            let _it_ended_either_way = wait.await;
-        }
+        let message = |done| actor::Message::Stop(cause.to_owned(), done);
+        let _it_ended_either_way = self.handle.tell(message).await;
         if let Err(error) = self.task.await {
             tracing::error!(%error, "the task executor did not end in order");
         }

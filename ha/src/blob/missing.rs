@@ -39,6 +39,11 @@ impl MissingBucket {
         self.is_there.store(true, Ordering::Relaxed);
     }
 
+    /// It is not there any more.
+    pub fn vanish(&self) {
+        self.is_there.store(false, Ordering::Relaxed);
+    }
+
     fn check(&self) -> Result<()> {
         if self.is_there.load(Ordering::Relaxed) {
             return Ok(());
@@ -120,7 +125,7 @@ mod tests {
     use crate::keys::Name;
 
     #[tokio::test]
-    async fn what_is_written_to_a_bucket_that_is_missing_may_be_written_later() {
+    async fn what_is_written_to_or_read_from_a_bucket_that_is_missing_may_be_so_later() {
         let bucket = MissingBucket::default();
         let blobs = bucket.store();
         let job = Name::new("0a1b").expect("a name");
@@ -140,6 +145,12 @@ mod tests {
         let pointer = put().await.expect("taken");
         let read = blobs.get(&pointer).await;
         assert_eq!(read.expect("there"), Bytes::from_static(b"state"));
+        bucket.vanish();
+        let unread = blobs.get(&pointer).await.expect_err("no bucket");
+        assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");
+        let unread = blobs.stream(&pointer.name).await.err().expect("no bucket");
+        assert_eq!(unread.outcome(), Outcome::Transient, "{unread}");
+        bucket.appear();
         blobs.delete(&pointer.name).await.expect("deleted");
         let missing = blobs.get(&pointer).await.expect_err("gone");
         assert_eq!(missing.outcome(), Outcome::Fatal, "{missing}");

@@ -227,13 +227,15 @@ impl BlobStore {
 
     /// Reads an object; `Corrupt` if it is missing or not what the pointer says.
     pub async fn get(&self, pointer: &BlobPointer) -> Result<Bytes> {
-        let failed = |error| unread(&pointer.name, error);
         let corrupt = |reason: String| Error::Corrupt {
             key: format!("blob {}", pointer.name),
             reason,
         };
         let path = Path::from(pointer.name.as_str());
-        let object = self.objects.get(&path).await.map_err(failed)?;
+        let object = match self.objects.get(&path).await {
+            Ok(object) => object,
+            Err(error) => return Err(self.unread(&pointer.name, error).await),
+        };
         let size = object.meta.size;
         if size != pointer.size {
             let wanted = pointer.size;
@@ -241,7 +243,7 @@ impl BlobStore {
                 "it has {size} bytes, and {wanted} were written"
             )));
         }
-        let bytes = object.bytes().await.map_err(failed)?;
+        let bytes = object.bytes().await.map_err(failure)?;
         let sha256 = checksum(bytes.clone()).await?;
         if sha256 != pointer.sha256 {
             let wanted = pointer.sha256;
@@ -255,11 +257,25 @@ impl BlobStore {
     /// An object's bytes as they come, for somebody who checks them; `Corrupt` if it is missing.
     pub async fn stream(&self, name: &Name) -> Result<BoxStream<'static, Result<Bytes>>> {
         let path = Path::from(name.as_str());
-        let object = self.objects.get(&path).await;
-        let object = object.map_err(|error| unread(name, error))?;
-        let name = name.clone();
-        let chunks = object.into_stream();
-        Ok(chunks.map_err(move |error| unread(&name, error)).boxed())
+        match self.objects.get(&path).await {
+            Ok(object) => Ok(object.into_stream().map_err(failure).boxed()),
+            Err(error) => Err(self.unread(name, error).await),
+        }
+    }
+
+    /// What asking for an object has failed of: one that is missing is not there, however often it is asked for. But where
+    /// nothing can be listed either, the bucket is missing, which may come back.
+    async fn unread(&self, name: &Name, error: object_store::Error) -> Error {
+        if !matches!(error, object_store::Error::NotFound { .. }) {
+            return failure(error);
+        }
+        match self.objects.list(None).next().await {
+            Some(Err(error)) => failure(error),
+            Some(Ok(_)) | None => Error::Corrupt {
+                key: format!("blob {name}"),
+                reason: "the object is missing".to_owned(),
+            },
+        }
     }
 
     /// The size of an object in bytes; none if it is not there.
@@ -355,18 +371,7 @@ async fn checksum(bytes: Bytes) -> Result<Checksum> {
     })
 }
 
-/// What reading an object has failed of: one that is missing is not there, however often it is asked for.
-fn unread(name: &Name, error: object_store::Error) -> Error {
-    match error {
-        object_store::Error::NotFound { .. } => Error::Corrupt {
-            key: format!("blob {name}"),
-            reason: "the object is missing".to_owned(),
-        },
-        error => failure(error),
-    }
-}
-
-/// What anything else has failed of: where nothing is read, what is not found is the bucket, which may come back.
+/// What anything has failed of: where no object is asked for, what is not found is the bucket, which may come back.
 fn failure(error: object_store::Error) -> Error {
     match error {
         object_store::Error::PermissionDenied { .. }

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
+use crate::ask::ask;
 use crate::clock::{Clock, Moment, wall_clock_ms};
 use crate::election::actor::{Command, ElectionActor};
 use crate::election::core::Timing;
@@ -200,17 +201,14 @@ impl LeaderElection {
         epoch: Epoch,
         evidence: Option<Evidence>,
     ) -> Result<Epoch> {
-        let (reply, answer) = oneshot::channel();
-        self.commands
-            .send(Command::Depose {
-                wish,
-                epoch,
-                evidence,
-                reply,
-            })
-            .await
-            .map_err(|_| ended())?;
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        let command = |reply| Command::Depose {
+            wish,
+            epoch,
+            evidence,
+            reply,
+        };
+        let answer = ask(&self.commands, command).await;
+        answer.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Takes a wish to depose back: unless somebody else has one, it is not tried any more. A request that is on its way
@@ -234,10 +232,8 @@ impl LeaderElection {
 
     /// Ends the own term, if there is one, and lets another process lead. Returns when the store has taken note.
     pub async fn resign(&self) {
-        let (reply, answer) = oneshot::channel();
-        if self.commands.send(Command::Resign { reply }).await.is_ok() {
-            let _ = answer.await;
-        }
+        // An election that has ended has no term.
+        let _ = ask(&self.commands, |reply| Command::Resign { reply }).await;
     }
 
     /// A message of this epoch arrived: if it is younger than the own term, that is over.

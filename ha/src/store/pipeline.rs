@@ -225,7 +225,7 @@ impl PipelineActor {
                 break;
             }
         }
-        self.refuse_the_rest();
+        self.refuse_the_rest().await;
     }
 
     async fn next_commit(&mut self) -> Option<Commit> {
@@ -398,12 +398,13 @@ impl PipelineActor {
         }
     }
 
-    fn refuse_the_rest(&mut self) {
+    /// Answers also what is just being sent: a receiver that is dropped does not wait for that, and who sent it would wait for ever.
+    async fn refuse_the_rest(&mut self) {
         self.mailbox.close();
         answer(self.held_back.take().into_iter().collect(), || {
             Err(CommitError::NotApplied)
         });
-        while let Ok(commit) = self.mailbox.try_recv() {
+        while let Some(commit) = self.mailbox.recv().await {
             answer(vec![commit], || Err(CommitError::NotApplied));
         }
     }

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tanist_ha::ask::ask;
 use tanist_ha::detector::TransferError;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
@@ -51,11 +52,10 @@ struct Questions(mpsc::Sender<RefusedQuestion>);
 #[async_trait]
 impl Refusals for Questions {
     async fn count(&self, address: &str) -> bool {
-        let (reply, answer) = oneshot::channel();
         let address = address.to_owned();
-        let is_asked = self.0.send(RefusedQuestion { address, reply }).await;
+        let answer = ask(&self.0, |reply| RefusedQuestion { address, reply }).await;
         // Nobody answers any more when the term is over.
-        is_asked.is_ok() && answer.await.unwrap_or(false)
+        answer.unwrap_or(false)
     }
 }
 
