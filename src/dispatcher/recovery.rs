@@ -306,9 +306,17 @@ impl JobStore {
         job: JobId,
         quarantine: &pb::Quarantine,
     ) -> Result<(), PersistError> {
-        let refused = |error: Error| PersistError::Refused(error.to_string());
-        let stored = self.records.get::<StateRecord>(&name_of(job)).await;
-        let stored = stored.map_err(refused)?;
+        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let stored = loop {
+            match self.records.get::<StateRecord>(&name_of(job)).await {
+                Ok(stored) => break stored,
+                Err(error) if may_pass(&error) => {
+                    warn!(%job, %error, "a job that is to be set aside can't be read, this is tried again");
+                }
+                Err(error) => return Err(PersistError::Refused(error.to_string())),
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        };
         let Some(stored) = stored.filter(|it| it.record.0.job_id == job.to_string()) else {
             return Ok(());
         };

@@ -2,8 +2,8 @@
 //! done about it is in `recovering.rs`, why it is done so in `docs/adr/0012-careful-recovery.md`.
 //!
 //! Suspects are a range of job ids, not a list: a record stays small however many jobs there are. Invariants: a term that
-//! did not die, or had no jobs to recover, accuses nobody; two terms have to die in the start of the same single job before that is set aside; what was
-//! narrowed down is handed on by terms that end otherwise.
+//! did not die, or had no jobs to recover, accuses nobody; only a job that has stood is no suspect any more, and all are again where a term dies of those;
+//! two terms have to die in the start of the same single job before that is set aside; what was narrowed down is handed on by terms that end otherwise.
 
 use serde::{Deserialize, Serialize};
 use tanist_ha::election::{Detection, Takeover};
@@ -82,9 +82,12 @@ pub struct Death {
 pub struct Suspicion {
     /// The terms in a row that died in recovery, oldest first.
     pub died: Vec<Death>,
-    /// The jobs of which one may have been the cause, while that is being found out.
+    /// The jobs of which any may have been the cause, while that is being found out: those that have not stood since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspects: Option<JobRange>,
+    /// The first of them: one of these was, if the term that started them together did not end by chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub narrowed: Option<JobRange>,
     /// Those of them that are being started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starting: Option<JobRange>,
@@ -194,14 +197,18 @@ pub(super) fn plan(records: &[HistoryRecord], former: Option<&FormerTerm>) -> Pl
         let surplus = suspicion.died.len().saturating_sub(REMEMBERED);
         suspicion.died.drain(..surplus);
         if starting.is_some() {
-            suspicion.suspects = starting;
+            suspicion.narrowed = starting;
+        } else if record.is_some() && suspicion.suspects.is_some() {
+            // It had only started jobs that had stood, or that are new: one of those is guilty too.
+            suspicion.suspects = Some(JobRange::ALL);
+            suspicion.narrowed = None;
         }
         culprit = twice_alone(&suspicion.died);
     }
     if let Some(job) = culprit {
-        // Whoever else may be one is looked for anew.
+        // There may be another one, among those that have not stood yet.
         let died = std::mem::take(&mut suspicion.died).into_iter();
-        suspicion.suspects = None;
+        suspicion.narrowed = None;
         let speaks = |death: &Death| death.starting.is_none_or(|range| range.contains(job));
         let culprit = Some((job, died.filter(speaks).collect()));
         return Plan {
@@ -256,154 +263,12 @@ pub(super) fn quarantine(deaths: &[Death], now_ms: u64) -> pb::Quarantine {
     }
 }
 
-/// The jobs that are started next, of suspects in order: half of them.
-pub(super) fn next_group(suspects: &[JobId]) -> &[JobId] {
-    &suspects[..suspects.len().div_ceil(2)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ids(bits: impl Iterator<Item = u128>) -> Vec<JobId> {
-        bits.map(JobId::from_bits).collect()
-    }
-
-    fn died(epoch: u64) -> FormerTerm {
-        FormerTerm {
-            epoch,
-            process: "a".to_owned(),
-            has_died: true,
-        }
-    }
-
-    fn record(epoch: u64, phase: TermPhase, suspicion: Suspicion) -> HistoryRecord {
-        HistoryRecord {
-            epoch,
-            phase: Some(phase),
-            suspicion,
-            ..HistoryRecord::default()
-        }
-    }
-
-    /// Terms one after the other, each of which dies in the start of a group that `kills`; gives the culprit and after how many
-    /// deaths it was alone for the first time.
-    fn search(jobs: &[JobId], kills: impl Fn(&[JobId]) -> bool) -> (JobId, usize) {
-        let (mut records, mut alone_after): (Vec<HistoryRecord>, _) = (Vec::new(), None);
-        for epoch in 1.. {
-            let former = (epoch > 1).then(|| died(epoch - 1));
-            let plan = plan(&records, former.as_ref());
-            if let Some((job, evidence)) = plan.culprit {
-                assert!(evidence.len() >= 2);
-                return (job, alone_after.expect("it was alone"));
-            }
-            let mut suspicion = plan.suspicion;
-            let range = suspicion.suspects;
-            let is_suspect = |job: &JobId| range.is_some_and(|range| range.contains(*job));
-            let mut suspects: Vec<JobId> = jobs.iter().copied().filter(is_suspect).collect();
-            if suspects.is_empty() {
-                records.push(record(epoch, TermPhase::Recovering, suspicion));
-                continue;
-            }
-            while !suspects.is_empty() {
-                let group = next_group(&suspects).to_vec();
-                suspicion.suspects = JobRange::of(&suspects);
-                suspicion.starting = JobRange::of(&group);
-                if kills(&group) {
-                    break;
-                }
-                suspects.drain(..group.len());
-            }
-            assert!(!suspects.is_empty(), "it died of something");
-            if next_group(&suspects).len() == 1 {
-                alone_after.get_or_insert(usize::try_from(epoch).expect("small"));
-            }
-            records.push(record(epoch, TermPhase::Recovering, suspicion));
-        }
-        unreachable!("epochs do not end")
-    }
-
-    #[test]
-    fn whichever_job_it_is_it_is_alone_after_the_logarithm_of_all_and_two_more_terms() {
-        for count in 1..=33_u32 {
-            let jobs = ids(1..=u128::from(count));
-            let logarithm = count.next_power_of_two().ilog2();
-            for culprit in &jobs {
-                let (found, alone_after) = search(&jobs, |group| group.contains(culprit));
-                assert_eq!(found, *culprit);
-                let bound = usize::try_from(logarithm).expect("small") + 2 + 1;
-                assert!(alone_after <= bound, "{alone_after} of {count} jobs");
-            }
-        }
-    }
-
-    #[test]
-    fn a_term_that_resigned_accuses_nobody_and_hands_on_what_was_known() {
-        let range = JobRange::of(&ids(3..=4));
-        let suspicion = Suspicion {
-            died: vec![Death::default(), Death::default()],
-            suspects: range,
-            starting: JobRange::of(&ids(3..=3)),
-        };
-        let records = [record(7, TermPhase::Recovering, suspicion.clone())];
-        let resigned = FormerTerm {
-            has_died: false,
-            ..died(7)
-        };
-        let plan = plan(&records, Some(&resigned));
-        let handed_on = Suspicion {
-            starting: None,
-            ..suspicion
-        };
-        assert_eq!((plan.suspicion, plan.culprit), (handed_on, None));
-    }
-
-    #[test]
-    fn a_death_while_leading_and_a_single_one_in_recovery_change_nothing() {
-        let leading = [record(7, TermPhase::Leading, Suspicion::default())];
-        let after = plan(&leading, Some(&died(7)));
-        assert!(after.follows_health && after.suspicion == Suspicion::default());
-        let once = [record(8, TermPhase::Recovering, Suspicion::default())];
-        let after = plan(&once, Some(&died(8)));
-        assert_eq!(after.suspicion.suspects, None);
-        assert_eq!(after.suspicion.died.len(), 1);
-        assert!(!after.follows_health);
-    }
-
-    #[test]
-    fn a_term_that_died_before_it_left_a_record_counts_too() {
-        let leading = [record(7, TermPhase::Leading, Suspicion::default())];
-        let after = plan(&leading, Some(&died(8)));
-        assert_eq!(after.suspicion.died[0].epoch, 8);
-        assert!(!after.follows_health);
-    }
-
-    #[test]
-    fn terms_that_had_no_jobs_to_recover_accuse_none() {
-        let mut records = Vec::new();
-        for epoch in 1..=4 {
-            let former = (epoch > 1).then(|| died(epoch - 1));
-            let plan = plan(&records, former.as_ref()).without_jobs();
-            records.push(record(epoch, plan.phase(), plan.suspicion));
-        }
-        // Then there is a job.
-        let after = plan(&records, Some(&died(4)));
-        assert_eq!(after.suspicion, Suspicion::default());
-        assert!(after.follows_health);
-        assert_eq!(after.phase(), TermPhase::Recovering);
-        // What a term without jobs heard of is forgotten.
-        let accused = plan(&records, Some(&died(5)));
-        assert_eq!(accused.suspicion.died.len(), 1);
-        assert_eq!(accused.without_jobs().suspicion, Suspicion::default());
-    }
-
-    #[test]
-    fn records_of_versions_without_phases_accuse_nobody() {
-        let old = HistoryRecord {
-            epoch: 7,
-            ..HistoryRecord::default()
-        };
-        let after = plan(&[old], Some(&died(7)));
-        assert_eq!(after.suspicion, Suspicion::default());
-    }
+/// The jobs that are started next, of suspects in order: half of those that were narrowed down to, then half of the others.
+pub(super) fn next_group(suspects: &[JobId], narrowed: Option<JobRange>) -> &[JobId] {
+    let is_narrowed = |job: &&JobId| narrowed.is_some_and(|range| range.contains(**job));
+    let of = match suspects.iter().take_while(is_narrowed).count() {
+        0 => suspects.len(),
+        narrowed => narrowed,
+    };
+    &suspects[..of.div_ceil(2)]
 }

@@ -155,16 +155,23 @@ impl TermRecord {
     ) -> std::result::Result<(), CommitError> {
         let mut record = self.record.lock().await;
         change(&mut record);
-        let mut backoff = Backoff::new(FIRST_RETRY, SLOWEST_RETRY);
+        let (mut backoff, mut is_said) = (Backoff::new(FIRST_RETRY, SLOWEST_RETRY), false);
         loop {
             match self.pipeline.commit(record.writes()).await {
                 Err(CommitError::OutOfSpace(error)) => {
-                    warn!(%error, "a careful recovery waits for space in the store");
+                    if !std::mem::replace(&mut is_said, true) {
+                        warn!(%error, "how far the recovery is waits for space in the store");
+                    }
                 }
                 definite => return definite.map(drop),
             }
             tokio::time::sleep(backoff.next_delay()).await;
         }
+    }
+
+    /// What is suspected at present.
+    pub(super) async fn suspicion(&self) -> Suspicion {
+        self.record.lock().await.suspicion.clone()
     }
 }
 

@@ -4,6 +4,8 @@ mod adoptions;
 pub mod application;
 mod attending;
 pub mod careful;
+#[cfg(test)]
+mod careful_tests;
 mod contender;
 mod control_groups;
 mod decoding;

@@ -122,8 +122,9 @@ pub(super) async fn finish_recovery(
     if !are_all_suspects {
         tokio::time::sleep(SETTLING).await;
     }
+    let narrowed = record.suspicion().await.narrowed;
     while !suspects.is_empty() {
-        let group = careful::next_group(&suspects).to_vec();
+        let group = careful::next_group(&suspects, narrowed).to_vec();
         let (all, starting) = (JobRange::of(&suspects), JobRange::of(&group));
         let name = |record: &mut HistoryRecord| {
             record.suspicion.suspects = all;
@@ -151,6 +152,7 @@ pub(super) async fn finish_recovery(
         record.phase = Some(TermPhase::Leading);
         record.suspicion = Suspicion::default();
     };
-    record.note(stands).await;
+    // Not only for people: as long as it says otherwise, a later end of the process accuses those that were started last.
+    let _over = record.note_surely(stands).await;
     std::future::pending().await
 }

@@ -53,39 +53,39 @@ async fn until_leading(cluster: &TestCluster) {
     panic!("no term leads: {:#?}", records(cluster).await);
 }
 
-/// The culprit's JobMaster is the end of the process that starts it.
-fn strike_at_culprit(cluster: &TestCluster) {
-    let is_start = |record: &Record| matches!(record, Record::State(job, state) if *job == CULPRIT && state.quarantine.is_none());
+/// A culprit's JobMaster is the end of the process that starts it.
+fn strike_at(cluster: &TestCluster, culprits: &'static [JobId]) {
+    let is_start = |record: &Record| matches!(record, Record::State(job, state) if culprits.contains(job) && state.quarantine.is_none());
     cluster.strike_at(move |step| step.commits(is_start));
 }
 
-fn is_set_aside(cluster: &TestCluster) -> bool {
+fn is_set_aside(cluster: &TestCluster, job: JobId) -> bool {
     let stored = cluster.world.stored();
-    let state = stored.states.get(&CULPRIT);
+    let state = stored.states.get(&job);
     state.is_some_and(|state| state.quarantine.is_some())
 }
 
-/// Lets the culprit end processes, which are started again, until it is set aside. Gives how many it ended.
-async fn search(cluster: &mut TestCluster) -> usize {
-    strike_at_culprit(cluster);
+/// Lets the culprits end processes, which are started again, until all are set aside. Gives how many they ended.
+async fn search(cluster: &mut TestCluster, culprits: &'static [JobId]) -> usize {
+    strike_at(cluster, culprits);
     let leader = cluster.leader().await;
     cluster.kill_job_manager(&leader).await;
     cluster.start_job_manager(&leader);
     let mut deaths = 0;
     for _ in 0..100_000 {
-        if is_set_aside(cluster) {
+        if culprits.iter().all(|job| is_set_aside(cluster, *job)) {
             cluster.strike_at(|_| false);
             return deaths;
         }
         if let Some(name) = cluster.bury_struck().await {
             deaths += 1;
-            strike_at_culprit(cluster);
+            strike_at(cluster, culprits);
             cluster.start_job_manager(&name);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!(
-        "after {deaths} deaths it is not set aside: {:#?}",
+        "after {deaths} deaths not all are set aside: {:#?}",
         records(cluster).await
     );
 }
@@ -93,7 +93,7 @@ async fn search(cluster: &mut TestCluster) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_it_is_retried() {
     let mut cluster = cluster().await;
-    let deaths = search(&mut cluster).await;
+    let deaths = search(&mut cluster, &[CULPRIT]).await;
     // Twice with all, then with a quarter of them, as half had been well before, and twice alone.
     assert_eq!(deaths, 2 + 1 + 2);
     let alone = |record: &HistoryRecord| {
@@ -159,9 +159,26 @@ async fn a_job_that_ends_its_process_is_found_and_set_aside_and_led_again_when_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_jobs_that_end_their_processes_are_both_found() {
+    const CULPRITS: [JobId; 2] = [job(2), CULPRIT];
+    let mut cluster = cluster().await;
+    let deaths = search(&mut cluster, &CULPRITS).await;
+    // Twice with all, with four and with two of them, and twice alone; then the other one, of the six that had not stood yet, with one more and twice alone.
+    assert_eq!(deaths, (2 + 1 + 1 + 2) + (1 + 2));
+    until_leading(&cluster).await;
+    for job in others().filter(|job| !CULPRITS.contains(job)) {
+        assert_eq!(cluster.until_running(job, 2).await, 1, "not touched");
+    }
+    for job in CULPRITS {
+        assert_eq!(cluster.world.tasks.of(job).len(), 2, "they run on");
+    }
+    cluster.check();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quarantined_job_that_is_deleted_is_cancelled_and_its_tasks_end() {
     let mut cluster = cluster().await;
-    search(&mut cluster).await;
+    search(&mut cluster, &[CULPRIT]).await;
     until_leading(&cluster).await;
     let deleted = cluster
         .client
