@@ -99,16 +99,25 @@ impl JobStore {
             return Ok(0);
         };
         let left: Vec<Name> = self.lock_holdings().doomed.iter().cloned().collect();
-        self.carry_out(blobs, &left).await?;
+        let mut refused = None;
+        match self.carry_out(blobs, &left).await {
+            Err(JobStoreError::Refused(error)) => refused = Some(error),
+            other => other?,
+        }
         let listed = blobs.list().await.map_err(JobStoreError::Refused)?;
         let old = listed.into_iter().filter(|entry| entry.age >= grace);
         let orphans: Vec<Name> = old
             .map(|entry| entry.name)
-            .filter(|name| self.is_orphan(blobs, name))
+            .filter(|name| self.is_orphan(blobs, name) && !self.lock_holdings().is_doomed(name))
             .collect();
         let mut swept = 0;
         for some in orphans.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
-            swept += self.doom_and_delete(blobs, some).await?;
+            match self.doom_and_delete(blobs, some).await {
+                Err(JobStoreError::Refused(error)) => {
+                    refused.get_or_insert(error);
+                }
+                deleted => swept += deleted?,
+            }
         }
         if swept > 0 {
             info!(objects = swept, "removed objects that nothing points to");
@@ -120,7 +129,7 @@ impl JobStore {
         {
             info!(files, "removed what ended processes were writing");
         }
-        Ok(swept)
+        refused.map_or(Ok(swept), |error| Err(JobStoreError::Refused(error)))
     }
 
     /// Whether an object that was listed is named by nothing and will not be.
@@ -190,25 +199,35 @@ impl JobStore {
         Ok(doomed.len())
     }
 
-    /// Deletes what is doomed, and then takes that back.
+    /// Deletes what is doomed, and then takes that back. One that can't be deleted holds no other one up.
     async fn carry_out(&self, blobs: &BlobStore, doomed: &[Name]) -> Result<(), JobStoreError> {
+        let mut refused = None;
         for some in doomed.chunks(self.pipeline.limits().writes.clamp(1, 64)) {
+            let mut deleted = Vec::with_capacity(some.len());
             for name in some {
-                let deleted = blobs.delete(name).await;
-                deleted.map_err(JobStoreError::Refused)?;
+                match blobs.delete(name).await {
+                    Ok(()) => deleted.push(name),
+                    Err(error) => {
+                        debug!(object = %name, %error, "an object that nothing points to can't be removed");
+                        refused.get_or_insert(error);
+                    }
+                }
+            }
+            if deleted.is_empty() {
+                continue;
             }
             let delete = |name: &Name| Write::Delete {
                 key: Key::new(Kind::Doomed, name.clone()),
             };
             self.pipeline
-                .commit(some.iter().map(delete).collect())
+                .commit(deleted.iter().copied().map(delete).collect())
                 .await?;
             let mut holdings = self.lock_holdings();
-            for name in some {
+            for name in deleted {
                 holdings.doomed.remove(name);
             }
         }
-        Ok(())
+        refused.map_or(Ok(()), |error| Err(JobStoreError::Refused(error)))
     }
 }
 

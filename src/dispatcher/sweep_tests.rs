@@ -90,6 +90,34 @@ async fn only_what_nothing_points_to_is_removed_and_only_of_this_cluster() {
 }
 
 #[tokio::test]
+async fn an_object_that_can_not_be_removed_holds_no_other_one_up() {
+    let (directory, blobs) = blobs().await;
+    let cluster = MemoryCluster::default();
+    let a = leader(&cluster, "a", &blobs).await;
+    // A directory with something in it, where an object was.
+    let stays = Name::new("0-stays").expect("a name");
+    let below = directory.path().join(stays.as_str());
+    std::fs::create_dir_all(below.join("below")).expect("made");
+    let goes = uploaded(&a, OTHER).await;
+    for name in [&stays, &goes] {
+        a.store.lock_holdings().doom(name.clone());
+    }
+    let found_later = uploaded(&a, OTHER).await;
+    let refused = a.store.sweep(Duration::ZERO).await;
+    assert!(
+        matches!(refused, Err(JobStoreError::Refused(_))),
+        "{refused:?}"
+    );
+    let left = there(&blobs).await;
+    assert!(
+        !left.contains(&goes) && !left.contains(&found_later),
+        "{left:?}"
+    );
+    assert!(a.store.lock_holdings().is_doomed(&stays));
+    assert!(!a.store.lock_holdings().is_doomed(&goes));
+}
+
+#[tokio::test]
 async fn a_deposed_leader_sweeps_nothing() {
     let (_directory, blobs) = blobs().await;
     let cluster = MemoryCluster::default();

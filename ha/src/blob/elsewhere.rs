@@ -6,7 +6,7 @@ use futures::stream::BoxStream;
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 
-use super::{STORE, open_s3};
+use super::{Requests, STORE, open_s3};
 use crate::error::{Error, Result};
 
 /// An object's size, and its bytes as they come.
@@ -17,7 +17,7 @@ pub type ObjectStream = (u64, BoxStream<'static, Result<Bytes>>);
 pub async fn read_elsewhere(url: &str) -> Result<ObjectStream> {
     let rest = url.strip_prefix("s3://").unwrap_or(url);
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let objects = open_s3(url, bucket)?;
+    let objects = open_s3(url, bucket, Requests::Long)?;
     let path = Path::parse(key)
         .map_err(|error| Error::Misconfigured(format!("{url} is no address: {error}").into()))?;
     let found = objects.get(&path).await.map_err(failed)?;

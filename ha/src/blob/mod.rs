@@ -165,7 +165,7 @@ impl BlobStore {
         let url = options.url.as_str();
         if let Some(rest) = url.strip_prefix("s3://") {
             return Ok(BlobStore {
-                objects: open_s3(url, rest)?,
+                objects: open_s3(url, rest, Requests::Short)?,
                 survives_host: true,
                 tag: ClusterTag::default(),
                 directory: None,
@@ -269,12 +269,15 @@ impl BlobStore {
         if !matches!(error, object_store::Error::NotFound { .. }) {
             return failure(error);
         }
-        match self.objects.list(None).next().await {
-            Some(Err(error)) => failure(error),
-            Some(Ok(_)) | None => Error::Corrupt {
-                key: format!("blob {name}"),
-                reason: "the object is missing".to_owned(),
-            },
+        // A directory was there when it was opened, and the first that is listed in it may be anybody's.
+        if self.directory.is_none()
+            && let Some(Err(error)) = self.objects.list(None).next().await
+        {
+            return failure(error);
+        }
+        Error::Corrupt {
+            key: format!("blob {name}"),
+            reason: "the object is missing".to_owned(),
         }
     }
 
@@ -312,12 +315,9 @@ impl BlobStore {
 
     /// All objects. Those with a name that this crate never gives are left out.
     pub async fn list(&self) -> Result<Vec<BlobEntry>> {
-        let listed: Vec<_> = self
-            .objects
-            .list(None)
-            .try_collect()
-            .await
-            .map_err(failure)?;
+        // No name has a slash. What is below may be very much, or not readable, and is nobody's of this crate.
+        let listed = self.objects.list_with_delimiter(None).await;
+        let listed = listed.map_err(failure)?.objects;
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
@@ -337,8 +337,19 @@ impl BlobStore {
     }
 }
 
+/// How long one request may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Requests {
+    /// Half a minute with its content, as the library has it.
+    Short,
+    /// As long as something comes every 30 s: an object of any size is read by one.
+    Long,
+}
+
 #[cfg(feature = "s3")]
-fn open_s3(url: &str, rest: &str) -> Result<Arc<dyn ObjectStore>> {
+fn open_s3(url: &str, rest: &str, requests: Requests) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() {
         return Err(Error::Misconfigured(
@@ -346,17 +357,25 @@ fn open_s3(url: &str, rest: &str) -> Result<Arc<dyn ObjectStore>> {
         ));
     }
     // Credentials, region and endpoint come from the usual AWS_* variables or the instance's role.
-    let s3 = object_store::aws::AmazonS3Builder::from_env()
-        .with_bucket_name(bucket)
-        .build();
-    let s3 = s3.map_err(|error| {
+    let mut s3 = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    if requests == Requests::Long {
+        let with =
+            |s3: AmazonS3Builder, key, value| s3.with_config(AmazonS3ConfigKey::Client(key), value);
+        s3 = with(s3, object_store::ClientConfigKey::Timeout, "1day");
+        s3 = with(s3, object_store::ClientConfigKey::ReadTimeout, "30s");
+        s3 = s3.with_retry(object_store::RetryConfig {
+            retry_timeout: Duration::from_hours(24),
+            ..Default::default()
+        });
+    }
+    let s3 = s3.build().map_err(|error| {
         Error::Misconfigured(format!("{url} can't be used for blobs: {error}").into())
     })?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(s3, prefix)))
 }
 
 #[cfg(not(feature = "s3"))]
-fn open_s3(url: &str, _rest: &str) -> Result<Arc<dyn ObjectStore>> {
+fn open_s3(url: &str, _rest: &str, _requests: Requests) -> Result<Arc<dyn ObjectStore>> {
     Err(Error::Misconfigured(
         format!("{url} needs a build with the feature s3; without it: a file").into(),
     ))
@@ -500,5 +519,31 @@ mod tests {
             pointer
         );
         assert!("zz".repeat(32).parse::<Checksum>().is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_below_a_directory_is_not_looked_at() {
+        let dir = directory();
+        let blobs = open(&dir, false).await;
+        let owner = job();
+        let pointer = blobs.put(&owner, Epoch::new(1), Bytes::from_static(b"state"));
+        let pointer = pointer.await.expect("put");
+        // Walking into it is an error.
+        let below = dir.path().join("a/b/0-below");
+        std::fs::create_dir(&below).expect("made");
+        std::os::unix::fs::symlink(".", below.join("loop")).expect("made");
+        let listed = blobs.list().await.expect("listed");
+        assert_eq!(listed.len(), 1);
+        blobs.delete(&pointer.name).await.expect("deleted");
+        let missing = blobs.get(&pointer).await.expect_err("deleted");
+        assert!(matches!(missing, Error::Corrupt { .. }), "{missing}");
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_bucket_is_opened_for_short_requests_and_for_long_ones() {
+        for requests in [Requests::Short, Requests::Long] {
+            open_s3("s3://bucket/prefix", "bucket/prefix", requests).expect("opened");
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path as FilePath;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ const PIECE: usize = 8 * 1024 * 1024;
 
 /// The most pieces that an upload may claim.
 const MOST_PIECES: u32 = 100_000;
+/// Pieces that are looked at at once: each look may take a tenth of a second, and there may be hundreds.
+const LOOKS_AT_ONCE: usize = 32;
 
 /// Where an upload is, and what it must be.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -84,9 +87,12 @@ impl BlobStore {
 
     /// Whether an upload is there, whole.
     pub async fn has_upload(&self, pointer: &UploadPointer) -> Result<bool> {
+        let names = pointer.piece_names()?;
+        let sizes: Vec<_> = names.iter().map(|name| self.size_of(name)).collect();
+        let mut sizes = stream::iter(sizes).buffer_unordered(LOOKS_AT_ONCE);
         let mut size: u64 = 0;
-        for name in pointer.piece_names()? {
-            match self.size_of(&name).await? {
+        while let Some(of_piece) = sizes.try_next().await? {
+            match of_piece {
                 Some(of_piece) => size = size.saturating_add(of_piece),
                 None => return Ok(false),
             }
