@@ -8,6 +8,7 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::core::CoreOptions;
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, options, report};
+use super::restart::RestartStrategy;
 use super::testing::{graph_of, submitted_earlier};
 use crate::job::OperatorSpec;
 
@@ -161,6 +162,57 @@ fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
     job.register("tm1", "1", vec![]);
     assert_eq!(job.deployed().len(), 4);
     assert_eq!(asked(&job), (2, 2));
+}
+
+/// A job of one region of two slots that restarts after so long, and has but one slot.
+fn restarting(delay_ms: u64) -> Recovered {
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 100,
+            delay_ms,
+        },
+        ..options()
+    };
+    let graph = one_region();
+    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    job.register("tm0", "1", vec![]);
+    job
+}
+
+#[test]
+fn a_job_of_one_region_that_failed_for_want_of_slots_gives_back_those_it_has() {
+    let mut job = restarting(1_000);
+    job.pass(10_000);
+    assert_eq!(job.generations(), [2], "it failed");
+    assert_eq!(freed(&job), 0);
+    job.pass(1_000);
+    assert_eq!(job.core.hindrances()[0].kind(), pb::HindranceKind::NoSlots);
+    job.pass(3_999);
+    assert_eq!(freed(&job), 0);
+    job.pass(1);
+    assert_eq!(
+        (freed(&job), asked(&job)),
+        (1, (2, 2)),
+        "it is given all or none"
+    );
+    for name in ["tm1", "tm2"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(job.deployed().len(), 4);
+    job.pass(6_000);
+    assert_eq!(freed(&job), 1);
+}
+
+#[test]
+fn slots_that_come_while_it_is_to_restart_are_kept_if_they_are_enough() {
+    let mut job = restarting(60_000);
+    job.pass(10_000);
+    assert_eq!(job.generations(), [2], "it failed");
+    job.register("tm1", "1", vec![]);
+    job.pass(30_000);
+    assert_eq!((freed(&job), job.deployed().len()), (0, 0));
+    job.pass(30_000);
+    assert_eq!((freed(&job), job.deployed().len()), (0, 4));
 }
 
 #[test]
