@@ -209,23 +209,20 @@ impl JobMasterCore {
     }
 
     /// The slots that are not given back: all that could be used, or only those that tasks are in, where all others together are too
-    /// few for any region that waits, and no more come. Whoever has but one region waits for what it has lost, and keeps the rest until
-    /// that was in vain.
+    /// few for any region that waits, and no more come. Whose turn it is does not matter: what is kept for one idles. Whoever has but
+    /// one region waits for what it has lost, and keeps the rest until that was in vain.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
-        if !self.patience.in_vain.is_empty() && !self.is_unused_enough() {
-            return self.execution.profiles_taken();
-        }
-        // What could be placed has been, unless something has to be looked at first.
         let mut waiting = self.execution.overview.waiting.iter();
         let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
-        let is_kept_for_one = self.served_first(self.settled_at_ms).is_some();
-        if self.execution.regions.len() == 1 || is_kept_for_one || !lacks {
+        let is_kept_in_vain = lacks && self.execution.regions.len() > 1;
+        if !is_kept_in_vain && self.patience.in_vain.is_empty() || self.is_unused_enough() {
             return self.profiles_needed.clone();
         }
         self.execution.profiles_taken()
     }
 
-    /// Whether what nothing is in is enough for any region that waits, or will: it is about to need it.
+    /// Whether what nothing is in is enough for a region that waits, or will: it has it once it has been looked at what it reads, in the
+    /// next turn, or when its backoff is over.
     fn is_unused_enough(&self) -> bool {
         let unused = self.unused_slots();
         let overview = &self.execution.overview;

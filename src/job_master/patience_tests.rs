@@ -9,22 +9,8 @@ use super::core::CoreOptions;
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, options, report};
 use super::restart::RestartStrategy;
-use super::testing::{graph_of, submitted_earlier};
+use super::testing::{apart, submitted_earlier};
 use crate::job::OperatorSpec;
-
-/// Regions of these parallelisms, each in slots of its own.
-fn apart(parallelisms: &[u32]) -> pb::JobGraph {
-    let names = ["a", "b", "c", "d", "e"];
-    let vertices: Vec<(&str, u32)> = names
-        .into_iter()
-        .zip(parallelisms.iter().copied())
-        .collect();
-    let mut graph = graph_of(&vertices, &[]);
-    for vertex in &mut graph.vertices {
-        vertex.slot_sharing_group = vertex.name.clone();
-    }
-    graph
-}
 
 /// The vertex reads a source without an end.
 fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
@@ -151,6 +137,50 @@ fn slots_that_are_too_few_for_any_region_go_back_when_they_have_idled() {
     assert_eq!((freed(&job), asked(&job)), (0, (2, 2)));
     job.pass(5_000);
     assert_eq!((freed(&job), asked(&job)), (1, (2, 2)));
+}
+
+/// By default a turn is shorter than slots idle, and others are served in every other one.
+#[test]
+fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for() {
+    let options = CoreOptions {
+        slot_request_timeout_ms: 300_000,
+        slot_idle_timeout_ms: 50_000,
+        ..options()
+    };
+    let graph = apart(&[1, 2]);
+    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(placed(&job), [true, false]);
+    for _ in 0..4 {
+        job.pass(10_000);
+    }
+    assert_eq!(freed(&job), 0);
+    for _ in 0..2 {
+        job.pass(10_000);
+    }
+    assert_eq!((freed(&job), asked(&job)), (1, (3, 3)));
+}
+
+#[test]
+fn what_a_region_that_stands_back_has_in_the_next_turn_does_not_idle() {
+    let options = CoreOptions {
+        slot_idle_timeout_ms: TURN_MS - 100,
+        ..options()
+    };
+    let graph = apart(&[1, 1, 2, 1]);
+    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    job.pass(TURN_MS);
+    ends(&mut job, 1);
+    assert_eq!(placed(&job), [true, true, false, false]);
+    job.pass(TURN_MS - 1);
+    assert_eq!(freed(&job), 0);
+    job.pass(1);
+    assert_eq!(placed(&job), [true, true, false, true]);
 }
 
 #[test]
