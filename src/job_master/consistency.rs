@@ -69,6 +69,11 @@ impl JobMasterCore {
         let regions = &self.execution.regions;
         let is_patient = regions.len() > 1 && regions.iter().any(ends);
         assert_eq!(self.is_patient(), is_patient);
+        let mut in_vain = self.patience.in_vain.iter();
+        assert!(
+            in_vain.all(|region| !regions[*region].phase.is_placed()),
+            "it has its slots"
+        );
     }
 
     /// What a look at every region would decide or do was decided and done with the events that led to it.

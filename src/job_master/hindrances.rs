@@ -227,10 +227,7 @@ impl JobMasterCore {
             .map(|(_, number)| number)
             .sum::<u32>() as usize;
         let text = match &self.unfulfillable {
-            _ if missing == 0 => {
-                "it has its slots, and starts when they are free of tasks of earlier attempts"
-                    .to_owned()
-            }
+            _ if missing == 0 => self.with_slots(),
             Some(verdict) => format!("{}; {verdict}", self.lacking()),
             None if is_patient => format!(
                 "{}: what waits for them runs when regions of the job that run now have ended",
@@ -250,15 +247,55 @@ impl JobMasterCore {
         }
         Some(pb::Hindrance {
             since_ms,
-            until_ms: match is_patient {
-                true => 0,
-                false => since_ms.saturating_add(self.options.slot_request_timeout_ms),
-            },
+            until_ms: self.waits_until_ms().unwrap_or_default(),
             slots_needed: count(needed),
             slots_missing: count(missing),
             missing: named,
             ..hindrance(pb::HindranceKind::NoSlots, text)
         })
+    }
+
+    /// What regions wait for, though the job has slots for all of them.
+    fn with_slots(&self) -> String {
+        let (mut has_others, mut stands_back, mut is_preparing) = (false, false, false);
+        for region in self.execution.waiting().iter() {
+            if self.is_preparing(*region) {
+                is_preparing = true;
+            } else if self.stands_back(*region, self.settled_at_ms) {
+                stands_back = true;
+            } else {
+                has_others = true;
+            }
+        }
+        let is_blocked = has_others && !self.blocked_slots().is_empty();
+        let awaited = [
+            (is_blocked, "they are free of tasks of earlier attempts"),
+            (stands_back, "regions that wait longer have had their turn"),
+            (is_preparing, "what it reads has been looked at"),
+        ];
+        let awaited = awaited.into_iter().filter(|(is_awaited, _)| *is_awaited);
+        let awaited: Vec<&str> = awaited.map(|(_, what)| what).collect();
+        match awaited.as_slice() {
+            [] => "it has its slots, and is about to start".to_owned(),
+            awaited => format!(
+                "it has its slots, and starts when {}",
+                awaited.join(", and when ")
+            ),
+        }
+    }
+
+    /// When the first of the regions that wait fails, as it is at present: `give_up_waiting` decides so.
+    fn waits_until_ms(&self) -> Option<u64> {
+        let since_ms = |is_preparing: bool| {
+            let mut waiting = self.execution.overview.waiting_since.iter();
+            let first = waiting.find(|(_, region)| self.is_preparing(*region) == is_preparing);
+            first.map(|(since_ms, _)| *since_ms)
+        };
+        let preparing = self.is_any_looking().then(|| since_ms(true)).flatten();
+        let others = since_ms(false).filter(|_| !self.is_patient());
+        let others = others.map(|since_ms| since_ms.max(self.patience.from_ms));
+        let from_ms = preparing.into_iter().chain(others).min()?;
+        Some(from_ms.saturating_add(self.options.slot_request_timeout_ms))
     }
 
     /// That tasks run and can't reach their peers, as they told last.

@@ -9,6 +9,7 @@ use super::recovered::{
     RECONCILE_MS, Recovered, both, end, one_region, options, placed, report, two_regions,
 };
 use super::restart::RestartStrategy;
+use super::testing::{apart, submitted_earlier};
 
 fn only(job: &Recovered) -> pb::Hindrance {
     let mut hindrances = job.core.hindrances();
@@ -179,4 +180,65 @@ fn it_says_so_of_a_job_that_is_to_end_as_well() {
     assert_eq!(kinds(&job), [Store, Stopping]);
     job.hear(Event::Persisted(number));
     assert_eq!(kinds(&job), [Stopping]);
+}
+
+#[test]
+fn what_waits_for_slots_fails_a_while_after_the_last_region_that_could_have_left_some() {
+    let graph = apart(&[1, 2]);
+    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    let began_ms = job.now_ms;
+    job.register("tm0", "1", vec![]);
+    let hindrance = only(&job);
+    assert_eq!(hindrance.kind(), HindranceKind::NoSlots);
+    assert_eq!((hindrance.since_ms, hindrance.until_ms), (began_ms, 0));
+    job.pass(30_000);
+    job.reports("tm0", vec![report(1, 0, 1, S::Finished)]);
+    let hindrance = only(&job);
+    let until_ms = job.now_ms + 10_000;
+    assert_eq!(
+        (hindrance.since_ms, hindrance.until_ms),
+        (began_ms, until_ms)
+    );
+    job.pass(9_999);
+    assert_eq!(job.stored.fatal_cause, "");
+    job.pass(1);
+    assert!(job.stored.fatal_cause.starts_with("not enough slots"));
+}
+
+#[test]
+fn a_job_that_has_its_slots_waits_until_what_it_reads_has_been_looked_at() {
+    let mut graph = one_region();
+    graph.vertices[0].operators = vec![pb::Operator {
+        name: "lines".to_owned(),
+        spec: r#"{"type":"file-source","paths":["f"],"coordinated":true}"#.to_owned(),
+        output: Vec::new(),
+    }];
+    let mut job = Recovered::new(&graph, submitted_earlier(&graph));
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    let hindrance = only(&job);
+    let expected = "it has its slots, and starts when what it reads has been looked at";
+    assert_eq!(hindrance.text, expected);
+    assert_eq!(hindrance.until_ms, job.now_ms + 10_000);
+}
+
+#[test]
+fn regions_that_have_their_slots_wait_for_earlier_attempts_and_for_their_turn() {
+    let graph = apart(&[2, 1]);
+    let mut state = submitted_earlier(&graph);
+    state.regions[0].generation = 2;
+    let mut job = Recovered::new(&graph, state);
+    for (name, subtask) in [("tm0", 0), ("tm1", 1)] {
+        job.register(name, "1", vec![report(1, subtask, 1, S::Running)]);
+    }
+    // A turn: a region may wait for 10 s.
+    job.pass(500);
+    job.register("tm2", "1", vec![]);
+    let expected = "it has its slots, and starts when they are free of tasks of earlier attempts, \
+                    and when regions that wait longer have had their turn";
+    assert_eq!(only(&job).text, expected);
+    job.pass(500);
+    let expected = "it has its slots, and starts when they are free of tasks of earlier attempts";
+    assert_eq!(only(&job).text, expected);
 }

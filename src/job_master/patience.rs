@@ -4,7 +4,8 @@
 //! A job needs at once what its tasks are in, and what the next region that waits lacks; all else that could run is welcome. A region
 //! needs nothing at once that it will find in slots which the job has: those that nothing is in, and those of regions that end by
 //! themselves. While such a region runs, the time that others may wait does not begin. Slots that are too few for any region that
-//! waits go back when they have idled: else two jobs could hold what each of them lacks.
+//! waits go back when they have idled: else two jobs could hold what each of them lacks. Whoever has but one region keeps them until it
+//! has failed for want of the others.
 //!
 //! Whoever waits in vain has *turns*, every other one: in the others what those behind it lack is asked for, and what it could use is
 //! theirs. So neither those that fit nowhere starve those that do, nor small ones, one after the other, a large one.
@@ -16,6 +17,7 @@ use tanist_proto::resources::ResourceProfile;
 use super::core::JobMasterCore;
 use super::execution_graph::RegionPhase;
 use super::waiting_list::Need;
+use crate::small_set::SmallSet;
 
 /// A region may wait for slots so many turns.
 const TURNS: u64 = 20;
@@ -31,6 +33,8 @@ pub(super) struct Patience {
     lacking: Turns,
     /// The first region that waits for those which the job has.
     waiting: Turns,
+    /// The regions that failed for want of slots and were not placed since.
+    pub(super) in_vain: SmallSet<usize>,
 }
 
 /// Whose turns they are, and since when: its own ones are the first, the third and so on.
@@ -205,15 +209,24 @@ impl JobMasterCore {
     }
 
     /// The slots that are not given back: all that could be used, or only those that tasks are in, where all others together are too
-    /// few for any region that waits, and no more come. Whoever has but one region keeps them: it waits for what it has lost.
+    /// few for any region that waits, and no more come. Whose turn it is does not matter: what is kept for one idles. Whoever has but
+    /// one region waits for what it has lost, and keeps the rest until that was in vain.
     pub(super) fn worth_keeping(&self) -> Vec<(ResourceProfile, u32)> {
-        // What could be placed has been, unless something has to be looked at first.
         let mut waiting = self.execution.overview.waiting.iter();
         let lacks = waiting.any(|(need, _)| !self.is_looking(need.look));
-        let is_kept_for_one = self.served_first(self.settled_at_ms).is_some();
-        if self.execution.regions.len() == 1 || is_kept_for_one || !lacks {
+        let is_kept_in_vain = lacks && self.execution.regions.len() > 1;
+        if !is_kept_in_vain && self.patience.in_vain.is_empty() || self.is_unused_enough() {
             return self.profiles_needed.clone();
         }
         self.execution.profiles_taken()
+    }
+
+    /// Whether what nothing is in is enough for a region that waits, or will: it has it once it has been looked at what it reads, in the
+    /// next turn, or when its backoff is over.
+    fn is_unused_enough(&self) -> bool {
+        let unused = self.unused_slots();
+        let overview = &self.execution.overview;
+        let mut needs = overview.waiting.iter().chain(overview.to_wait.iter());
+        needs.any(|(need, _)| need.fits(&unused).is_some_and(|regions| regions > 0))
     }
 }

@@ -8,22 +8,9 @@ use tanist_proto::v1::{ExecutionState as S, JobStatus};
 use super::core::CoreOptions;
 use super::event::{Effect, Event};
 use super::recovered::{Recovered, one_region, options, report};
-use super::testing::{graph_of, submitted_earlier};
+use super::restart::RestartStrategy;
+use super::testing::{apart, submitted_earlier};
 use crate::job::OperatorSpec;
-
-/// Regions of these parallelisms, each in slots of its own.
-fn apart(parallelisms: &[u32]) -> pb::JobGraph {
-    let names = ["a", "b", "c", "d", "e"];
-    let vertices: Vec<(&str, u32)> = names
-        .into_iter()
-        .zip(parallelisms.iter().copied())
-        .collect();
-    let mut graph = graph_of(&vertices, &[]);
-    for vertex in &mut graph.vertices {
-        vertex.slot_sharing_group = vertex.name.clone();
-    }
-    graph
-}
 
 /// The vertex reads a source without an end.
 fn never_ends(graph: &mut pb::JobGraph, vertex: usize) {
@@ -152,6 +139,50 @@ fn slots_that_are_too_few_for_any_region_go_back_when_they_have_idled() {
     assert_eq!((freed(&job), asked(&job)), (1, (2, 2)));
 }
 
+/// By default a turn is shorter than slots idle, and others are served in every other one.
+#[test]
+fn slots_that_are_too_few_go_back_while_a_region_runs_whose_slots_are_waited_for() {
+    let options = CoreOptions {
+        slot_request_timeout_ms: 300_000,
+        slot_idle_timeout_ms: 50_000,
+        ..options()
+    };
+    let graph = apart(&[1, 2]);
+    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(placed(&job), [true, false]);
+    for _ in 0..4 {
+        job.pass(10_000);
+    }
+    assert_eq!(freed(&job), 0);
+    for _ in 0..2 {
+        job.pass(10_000);
+    }
+    assert_eq!((freed(&job), asked(&job)), (1, (3, 3)));
+}
+
+#[test]
+fn what_a_region_that_stands_back_has_in_the_next_turn_does_not_idle() {
+    let options = CoreOptions {
+        slot_idle_timeout_ms: TURN_MS - 100,
+        ..options()
+    };
+    let graph = apart(&[1, 1, 2, 1]);
+    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    for name in ["tm0", "tm1"] {
+        job.register(name, "1", vec![]);
+    }
+    job.pass(TURN_MS);
+    ends(&mut job, 1);
+    assert_eq!(placed(&job), [true, true, false, false]);
+    job.pass(TURN_MS - 1);
+    assert_eq!(freed(&job), 0);
+    job.pass(1);
+    assert_eq!(placed(&job), [true, true, false, true]);
+}
+
 #[test]
 fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
     let mut job = with_slots(&one_region(), &["tm0"]);
@@ -161,6 +192,57 @@ fn a_job_of_one_region_asks_for_all_and_keeps_what_it_has() {
     job.register("tm1", "1", vec![]);
     assert_eq!(job.deployed().len(), 4);
     assert_eq!(asked(&job), (2, 2));
+}
+
+/// A job of one region of two slots that restarts after so long, and has but one slot.
+fn restarting(delay_ms: u64) -> Recovered {
+    let options = CoreOptions {
+        restart_strategy: RestartStrategy::FixedDelay {
+            attempts: 100,
+            delay_ms,
+        },
+        ..options()
+    };
+    let graph = one_region();
+    let mut job = Recovered::with_options(&graph, submitted_earlier(&graph), 2, options);
+    job.register("tm0", "1", vec![]);
+    job
+}
+
+#[test]
+fn a_job_of_one_region_that_failed_for_want_of_slots_gives_back_those_it_has() {
+    let mut job = restarting(1_000);
+    job.pass(10_000);
+    assert_eq!(job.generations(), [2], "it failed");
+    assert_eq!(freed(&job), 0);
+    job.pass(1_000);
+    assert_eq!(job.core.hindrances()[0].kind(), pb::HindranceKind::NoSlots);
+    job.pass(3_999);
+    assert_eq!(freed(&job), 0);
+    job.pass(1);
+    assert_eq!(
+        (freed(&job), asked(&job)),
+        (1, (2, 2)),
+        "it is given all or none"
+    );
+    for name in ["tm1", "tm2"] {
+        job.register(name, "1", vec![]);
+    }
+    assert_eq!(job.deployed().len(), 4);
+    job.pass(6_000);
+    assert_eq!(freed(&job), 1);
+}
+
+#[test]
+fn slots_that_come_while_it_is_to_restart_are_kept_if_they_are_enough() {
+    let mut job = restarting(60_000);
+    job.pass(10_000);
+    assert_eq!(job.generations(), [2], "it failed");
+    job.register("tm1", "1", vec![]);
+    job.pass(30_000);
+    assert_eq!((freed(&job), job.deployed().len()), (0, 0));
+    job.pass(30_000);
+    assert_eq!((freed(&job), job.deployed().len()), (0, 4));
 }
 
 #[test]

@@ -141,11 +141,15 @@ impl JobMasterCore {
     }
 
     /// How many slots of each kind nothing is in.
-    fn free_slots(&self) -> Free {
+    pub(super) fn unused_slots(&self) -> Vec<u32> {
         let there = |profile: &ResourceProfile| self.pool.count_for(profile);
         let taken = |kind| self.execution.overview.slots.taken(kind);
+        self.execution.kinds.left(there, taken)
+    }
+
+    fn free_slots(&self) -> Free {
         Free {
-            of_kinds: self.execution.kinds.left(there, taken),
+            of_kinds: self.unused_slots(),
         }
     }
 
@@ -186,6 +190,7 @@ impl JobMasterCore {
         }
         // Once it waits no more, what it needs is nobody's concern.
         self.execution.set_phase(region, RegionPhase::Placed);
+        self.patience.in_vain.remove(&region);
         for (task, place) in places {
             self.pool.begin_use(place.allocation);
             let generation = Generation::new(generation);

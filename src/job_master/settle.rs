@@ -132,6 +132,7 @@ impl JobMasterCore {
             } else if overdue(since_ms, timeout_ms) && is_over {
                 let lacking = lacking.get_or_insert_with(|| self.lacking_with_advice());
                 let cause = format!("not enough slots within {timeout_ms} ms: {lacking}");
+                self.patience.in_vain.insert(region);
                 without_slots.push((region, cause));
             } else if overdue(since_ms, NEVER_SERVED_MS) {
                 maybe_never.push(region);
@@ -140,10 +141,14 @@ impl JobMasterCore {
         // Failures are told in the order of regions.
         without_slots.sort_unstable_by_key(|(region, _)| *region);
         maybe_never.sort_unstable();
+        let never_served = without_slots.len();
         for (region, verdict) in self.never_served(&maybe_never) {
             let cause = format!("{verdict}; start a larger one or ask for less");
             without_slots.push((region, cause));
         }
+        let never_served = without_slots[never_served..].iter();
+        let in_vain = &mut self.patience.in_vain;
+        in_vain.extend(never_served.map(|(region, _)| *region));
         for (region, cause) in without_slots {
             self.failures.push(Failure::of_region(region, cause));
         }

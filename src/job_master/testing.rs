@@ -37,6 +37,20 @@ pub fn graph_of(vertices: &[(&str, u32)], edges: &[(usize, usize)]) -> pb::JobGr
     }
 }
 
+/// Regions of these parallelisms, each in slots of its own.
+pub fn apart(parallelisms: &[u32]) -> pb::JobGraph {
+    let names = ["a", "b", "c", "d", "e"];
+    let vertices: Vec<(&str, u32)> = names
+        .into_iter()
+        .zip(parallelisms.iter().copied())
+        .collect();
+    let mut graph = graph_of(&vertices, &[]);
+    for vertex in &mut graph.vertices {
+        vertex.slot_sharing_group = vertex.name.clone();
+    }
+    graph
+}
+
 /// What an earlier version has stored, which put all subtasks of a vertex into one region, before anything was placed.
 pub fn submitted_earlier(graph: &pb::JobGraph) -> pb::JobState {
     let count = crate::job::regions(graph).len();

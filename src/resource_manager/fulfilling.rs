@@ -93,8 +93,8 @@ impl Core {
 
     /// The kinds of TaskExecutors whose slots may be had, sooner or later.
     fn possible_workers(&self) -> Vec<WorkerResourceSpec> {
-        let registered = self.workers.values().filter(|worker| !worker.is_draining);
-        let registered = registered.map(|worker| &worker.spec);
+        // One that is drained is not told from one that is to be started anew: once it has left it counts for a while yet.
+        let registered = self.workers.values().map(|worker| &worker.spec);
         let departed = self.fulfilling.departed.values().map(|(_, spec)| spec);
         let driver = self.workers_of_driver.as_ref();
         let started = driver.map(Workers::spec);

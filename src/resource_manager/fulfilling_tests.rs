@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tanist_proto::id::JobId;
+use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources};
 use tanist_proto::v1 as pb;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use super::scripted::{ScriptedTaskExecutor, id, needs, registration, start};
 use super::*;
 use crate::gateway::{
     JobMasterRegistration, ResourceManagerGateway as _, ResourceRequirement, ResourceRequirements,
-    ResourceRequirementsGateway as _, Verdict,
+    ResourceRequirementsGateway as _, Unfulfillable,
 };
 use crate::notice::Notice;
 
@@ -40,6 +40,50 @@ async fn register(handle: &ResourceManagerHandle, name: &str, total: u32, report
     answer.expect("it is admitted");
 }
 
+/// A JobMaster, and how it is told what becomes of its job.
+fn job_master() -> JobMasterRegistration {
+    JobMasterRegistration {
+        job: JOB,
+        job_master: id(1),
+        verdict: Notice::default(),
+    }
+}
+
+/// It states, again or not, that it needs a slot with so many cores.
+async fn declare(handle: &ResourceManagerHandle, job_master: &JobMasterRegistration, number: u32) {
+    let registered = handle.register_job_master(job_master.clone()).await;
+    registered.expect("it is the only one");
+    let one = ResourceRequirement {
+        profile: ResourceProfile::Of(cores(number)),
+        minimum: 1,
+        maximum: 1,
+    };
+    let requirements = ResourceRequirements {
+        resources: vec![one],
+        ..needs(JOB, 0)
+    };
+    let declared = handle.declare_required_resources(requirements).await;
+    declared.expect("it is registered");
+}
+
+/// A JobMaster repeats itself, which is how it is heard: what it is told in this time that nobody can ever give.
+async fn told_within(
+    handle: &ResourceManagerHandle,
+    job_master: &JobMasterRegistration,
+    bound: Duration,
+) -> Option<Box<Unfulfillable>> {
+    let start = Instant::now();
+    while start.elapsed() < bound {
+        declare(handle, job_master, 8).await;
+        let told = &job_master.verdict;
+        let unfulfillable = told.find(|told| told.unfulfillable.clone());
+        if let Ok(verdict) = tokio::time::timeout(Duration::from_secs(10), unfulfillable).await {
+            return Some(verdict);
+        }
+    }
+    None
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_time_to_come() {
     let cluster = start();
@@ -47,36 +91,9 @@ async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_tim
     let (small, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     let start = Instant::now();
     register(&handle, "small", 4, small.report()).await;
-    let told: Notice<Verdict> = Notice::default();
-    let job_master = JobMasterRegistration {
-        job: JOB,
-        job_master: id(1),
-        verdict: told.clone(),
-    };
-    let declare = async |cores_of_a_slot| {
-        let registered = handle.register_job_master(job_master.clone()).await;
-        registered.expect("it is the only one");
-        let one = ResourceRequirement {
-            profile: ResourceProfile::Of(cores(cores_of_a_slot)),
-            minimum: 1,
-            maximum: 1,
-        };
-        let requirements = ResourceRequirements {
-            resources: vec![one],
-            ..needs(JOB, 0)
-        };
-        let declared = handle.declare_required_resources(requirements).await;
-        declared.expect("it is registered");
-    };
-    declare(8).await;
-    // A JobMaster repeats itself, which is how it is heard.
-    let verdict = loop {
-        let unfulfillable = told.find(|told| told.unfulfillable.clone());
-        if let Ok(verdict) = tokio::time::timeout(Duration::from_secs(10), unfulfillable).await {
-            break *verdict;
-        }
-        declare(8).await;
-    };
+    let job_master = job_master();
+    let verdict = told_within(&handle, &job_master, Duration::MAX).await;
+    let verdict = verdict.expect("in the end");
     let start_up_time = Options::default().start_up_time;
     assert!(start.elapsed() >= start_up_time, "{:?}", start.elapsed());
     assert!(start.elapsed() < start_up_time + Duration::from_secs(11));
@@ -87,8 +104,37 @@ async fn a_job_that_asks_for_more_than_anybody_has_is_told_when_all_have_had_tim
     // A larger one comes: it will be served.
     let (large, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
     register(&handle, "large", 8, large.report()).await;
+    let told = &job_master.verdict;
     let fulfillable = told.find(|told| told.unfulfillable.is_none().then_some(()));
     let told = tokio::time::timeout(Duration::from_secs(10), fulfillable).await;
     told.expect("at once");
+    cluster.manager.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_drained_may_come_back_as_one_that_left_may() {
+    let cluster = start();
+    let handle = cluster.manager.handle();
+    let (small, _asked) = ScriptedTaskExecutor::start(&cluster.connector, "tm:1", 2);
+    register(&handle, "small", 4, small.report()).await;
+    register(&handle, "large", 8, small.report()).await;
+    let large: ResourceId = "large".parse().expect("an id");
+    let drained = handle.drain_task_manager(large).await;
+    drained.expect("it is registered");
+    let (job_master, start_up_time) = (job_master(), Options::default().start_up_time);
+    let told = told_within(&handle, &job_master, 2 * start_up_time).await;
+    assert_eq!(told, None, "it is there");
+    let goodbye = pb::DisconnectTaskExecutorRequest {
+        sender: registration(5, 1, pb::SlotReport::default()).sender,
+        resource_id: "large".to_owned(),
+        incarnation: "1".to_owned(),
+        cause: "drained".to_owned(),
+    };
+    let left = handle.disconnect_task_executor(goodbye).await;
+    left.expect("it is registered");
+    let start = Instant::now();
+    let told = told_within(&handle, &job_master, 2 * start_up_time).await;
+    assert_eq!(told.map(|told| told.largest), Some(cores(4)));
+    assert!(start.elapsed() >= start_up_time, "{:?}", start.elapsed());
     cluster.manager.stop().await;
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tanist_proto::id::JobId;
 use tanist_proto::v1::JobStatus;
 use tokio::time::Instant;
 
+use crate::config::LoadOptions;
 use crate::process::testing::cluster::{TestCluster, graph, graph_of_regions};
-use crate::process::testing::running::{self, JOB, used_task_manager};
+use crate::process::testing::running::{self, JOB, tasks_on, used_task_manager};
 use crate::task_executor::TaskStatus;
 
 /// A job of four tasks in two slots; three TaskManagers with a slot each, of which two run it, and one of these.
@@ -168,4 +170,50 @@ async fn leader_and_task_manager_die_together() {
         "took {:?}",
         start.elapsed()
     );
+}
+
+/// Three slots each, of three TaskManagers with two: each has all of one TaskManager, and they share the third.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_each_lost_a_slot_for_good_run_one_after_the_other() {
+    const OTHER: JobId = JobId::from_bits(0xB);
+    let load = LoadOptions::default()
+        .with("slot.request.timeout", "10 s")
+        .with("slot.idle.timeout", "2 s");
+    let mut cluster = TestCluster::start_with(load, 1, 3, 2).await;
+    for job in [JOB, OTHER] {
+        let submitted = cluster.client.submit(&graph(job, 3), "t").await;
+        submitted.expect("accepted");
+        cluster.until_running(job, 6).await;
+    }
+    let on = |name: &str| [JOB, OTHER].map(|job| tasks_on(&cluster, job, name));
+    let shared = ["tm1", "tm2", "tm3"]
+        .into_iter()
+        .find(|name| on(name) == [2, 2]);
+    let shared = shared.expect("one of them runs some of both");
+    cluster.kill_task_manager(shared).await;
+    let start = Instant::now();
+    let runs = |job| cluster.world.tasks.of(job).len() == 6;
+    cluster
+        .until("one of both fails", || !runs(JOB) || !runs(OTHER))
+        .await;
+    cluster
+        .until("one of both runs again", || runs(JOB) || runs(OTHER))
+        .await;
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "took {:?}",
+        start.elapsed()
+    );
+    let (first, second) = if runs(JOB) {
+        (JOB, OTHER)
+    } else {
+        (OTHER, JOB)
+    };
+    cluster.until_running(first, 6).await;
+    cluster.world.finish_tasks(first);
+    assert_eq!(cluster.until_clean(first).await, JobStatus::Finished);
+    cluster.until_running(second, 6).await;
+    cluster.world.finish_tasks(second);
+    assert_eq!(cluster.until_clean(second).await, JobStatus::Finished);
+    cluster.check();
 }
