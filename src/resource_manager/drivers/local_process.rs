@@ -8,6 +8,7 @@
 //! Not here: whom to start and to stop, and what of that is persisted.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
@@ -17,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tanist_ha::election::ClusterIncarnation;
 use tanist_ha::retry::Backoff;
 use tanist_proto::id::ResourceId;
@@ -34,6 +35,8 @@ use crate::telemetry::control_group::{self, ControlGroups, GroupLimits};
 
 /// This very program, also when its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
+/// What precedes the control group that a worker enters in the argument that names it.
+const GROUP_ARGUMENT: &str = "taskmanager.control-group=";
 /// So many logs are kept.
 const KEPT_LOGS: usize = 50;
 /// So much of a log is read for its last line.
@@ -156,6 +159,19 @@ impl LocalProcessDriver {
         let path = self.log_path(&request.worker);
         let log = File::options().create(true).append(true).open(path);
         let log = log.map_err(unusable)?;
+        let mut command = self.command(request, group);
+        command
+            // Whoever interrupts the JobManager from a terminal means that process alone.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
+        Command::from(command).kill_on_drop(false).spawn()
+    }
+
+    /// What is started.
+    fn command(&self, request: &WorkerRequest, group: Option<&Path>) -> std::process::Command {
         let mut command = std::process::Command::new(PROGRAM);
         command
             .arg0(&self.options.name)
@@ -178,29 +194,17 @@ impl LocalProcessDriver {
                 command.env_remove(variable);
             }
         }
+        if let Some(group) = group {
+            // It enters that itself: put there from here, it could look too early in which group it is. Those of its programs are made
+            // within its own.
+            let mut argument = OsString::from(GROUP_ARGUMENT);
+            argument.push(group);
+            command
+                .arg("-D")
+                .arg(argument)
+                .args(["-D", "process.control-groups=auto"]);
+        }
         command
-            // Whoever interrupts the JobManager from a terminal means that process alone.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        if group.is_some() {
-            // Those of its programs are made within its own.
-            command.args(["-D", "process.control-groups=auto"]);
-        }
-        // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
-        let mut child = Command::from(command).kill_on_drop(false).spawn()?;
-        if let Some(group) = group
-            && let Some(pid) = child
-                .id()
-                .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
-            && let Err(error) = control_group::enter(group, pid)
-        {
-            let _it_may_have_ended = child.start_kill();
-            let text = format!("it can't be put into its control group: {error}");
-            return Err(io::Error::new(error.kind(), text));
-        }
-        Ok(child)
     }
 
     fn log_path(&self, worker: &ResourceId) -> PathBuf {

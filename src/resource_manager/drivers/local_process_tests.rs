@@ -1,5 +1,6 @@
 //! Places and what is seen from them, logs, and what workers of a kind are started with.
 
+use rustix::process::Pid;
 use tanist_proto::resources::{CpuCores, Resources};
 
 use super::*;
@@ -182,6 +183,25 @@ async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_st
     let groups = WorkerGroups::Refused("process.control-groups: not here".to_owned());
     let refused = refusal(options(groups, PathBuf::new())).await;
     assert!(refused.contains("not here"), "{refused}");
+}
+
+#[test]
+fn a_worker_is_told_the_group_that_it_is_to_enter() {
+    let driver = LocalProcessDriver::new(options(WorkerGroups::None, PathBuf::new()));
+    let request = WorkerRequest {
+        worker: "worker-0-of-a-test".parse().expect("an id"),
+        spec: driver.options.usual.clone(),
+        cluster: ClusterIncarnation::generate(),
+    };
+    let told = |group: Option<&Path>| {
+        let command = driver.command(&request, group);
+        let mut arguments = command.get_args().filter_map(|it| it.to_str());
+        let told = arguments.find_map(|it| it.strip_prefix(GROUP_ARGUMENT));
+        told.map(str::to_owned)
+    };
+    let group = "/sys/fs/cgroup/of-a-job-manager/tanist-1-worker";
+    assert_eq!(told(Some(Path::new(group))).as_deref(), Some(group));
+    assert_eq!(told(None), None);
 }
 
 #[tokio::test]
