@@ -228,6 +228,8 @@ pub struct TaskManagerOptions {
     pub slot_timeout: Duration,
     /// The incarnation of the cluster whose driver started it; `None`: no driver did.
     pub worker_of: Option<Name>,
+    /// The control group that it enters first.
+    pub control_group: Option<PathBuf>,
     /// How long tasks go on while neither a leader nor the store can be reached.
     pub failover_timeout: Duration,
     /// After how long without an answer of the store the tasks of isolated jobs are stopped.

@@ -216,6 +216,8 @@ options! {
             "After how long an allocated slot that no JobMaster took is free again.";
         TM_WORKER_OF: Name = "taskmanager.worker-of", Unset,
             "Set by the driver that starts this TaskManager, never by hand: the incarnation of the cluster that it is for. When that has no record of it any more, it ends.";
+        TM_CONTROL_GROUP: PathBuf = "taskmanager.control-group", Unset,
+            "Set by the driver that starts this TaskManager, never by hand: the control group that it enters first.";
         TM_FAILOVER_TIMEOUT: Duration = "job-manager-failover-timeout", Value("5 min"),
             "How long tasks go on without a leader while the store can't be reached either. As long as either answers, they go on anyway.";
         TM_ISOLATION: Duration = "taskmanager.isolation-timeout", Derived("three fifths of `heartbeat.timeout`"),

@@ -45,7 +45,7 @@ pub enum StartError {
     /// The host does not give what it needs.
     #[error("the TaskManager can't start: {0}")]
     Host(#[source] io::Error),
-    /// The control groups that are configured can't be made.
+    /// The control groups that are configured can't be made, or its own one not entered.
     #[error("the TaskManager can't start: {0}")]
     ControlGroups(String),
     /// What is configured is more than there is.
@@ -98,6 +98,9 @@ impl TaskManager {
     ) -> Result<TaskManager, StartError> {
         let options = configuration.options().clone();
         let manager = &options.taskmanager;
+        if let Some(group) = &manager.control_group {
+            control_groups::enter(group).map_err(StartError::ControlGroups)?;
+        }
         let key = "taskmanager.rpc.port";
         let rpc = listen::bind(
             "the RPC server",

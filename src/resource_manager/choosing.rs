@@ -4,6 +4,7 @@
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{ResourceProfile, Resources};
 
+use super::packing::{Room, least_first};
 use super::slots::{Slots, Worker};
 
 /// A slot to ask for.
@@ -27,6 +28,66 @@ pub enum Balance {
     Slots,
 }
 
+/// Slots for all of the profiles, the most demanding first; `None`: they are not found. Chosen as by [`choose`], unless that leaves no room for
+/// the last of them: then packed.
+pub fn choose_all(
+    slots: &Slots,
+    job: JobId,
+    profiles: &[ResourceProfile],
+    balance: Balance,
+) -> Option<Vec<Choice>> {
+    let chosen = choose(slots, job, profiles, balance);
+    if chosen.len() == profiles.len() {
+        return Some(chosen);
+    }
+    // Of one profile there is as much in any order: where the first one does not go in there is nothing to gain, least of all in a full
+    // cluster, in which very many may wait.
+    let first = profiles.chunk_by(|one, next| one == next).next()?;
+    let last_of_first = chosen.get(first.len() - 1)?;
+    if last_of_first.profile != first[0] {
+        return None;
+    }
+    pack(slots, profiles)
+}
+
+/// Slots for all of the profiles, from those with the least room: what is large fits later, too. Nothing but the room counts.
+fn pack(slots: &Slots, profiles: &[ResourceProfile]) -> Option<Vec<Choice>> {
+    let workers = slots.workers().filter(|(_, worker)| !worker.is_draining);
+    let mut places: Vec<_> = workers
+        .map(|(id, worker)| {
+            let numbers = Numbers {
+                free: worker.free(),
+                next: worker.next_number(),
+            };
+            (id, Room::left_of(worker), numbers)
+        })
+        .collect();
+    least_first(&mut places, |(_, room, _)| room);
+    let mut chosen = Vec::with_capacity(profiles.len());
+    for same in profiles.chunk_by(|one, next| one == next) {
+        let profile = &same[0];
+        let mut count = u32::try_from(same.len()).unwrap_or(u32::MAX);
+        for (id, room, numbers) in &mut places {
+            let taken = room.take(profile, count);
+            for _ in 0..taken {
+                chosen.push(Choice {
+                    worker: id.clone(),
+                    number: numbers.take(profile)?,
+                    profile: profile.clone(),
+                });
+            }
+            count -= taken;
+            if count == 0 {
+                break;
+            }
+        }
+        if count > 0 {
+            return None;
+        }
+    }
+    Some(chosen)
+}
+
 /// Slots for as many of the profiles as there are.
 pub fn choose(
     slots: &Slots,
@@ -47,9 +108,11 @@ pub fn choose(
         worker,
         is_used_by_job: slots.is_held_at(job, id),
         held: worker.held(),
-        free: worker.free(),
+        numbers: Numbers {
+            free: worker.free(),
+            next: worker.next_number(),
+        },
         left: (is_any_cut || !worker.is_shared_equally()).then(|| worker.left()),
-        next_number: worker.next_number(),
     });
     let mut candidates: Vec<_> = candidates.collect();
     let mut chosen = Vec::new();
@@ -72,6 +135,28 @@ pub fn choose(
     chosen
 }
 
+/// The numbers of slots that may be asked for.
+#[derive(Debug)]
+struct Numbers<Free> {
+    /// Of default slots, the lowest first.
+    free: Free,
+    /// Of dynamic ones.
+    next: u32,
+}
+
+impl<Free: Iterator<Item = u32>> Numbers<Free> {
+    fn take(&mut self, profile: &ResourceProfile) -> Option<u32> {
+        match profile {
+            ResourceProfile::Unknown => self.free.next(),
+            ResourceProfile::Of(_) | ResourceProfile::Any => {
+                let number = self.next;
+                self.next = number.checked_add(1)?;
+                Some(number)
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Candidate<'a, Free> {
     id: &'a ResourceId,
@@ -79,17 +164,15 @@ struct Candidate<'a, Free> {
     is_used_by_job: bool,
     /// Slots that somebody has.
     held: u64,
-    /// The lowest number first.
-    free: Free,
+    numbers: Numbers<Free>,
     /// What nobody has; `None`: enough for every free default slot, and nothing else is asked for.
     left: Option<Resources>,
-    next_number: u32,
 }
 
 impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
     /// For how many such slots there is room; `None`: for none.
     fn room_for(&self, profile: &ResourceProfile) -> Option<u64> {
-        let free = self.free.len() as u64;
+        let free = self.numbers.free.len() as u64;
         let room = match (profile, &self.left) {
             (ResourceProfile::Of(wanted), Some(left)) => left.holds(wanted).unwrap_or(u64::MAX),
             (ResourceProfile::Unknown, None) => free,
@@ -108,14 +191,7 @@ impl<Free: ExactSizeIterator<Item = u32>> Candidate<'_, Free> {
     }
 
     fn take(&mut self, profile: &ResourceProfile) -> Option<Choice> {
-        let number = match profile {
-            ResourceProfile::Unknown => self.free.next()?,
-            ResourceProfile::Of(_) | ResourceProfile::Any => {
-                let number = self.next_number;
-                self.next_number = number.checked_add(1)?;
-                number
-            }
-        };
+        let number = self.numbers.take(profile)?;
         if let Some(left) = &mut self.left {
             let share = self.worker.spec.default_slot();
             *left = left.saturating_minus(profile.resources().unwrap_or(&share));

@@ -37,6 +37,7 @@ mod job_masters;
 mod lacking;
 #[cfg(test)]
 mod matching_model_tests;
+mod packing;
 #[cfg(test)]
 mod profile_model;
 #[cfg(test)]

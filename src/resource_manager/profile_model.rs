@@ -63,10 +63,12 @@ pub(super) struct Reached {
     /// Beyond the minimum.
     pub(super) more: u32,
     pub(super) resting: u32,
+    /// A minimum found no room in the usual way, and was packed.
+    pub(super) packed: u32,
 }
 
 impl Reached {
-    pub(super) fn counts(&self) -> [u32; 8] {
+    pub(super) fn counts(&self) -> [u32; 9] {
         [
             self.cut,
             self.plain,
@@ -76,6 +78,7 @@ impl Reached {
             self.other_kind,
             self.more,
             self.resting,
+            self.packed,
         ]
     }
 }
@@ -178,16 +181,23 @@ impl Model {
         if with_room.len() < self.workers.len() && others.into_iter().any(|it| it != kind) {
             reached.other_kind += 1;
         }
+        match wanted.resources() {
+            Some(_) => reached.cut += 1,
+            None => reached.plain += 1,
+        }
+        self.give_at(worker, job, wanted)
+    }
+
+    fn give_at(&mut self, worker: u8, job: u8, wanted: &ResourceProfile) -> Option<Given> {
+        let (kind, next) = self.workers.get_mut(&worker)?;
         let (slot, has) = match wanted.resources() {
             Some(has) => {
-                let next = &mut self.workers.get_mut(&worker)?.1;
                 *next += 1;
-                reached.cut += 1;
                 (*next - 1, has.clone())
             }
             None => {
-                reached.plain += 1;
-                (self.free(worker)[0], spec(kind).default_slot())
+                let has = spec(*kind).default_slot();
+                (self.free(worker)[0], has)
             }
         };
         self.held.push(Held {
@@ -197,6 +207,19 @@ impl Model {
             has,
         });
         Some((job, worker, slot, wanted.clone()))
+    }
+
+    /// All of it, each where it fits first: where the fewest default slots could be had, then by name.
+    fn pack(&mut self, job: u8, lacking: &[ResourceProfile]) -> Option<Vec<Given>> {
+        let mut order: Vec<u8> = self.workers.keys().copied().collect();
+        order.sort_by_key(|worker| (self.room(*worker, &ResourceProfile::Unknown), *worker));
+        let mut given = Vec::new();
+        for wanted in lacking {
+            let mut fitting = order.iter().filter(|it| self.room(**it, wanted) > 0);
+            let worker = *fitting.next()?;
+            given.extend(self.give_at(worker, job, wanted));
+        }
+        Some(given)
     }
 
     /// First what each needs to run at all, as a whole or not; then what is left, up to what each can use.
@@ -213,6 +236,12 @@ impl Model {
             if got.len() == lacking.len() {
                 reached.passed += u32::from(is_somebody_waiting && !got.is_empty());
                 given.extend(got);
+                continue;
+            }
+            (self.held, self.workers) = before.clone();
+            if let Some(packed) = self.pack(wish.job, &lacking) {
+                reached.packed += 1;
+                given.extend(packed);
             } else {
                 reached.none_instead_of_half += u32::from(!got.is_empty());
                 (self.held, self.workers) = before;

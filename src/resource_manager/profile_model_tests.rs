@@ -283,7 +283,7 @@ impl Compared {
 
 #[test]
 fn slots_are_cut_and_given_as_a_plain_model_does_it() {
-    let all = RefCell::new([0; 8]);
+    let all = RefCell::new([0; 9]);
     let config = Config {
         cases: 512_u32.max(Config::default().cases),
         source_file: Some(file!()),

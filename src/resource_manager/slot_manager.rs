@@ -10,6 +10,7 @@
 //!   The fewer TaskExecutors a job depends on, the fewer failures reach it and the fewer connections it needs; a
 //!   TaskExecutor with many free slots is the one most likely to take all of it, and taking from there keeps the load even.
 //!   Or else, by configuration, from those of which the smallest part is in use.
+//!   Where a minimum of several profiles does not fit in that way it is packed: into those with the least room first.
 //! - A job that states no profile is given default slots; one that does is given dynamic slots of exactly that profile, cut out
 //!   of what a TaskExecutor has left. What slots that were asked for are to have counts as taken, answered or not.
 
@@ -23,7 +24,7 @@ pub use super::slots::{ReportedSlot, SlotHolder, SlotState, SlotsReport, SlotsVe
 
 pub use super::lacking::Shortage;
 
-use super::choosing::{Balance, Choice, choose};
+use super::choosing::{Balance, Choice, choose, choose_all};
 use super::lacking::{Bound, Wanting};
 use super::slots::{Slot, Slots};
 use crate::gateway::{ResourceRequirement, ResourceRequirements};
@@ -314,15 +315,14 @@ impl SlotManager {
         for (bound, jobs) in [(Bound::Minimum, short), (Bound::Maximum, flexible)] {
             for job in jobs {
                 let lacking = self.lacking(job, bound);
-                let chosen = choose(&self.slots, job, &lacking, self.balance);
-                let is_useful = match bound {
-                    Bound::Minimum => chosen.len() == lacking.len(),
-                    Bound::Maximum => self.lacking(job, Bound::Minimum).is_empty(),
+                let chosen = match bound {
+                    Bound::Minimum => choose_all(&self.slots, job, &lacking, self.balance),
+                    Bound::Maximum => {
+                        let is_useful = self.lacking(job, Bound::Minimum).is_empty();
+                        is_useful.then(|| choose(&self.slots, job, &lacking, self.balance))
+                    }
                 };
-                if !is_useful {
-                    continue;
-                }
-                for choice in chosen {
+                for choice in chosen.into_iter().flatten() {
                     requests.push(self.reserve(job, choice));
                 }
             }

@@ -279,6 +279,7 @@ impl Builder<'_> {
             memory: self.memory(),
             external_resources: self.external_resources(),
             worker_of: self.values.find(&TM_WORKER_OF),
+            control_group: self.values.find(&TM_CONTROL_GROUP),
             registration_timeout: self.positive(&TM_REGISTRATION_TIMEOUT),
             slot_timeout: self.positive(&TM_SLOT_TIMEOUT),
             failover_timeout: self.positive(&TM_FAILOVER_TIMEOUT),

@@ -8,6 +8,7 @@
 //! Not here: whom to start and to stop, and what of that is persisted.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
@@ -17,8 +18,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tanist_ha::election::ClusterIncarnation;
+use tanist_ha::retry::Backoff;
 use tanist_proto::id::ResourceId;
 use tanist_proto::resources::WorkerResourceSpec;
 use tokio::process::{Child, Command};
@@ -27,17 +29,22 @@ use tokio::sync::watch;
 use super::super::workers::{
     DriverError, Found, RecordedWorker, ResourceManagerDriver, WorkerRequest,
 };
-use super::processes::{self, CLUSTER_ARGUMENT, ID_ARGUMENT, WorkerProcess};
+use super::processes::{CLUSTER_ARGUMENT, ID_ARGUMENT, Processes, WorkerProcess};
 use crate::config::{ExternalResource, MemoryOptions};
 use crate::telemetry::control_group::{self, ControlGroups, GroupLimits};
 
 /// This very program, also when its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
+/// What precedes the control group that a worker enters in the argument that names it.
+const GROUP_ARGUMENT: &str = "taskmanager.control-group=";
 /// So many logs are kept.
 const KEPT_LOGS: usize = 50;
 /// So much of a log is read for its last line.
 const TAIL: u64 = 4096;
 const LOG_SUFFIX: &str = ".log";
+/// Between two looks at processes that can't be seen.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const SLOWEST_LOOK: Duration = Duration::from_secs(5);
 
 /// How workers are started here.
 #[derive(Debug, Clone)]
@@ -101,6 +108,9 @@ impl LocalProcessOptions {
 #[derive(Debug)]
 pub struct LocalProcessDriver {
     options: LocalProcessOptions,
+    processes: Processes,
+    /// Read once: later it might not be readable.
+    place: String,
     /// How those that this process started have ended, once they have.
     children: Mutex<BTreeMap<ResourceId, watch::Receiver<Option<String>>>>,
 }
@@ -110,6 +120,8 @@ impl LocalProcessDriver {
     pub fn new(options: LocalProcessOptions) -> LocalProcessDriver {
         LocalProcessDriver {
             options,
+            processes: Processes::default(),
+            place: own_place(),
             children: Mutex::default(),
         }
     }
@@ -143,10 +155,23 @@ impl LocalProcessDriver {
             io::Error::new(error.kind(), text)
         };
         fs::create_dir_all(log_dir).map_err(unusable)?;
-        prune_logs(log_dir);
+        prune_logs(log_dir, &self.processes);
         let path = self.log_path(&request.worker);
         let log = File::options().create(true).append(true).open(path);
         let log = log.map_err(unusable)?;
+        let mut command = self.command(request, group);
+        command
+            // Whoever interrupts the JobManager from a terminal means that process alone.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
+        Command::from(command).kill_on_drop(false).spawn()
+    }
+
+    /// What is started.
+    fn command(&self, request: &WorkerRequest, group: Option<&Path>) -> std::process::Command {
         let mut command = std::process::Command::new(PROGRAM);
         command
             .arg0(&self.options.name)
@@ -169,29 +194,17 @@ impl LocalProcessDriver {
                 command.env_remove(variable);
             }
         }
+        if let Some(group) = group {
+            // It enters that itself: put there from here, it could look too early in which group it is. Those of its programs are made
+            // within its own.
+            let mut argument = OsString::from(GROUP_ARGUMENT);
+            argument.push(group);
+            command
+                .arg("-D")
+                .arg(argument)
+                .args(["-D", "process.control-groups=auto"]);
+        }
         command
-            // Whoever interrupts the JobManager from a terminal means that process alone.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        if group.is_some() {
-            // Those of its programs are made within its own.
-            command.args(["-D", "process.control-groups=auto"]);
-        }
-        // Dropped, the handle neither kills nor waits; it is reaped by whoever waits below.
-        let mut child = Command::from(command).kill_on_drop(false).spawn()?;
-        if let Some(group) = group
-            && let Some(pid) = child
-                .id()
-                .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
-            && let Err(error) = control_group::enter(group, pid)
-        {
-            let _it_may_have_ended = child.start_kill();
-            let text = format!("it can't be put into its control group: {error}");
-            return Err(io::Error::new(error.kind(), text));
-        }
-        Ok(child)
     }
 
     fn log_path(&self, worker: &ResourceId) -> PathBuf {
@@ -204,9 +217,34 @@ impl LocalProcessDriver {
     }
 }
 
-async fn find(worker: &ResourceId) -> Result<Option<WorkerProcess>, DriverError> {
-    let id = worker.to_string();
-    look(move || WorkerProcess::find(&id)).await
+async fn find(
+    processes: &Processes,
+    worker: &ResourceId,
+) -> Result<Option<WorkerProcess>, DriverError> {
+    let (processes, id) = (processes.clone(), worker.to_string());
+    look(move || processes.find(&id)).await
+}
+
+/// Completes when no process of a worker is left. As long as that can't be seen it may be there. And what was found may have been a
+/// copy of it, about to become a program of it: it is looked again when that has ended.
+async fn until_gone(processes: &Processes, worker: &ResourceId) {
+    let mut backoff = Backoff::new(FIRST_LOOK, SLOWEST_LOOK);
+    let mut is_said = false;
+    loop {
+        match find(processes, worker).await {
+            Ok(None) => return,
+            Ok(Some(process)) => {
+                process.ended().await;
+                backoff.reset();
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_said, true) {
+                    tracing::warn!(%worker, %error, "whether a worker runs can't be seen, it is looked again until it can");
+                }
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+        }
+    }
 }
 
 /// Looks through all processes, elsewhere than where actors run.
@@ -228,12 +266,12 @@ impl ResourceManagerDriver for LocalProcessDriver {
     }
 
     fn place(&self) -> String {
-        own_place()
+        self.place.clone()
     }
 
     async fn start_worker(&self, request: &WorkerRequest) -> Result<(), DriverError> {
         let worker = &request.worker;
-        if find(worker).await?.is_some() {
+        if find(&self.processes, worker).await?.is_some() {
             return Ok(());
         }
         let failed =
@@ -254,12 +292,20 @@ impl ResourceManagerDriver for LocalProcessDriver {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(worker.clone(), follow);
-        let log = self.log_path(worker);
+        let (log, processes, worker) = (
+            self.log_path(worker),
+            self.processes.clone(),
+            worker.clone(),
+        );
         // It belongs to the process, not to the term: a worker that ends after this one has to be reaped as well.
         tokio::spawn(async move {
             let status = match child.wait().await {
                 Ok(status) => status.to_string(),
-                Err(error) => format!("it can't be waited for: {error}"),
+                Err(error) => {
+                    // That says nothing of the worker.
+                    until_gone(&processes, &worker).await;
+                    format!("it can't be waited for: {error}")
+                }
             };
             let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
             let last = match group {
@@ -276,13 +322,12 @@ impl ResourceManagerDriver for LocalProcessDriver {
         cluster: &ClusterIncarnation,
         recorded: &[RecordedWorker],
     ) -> Result<Vec<(ResourceId, Found)>, DriverError> {
-        let own = own_place();
-        let cluster = cluster.to_string();
-        let running = look(move || processes::workers_of(&cluster)).await?;
+        let (processes, cluster) = (self.processes.clone(), cluster.to_string());
+        let running = look(move || processes.workers_of(&cluster)).await?;
         let mut found = Vec::new();
         for RecordedWorker { worker, place } in recorded {
             let runs = running.iter().any(|it| it == worker.as_str());
-            let state = match (runs, *place == own) {
+            let state = match (runs, *place == self.place) {
                 (true, _) => Found::Running,
                 (false, true) => Found::Gone,
                 (false, false) => Found::Unseen,
@@ -299,15 +344,13 @@ impl ResourceManagerDriver for LocalProcessDriver {
     }
 
     async fn worker_ended(&self, worker: &ResourceId) -> String {
-        if let Some(mut child) = self.child(worker) {
-            return match child.wait_for(Option::is_some).await {
-                Ok(how) => how.clone().unwrap_or_default(),
-                Err(_lost) => "nobody waits for it any more".to_owned(),
-            };
+        // Who waited for it may be gone before it.
+        if let Some(mut child) = self.child(worker)
+            && let Ok(how) = child.wait_for(Option::is_some).await
+        {
+            return how.clone().unwrap_or_default();
         }
-        if let Ok(Some(process)) = find(worker).await {
-            process.ended().await;
-        }
+        until_gone(&self.processes, worker).await;
         let log = self.log_path(worker);
         let last = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
         format!(
@@ -318,7 +361,7 @@ impl ResourceManagerDriver for LocalProcessDriver {
 
     async fn stop_worker(&self, worker: &ResourceId) -> Result<(), DriverError> {
         for signal in [Signal::TERM, Signal::KILL] {
-            let Some(process) = find(worker).await? else {
+            let Some(process) = find(&self.processes, worker).await? else {
                 break;
             };
             let pid = process.pid.as_raw_pid();
@@ -386,7 +429,7 @@ fn last_line(log: &Path) -> Option<String> {
 }
 
 /// Removes the oldest logs of workers that don't run any more.
-fn prune_logs(directory: &Path) {
+fn prune_logs(directory: &Path, processes: &Processes) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
@@ -402,7 +445,7 @@ fn prune_logs(directory: &Path) {
     logs.sort();
     let superfluous = logs.len().saturating_sub(KEPT_LOGS);
     for (_, worker, path) in logs.into_iter().take(superfluous) {
-        if matches!(WorkerProcess::find(&worker), Ok(None))
+        if matches!(processes.find(&worker), Ok(None))
             && let Err(error) = fs::remove_file(&path)
         {
             tracing::debug!(path = %path.display(), %error, "an old log of a worker can't be removed");

@@ -1,5 +1,6 @@
 //! Places and what is seen from them, logs, and what workers of a kind are started with.
 
+use rustix::process::Pid;
 use tanist_proto::resources::{CpuCores, Resources};
 
 use super::*;
@@ -34,6 +35,77 @@ async fn workers_are_gone_only_where_all_processes_are_seen_and_not_on_a_namesak
         let found = driver.recover_workers(&cluster, &recorded).await?;
         assert_eq!(found, [(worker, expected)], "{place:?}");
     }
+    Ok(())
+}
+
+/// A driver that sees the processes in a directory, and nothing of this host's.
+fn driver_seeing(directory: &Path) -> LocalProcessDriver {
+    let processes = Processes {
+        directory: directory.to_owned(),
+    };
+    LocalProcessDriver {
+        processes,
+        ..LocalProcessDriver::new(options(WorkerGroups::None, PathBuf::new()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_not_gone_as_long_as_some_process_can_t_be_read() -> anyhow::Result<()> {
+    let seen = tempfile::tempdir()?;
+    let driver = driver_seeing(seen.path());
+    let process = seen.path().join(std::process::id().to_string());
+    // Nobody can read a directory, not even root.
+    fs::create_dir_all(process.join("cmdline"))?;
+    let worker: ResourceId = "worker-0-of-a-test".parse()?;
+    let recorded = [RecordedWorker {
+        worker: worker.clone(),
+        place: driver.place(),
+    }];
+    let cluster = ClusterIncarnation::generate();
+    let refused = driver.recover_workers(&cluster, &recorded).await;
+    let refused = refused.expect_err("one of them can't be read").to_string();
+    assert!(refused.contains("can't be seen"), "{refused}");
+    assert!(driver.stop_worker(&worker).await.is_err());
+    let mut ended = Box::pin(driver.worker_ended(&worker));
+    let while_unseen = tokio::time::timeout(Duration::from_secs(60), &mut ended).await;
+    assert!(while_unseen.is_err(), "{while_unseen:?}");
+    fs::remove_dir_all(&process)?;
+    let how = ended.await;
+    assert!(how.contains("no such process"), "{how}");
+    let found = driver.recover_workers(&cluster, &recorded).await?;
+    assert_eq!(found, [(worker, Found::Gone)]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_has_not_ended_when_only_a_copy_of_it_has() -> anyhow::Result<()> {
+    let seen = tempfile::tempdir()?;
+    let driver = driver_seeing(seen.path());
+    let worker: ResourceId = "worker-0-of-a-test".parse()?;
+    let mut both = Vec::new();
+    for _ in 0..2 {
+        let child = std::process::Command::new("sh")
+            .args(["-c", "read line"])
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let process = seen.path().join(child.id().to_string());
+        fs::create_dir(&process)?;
+        let line = format!("tanist\0{ID_ARGUMENT}{worker}\0{CLUSTER_ARGUMENT}c\0");
+        fs::write(process.join("cmdline"), line)?;
+        both.push((child, process));
+    }
+    let first = find(&driver.processes, &worker).await?.expect("both");
+    both.sort_by_key(|(child, _)| Pid::from_child(child) == first.pid);
+    let mut ended = Box::pin(driver.worker_ended(&worker));
+    while let Some((mut child, process)) = both.pop() {
+        let while_it_runs = tokio::time::timeout(Duration::from_secs(60), &mut ended).await;
+        assert!(while_it_runs.is_err(), "{while_it_runs:?}");
+        fs::remove_dir_all(&process)?;
+        child.kill()?;
+        child.wait()?;
+    }
+    let how = ended.await;
+    assert!(how.contains("no such process"), "{how}");
     Ok(())
 }
 
@@ -113,6 +185,25 @@ async fn a_worker_that_can_t_be_held_to_its_memory_though_it_has_to_be_is_not_st
     assert!(refused.contains("not here"), "{refused}");
 }
 
+#[test]
+fn a_worker_is_told_the_group_that_it_is_to_enter() {
+    let driver = LocalProcessDriver::new(options(WorkerGroups::None, PathBuf::new()));
+    let request = WorkerRequest {
+        worker: "worker-0-of-a-test".parse().expect("an id"),
+        spec: driver.options.usual.clone(),
+        cluster: ClusterIncarnation::generate(),
+    };
+    let told = |group: Option<&Path>| {
+        let command = driver.command(&request, group);
+        let mut arguments = command.get_args().filter_map(|it| it.to_str());
+        let told = arguments.find_map(|it| it.strip_prefix(GROUP_ARGUMENT));
+        told.map(str::to_owned)
+    };
+    let group = "/sys/fs/cgroup/of-a-job-manager/tanist-1-worker";
+    assert_eq!(told(Some(Path::new(group))).as_deref(), Some(group));
+    assert_eq!(told(None), None);
+}
+
 #[tokio::test]
 async fn a_worker_without_a_place_for_its_log_is_not_started_and_the_place_is_named() {
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -151,7 +242,7 @@ fn old_logs_go_and_the_last_line_of_one_is_told() -> anyhow::Result<()> {
         fs::write(&path, "first\nlast words\n\n")?;
     }
     fs::write(directory.path().join("other"), "")?;
-    prune_logs(directory.path());
+    prune_logs(directory.path(), &Processes::default());
     let left = fs::read_dir(directory.path())?.count();
     assert_eq!(left, KEPT_LOGS + 1);
     let any = directory

@@ -4,15 +4,20 @@
 //! parent, which may have died, nor a file, which may have been removed, has to remember a process id. An id that was read
 //! from `/proc` may belong to another process by the time it is used: a handle of the process is opened first and the command
 //! line read again, after which the handle stands for that very process or for one that is dead.
+//!
+//! Invariant: a worker is not there only if every process was looked at. What can't be read (no file descriptor is left) is an
+//! error, as whoever is told that a worker is gone ends what is left of it.
 
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 
 /// What precedes the id in the argument that names it.
 pub(super) const ID_ARGUMENT: &str = "taskmanager.resource-id=";
@@ -22,6 +27,96 @@ pub(super) const CLUSTER_ARGUMENT: &str = "taskmanager.worker-of=";
 /// How often it is looked whether a process has ended that is nobody's child here.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Where the processes of this host are seen.
+#[derive(Debug, Clone)]
+pub(super) struct Processes {
+    /// As `/proc` is.
+    pub(super) directory: PathBuf,
+}
+
+impl Default for Processes {
+    fn default() -> Processes {
+        let directory = PathBuf::from("/proc");
+        Processes { directory }
+    }
+}
+
+impl Processes {
+    /// The process with this worker's id; none: there is none.
+    pub(super) fn find(&self, worker: &str) -> io::Result<Option<WorkerProcess>> {
+        let is_it = |pid: Pid| {
+            let arguments = self.arguments_of(pid)?;
+            io::Result::Ok(arguments.is_some_and(|arguments| id_in(&arguments) == Some(worker)))
+        };
+        for pid in self.pids()? {
+            if !is_it(pid)? {
+                continue;
+            }
+            let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(handle) => handle,
+                Err(Errno::SRCH) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if is_it(pid)? {
+                return Ok(Some(WorkerProcess { pid, handle }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The ids of all workers of a cluster that run on this host.
+    pub(super) fn workers_of(&self, cluster: &str) -> io::Result<Vec<String>> {
+        let mut workers = Vec::new();
+        for pid in self.pids()? {
+            let Some(arguments) = self.arguments_of(pid)? else {
+                continue;
+            };
+            let mut clusters = arguments
+                .iter()
+                .filter_map(|it| it.strip_prefix(CLUSTER_ARGUMENT));
+            if clusters.next() == Some(cluster)
+                && let Some(worker) = id_in(&arguments)
+            {
+                workers.push(worker.to_owned());
+            }
+        }
+        Ok(workers)
+    }
+
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        let mut pids = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.parse().ok());
+            pids.extend(number.and_then(Pid::from_raw));
+        }
+        Ok(pids)
+    }
+
+    /// None: it has ended, or is another user's who does not show it.
+    fn arguments_of(&self, pid: Pid) -> io::Result<Option<Vec<String>>> {
+        let process = self.directory.join(pid.as_raw_pid().to_string());
+        let line = match fs::read(process.join("cmdline")) {
+            Ok(line) => line,
+            Err(error) if has_ended(&error) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_own(&process)? => {
+                return Ok(None);
+            }
+            Err(error) => {
+                let text = format!("process {}: {error}", pid.as_raw_pid());
+                return Err(io::Error::new(error.kind(), text));
+            }
+        };
+        // What has ended and was not reaped has none.
+        Ok((!line.is_empty()).then(|| {
+            let arguments = line.split(|byte| *byte == 0);
+            arguments
+                .map(|argument| String::from_utf8_lossy(argument).into_owned())
+                .collect()
+        }))
+    }
+}
+
 /// A worker that runs.
 #[derive(Debug)]
 pub(super) struct WorkerProcess {
@@ -30,25 +125,6 @@ pub(super) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// The process with this worker's id; none: there is none.
-    pub(super) fn find(worker: &str) -> io::Result<Option<WorkerProcess>> {
-        let is_it = |arguments: &[String]| id_in(arguments) == Some(worker);
-        for pid in pids()? {
-            if !arguments_of(pid).is_some_and(|arguments| is_it(&arguments)) {
-                continue;
-            }
-            let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(handle) => handle,
-                Err(Errno::SRCH) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if arguments_of(pid).is_some_and(|arguments| is_it(&arguments)) {
-                return Ok(Some(WorkerProcess { pid, handle }));
-            }
-        }
-        Ok(None)
-    }
-
     /// Sends it a signal. Nothing happens if it has ended.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.handle, signal) {
@@ -72,25 +148,6 @@ impl WorkerProcess {
     }
 }
 
-/// The ids of all workers of a cluster that run on this host.
-pub(super) fn workers_of(cluster: &str) -> io::Result<Vec<String>> {
-    let mut workers = Vec::new();
-    for pid in pids()? {
-        let Some(arguments) = arguments_of(pid) else {
-            continue;
-        };
-        let mut clusters = arguments
-            .iter()
-            .filter_map(|it| it.strip_prefix(CLUSTER_ARGUMENT));
-        if clusters.next() == Some(cluster)
-            && let Some(worker) = id_in(&arguments)
-        {
-            workers.push(worker.to_owned());
-        }
-    }
-    Ok(workers)
-}
-
 /// The id that the command line of a worker names.
 fn id_in(arguments: &[String]) -> Option<&str> {
     let is_worker = arguments.iter().any(|it| it.starts_with(CLUSTER_ARGUMENT));
@@ -100,26 +157,20 @@ fn id_in(arguments: &[String]) -> Option<&str> {
     ids.next().filter(|_| is_worker)
 }
 
-fn pids() -> io::Result<Vec<Pid>> {
-    let mut pids = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.parse().ok());
-        pids.extend(number.and_then(Pid::from_raw));
-    }
-    Ok(pids)
+fn has_ended(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::SRCH)
+    )
 }
 
-/// None: it has ended, or is not to be seen.
-fn arguments_of(pid: Pid) -> Option<Vec<String>> {
-    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).ok()?;
-    // What has ended and was not reaped has none.
-    (!line.is_empty()).then(|| {
-        let arguments = line.split(|byte| *byte == 0);
-        arguments
-            .map(|argument| String::from_utf8_lossy(argument).into_owned())
-            .collect()
-    })
+/// Whether a process is this user's; one that has ended is nobody's.
+fn is_own(process: &Path) -> io::Result<bool> {
+    match fs::metadata(process) {
+        Ok(metadata) => Ok(metadata.uid() == geteuid().as_raw()),
+        Err(error) if has_ended(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -156,7 +207,8 @@ mod tests {
     async fn a_worker_is_found_signalled_and_waited_for() -> anyhow::Result<()> {
         let worker = format!("worker-test-{:016x}", rand::random::<u64>());
         let cluster = format!("cluster-{:016x}", rand::random::<u64>());
-        assert!(WorkerProcess::find(&worker)?.is_none());
+        let processes = Processes::default();
+        assert!(processes.find(&worker)?.is_none());
         let mut child = std::process::Command::new("sh")
             .args(["-c", "read line", "sh"])
             .arg(format!("{ID_ARGUMENT}{worker}"))
@@ -166,7 +218,7 @@ mod tests {
         // A process that was just started has no command line for a moment.
         let found = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
-                if let Some(found) = WorkerProcess::find(&worker)? {
+                if let Some(found) = processes.find(&worker)? {
                     return anyhow::Ok(found);
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
@@ -174,11 +226,11 @@ mod tests {
         })
         .await??;
         assert_eq!(found.pid, Pid::from_child(&child));
-        assert_eq!(workers_of(&cluster)?, [worker.as_str()]);
+        assert_eq!(processes.workers_of(&cluster)?, [worker.as_str()]);
         found.signal(Signal::KILL)?;
         found.ended().await;
         // Ended and not reaped is gone as well.
-        assert!(WorkerProcess::find(&worker)?.is_none());
+        assert!(processes.find(&worker)?.is_none());
         child.wait()?;
         Ok(())
     }

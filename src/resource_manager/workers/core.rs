@@ -13,8 +13,8 @@ use tanist_proto::resources::WorkerResourceSpec;
 use tokio::time::Instant;
 
 use super::brake::Brake;
-use super::planning::{self, Bounds, Lacking, Plan, Room, Situation};
-use super::{RecordedWorker, WorkerRecord, WorkersOptions};
+use super::planning::{self, Bounds, Lacking, Plan, Situation};
+use super::{RecordedWorker, Room, WorkerRecord, WorkersOptions};
 
 /// Something to do. Each is decided in the store first, where it takes or gives something.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,6 +24,8 @@ mod heard;
 #[cfg(test)]
 mod heard_tests;
 #[cfg(test)]
+mod matching_tests;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod model_tests;
@@ -44,8 +46,9 @@ pub use self::driver::{
     ClusterEnd, DriverError, FinalStatus, Found, RecordedWorker, ResourceManagerDriver,
     WorkerRequest,
 };
-pub use self::planning::{Lacking, Room};
+pub use self::planning::Lacking;
 pub use self::record::{WorkerRecord, key as record_key, recorded_workers};
+pub use super::packing::Room;
 
 /// Limits. The defaults are Flink's.
 #[derive(Debug, Clone, PartialEq)]

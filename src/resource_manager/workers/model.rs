@@ -14,8 +14,8 @@ use tanist_proto::resources::ResourceProfile;
 use tokio::time::Instant;
 
 use super::core::{Admission, Effect, Starter, TaskExecutorView, Workers};
-use super::planning::{Lacking, Room};
-use super::{WorkerRecord, WorkersOptions};
+use super::planning::Lacking;
+use super::{Room, WorkerRecord, WorkersOptions};
 
 pub(super) const EACH: u32 = 2;
 pub(super) const RATE: usize = 3;

@@ -3,7 +3,8 @@
 //! rule of their own.
 //!
 //! - What a job lacks is reserved first in what registered TaskManagers have left, then in what workers will have that are
-//!   expected to register, and only for the rest more workers are asked for. Jobs are served in their order, as in matching.
+//!   expected to register, and only for the rest more workers are asked for. Jobs are served in their order, as in matching, and
+//!   what is thought to fit there is found by that: both pack alike (`packing`).
 //! - Workers are of the configured kind, unless a slot is asked for that one of these could not give: for that one is started which
 //!   has just that, where the driver's host is as large.
 //! - A job is helped as a whole or not at all: what can't be enough for it, because of the maximum or because no worker is as
@@ -14,6 +15,8 @@ use std::collections::BTreeSet;
 
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
+
+use super::super::packing::{Room, least_first};
 
 /// What jobs lack, in the order in which they are served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,61 +84,6 @@ impl Bounds {
         };
         let fits = largest.covers(&total) && total.total_memory() <= largest.task_memory;
         fits.then(|| WorkerResourceSpec::new(total, 1))
-    }
-}
-
-/// What a TaskManager has left.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
-    /// Default slots that may be had.
-    pub free: u32,
-    /// What no slot has.
-    pub left: Resources,
-    /// What a default slot of it has.
-    pub share: Resources,
-}
-
-impl Room {
-    /// Of a worker of which nobody has anything.
-    pub fn of(spec: &WorkerResourceSpec) -> Room {
-        Room {
-            free: spec.slots(),
-            left: spec.total().clone(),
-            share: spec.default_slot(),
-        }
-    }
-
-    /// How many such slots may be had.
-    fn holds(&self, profile: &ResourceProfile) -> u32 {
-        let holds = |part: &Resources| {
-            let times = self.left.holds(part);
-            times.map_or(u32::MAX, |times| u32::try_from(times).unwrap_or(u32::MAX))
-        };
-        match profile {
-            ResourceProfile::Unknown => self.free.min(holds(&self.share)),
-            ResourceProfile::Of(wanted) => holds(wanted),
-            ResourceProfile::Any => 0,
-        }
-    }
-
-    /// Takes as many of `count` such slots as there are. Gives how many.
-    fn take(&mut self, profile: &ResourceProfile, count: u32) -> u32 {
-        let taken = self.holds(profile).min(count);
-        match profile {
-            ResourceProfile::Unknown => {
-                self.free -= taken;
-                self.left = self.left.saturating_minus(&self.share.times(taken));
-            }
-            ResourceProfile::Of(wanted) => {
-                self.left = self.left.saturating_minus(&wanted.times(taken));
-            }
-            ResourceProfile::Any => {}
-        }
-        taken
-    }
-
-    fn spare(&self) -> u32 {
-        self.holds(&ResourceProfile::Unknown)
     }
 }
 
@@ -257,8 +205,7 @@ pub fn plan(situation: &Situation, bounds: &Bounds) -> Plan {
         .iter()
         .map(|(id, room)| (Some(id.clone()), room.clone()))
         .collect();
-    // Those that have the least left first: what is wholly free may be released then.
-    registered.sort_by_key(|(_, room)| room.spare());
+    least_first(&mut registered, |(_, room)| room);
     let mut pool = Pool {
         rooms: registered.into_iter().chain(expected).collect(),
         slots_left: bounds.max.saturating_sub(situation.total),

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use tanist_proto::id::{JobId, ResourceId};
 use tanist_proto::resources::{CpuCores, ResourceProfile, Resources, WorkerResourceSpec};
 
-use super::planning::{Bounds, Lacking, Room, Situation, plan, releasable};
+use super::Room;
+use super::planning::{Bounds, Lacking, Situation, plan, releasable};
 
 fn job(number: usize) -> JobId {
     JobId::from_bits(number as u128)
