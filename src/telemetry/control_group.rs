@@ -321,4 +321,4 @@ fn remove_one(group: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 #[path = "control_group_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -51,6 +51,15 @@ pub(super) fn remove_files(group: &Path) {
     }
 }
 
+/// A group without limits, where this host lets this process make one. Whoever asks for it removes it.
+pub(crate) fn group_of_this_host() -> Option<PathBuf> {
+    let group = own_group(&Facts::read()).ok()?;
+    let name = format!("{PREFIX}test-{:016x}", rand::random::<u64>());
+    let group = group.join(name);
+    fs::create_dir(&group).ok()?;
+    Some(group)
+}
+
 #[test]
 fn a_process_moves_below_its_own_group_and_makes_others_beside_it() {
     let tree = Tree::with_controllers("cpuset cpu io memory pids\n");
